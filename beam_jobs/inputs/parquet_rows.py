@@ -27,7 +27,7 @@ _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
 _ROWS_AT_ONCE = 10_000
 
-_OF_IMAGES = frozenset(("image", *keys.BOX_COLUMNS.values()))  # a file with such a column is a table of images
+_OF_IMAGES = frozenset(("image", "images", *keys.BOX_COLUMNS.values()))  # such a file is a table of images
 _MASK_COLUMNS = ("image/mask", "mask")  # also with the bytes alone
 _LIKELY_MASK_COLUMNS = ("annotation", "label", "segmentation", "segmentation_mask")  # with values like images
 

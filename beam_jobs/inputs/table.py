@@ -1,6 +1,7 @@
 """Lists the images of a manifest: a CSV, JSONL or Parquet table with one row for each image.
 
     image       path relative to the table, absolute path, or URL, also on the web; in Parquet also the image itself
+    images      instead of `image`, for several images of a record: a list of such
     label       optional: name of the class, or its number from 0
     split       optional: name of the split
     xmin, ymin, xmax, ymax
@@ -19,9 +20,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CAPTION, ColumnFacts
@@ -43,13 +45,14 @@ from beam_jobs.inputs.table_files import (
     make_name,
     read_rows,
 )
-from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value
+from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import check_split_name
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.system.progress import Observer, Progress
 
 RUN_IMAGES = 250_000
@@ -60,6 +63,7 @@ _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
 _MAX_LABEL = 10_000_000
 _DAMAGED = "row of a damaged row group"
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
+_LISTS_AT_ONCE = 50_000  # lists of images, whose folders are listed anew for each so many
 
 
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -252,9 +256,24 @@ def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
         path = f"{file[: -len('.parquet')]}/{number:08}{'-' * bool(image.name)}{image.name}"
         location = ImageLocation(file, image.row, row_group=image.row_group)
         return ImageRef(path, image.size, location, part.split, num_images=image.num_images)
-    if not isinstance(image, str) or not image or "\0" in image:
+    if isinstance(image, list | tuple):
+        if not (1 <= len(image) <= MAX_IMAGES and all(map(_is_path, image))):
+            raise DataError(
+                f"{part.path}, row {number}: a list of images must have 1 to {MAX_IMAGES:,} paths, got {image!r:.200}."
+            )
+        paths = [_normalize(path) for path in image]
+        return ImageRef(paths[0], images=tuple((path,) for path in paths), num_images=len(paths))
+    if not _is_path(image):
         raise DataError(f"{part.path}, row {number}: 'image' must be a path, got {image!r}.")
-    return ImageRef(image if filesystem.is_url(image) else posixpath.normpath(image))
+    return ImageRef(_normalize(image))
+
+
+def _is_path(value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+def _normalize(path: str) -> str:
+    return path if filesystem.is_url(path) else posixpath.normpath(path)
 
 
 def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
@@ -270,6 +289,8 @@ def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[s
         )
     if boxes and image.num_images != SINGLE:
         raise DataError(f"{where}: boxes belong to a single image, and this row holds a list of images.")
+    if row.get("mask") is not None and image.images:
+        raise DataError(f"{where}: a mask belongs to a single image, and this row holds a list of images.")
     split = row.get("split")
     group = "" if config.group_by is None else str(row.get(config.group_by))
     return image._replace(
@@ -290,9 +311,9 @@ def _parse_mask(value: Any, file: str, where: str) -> tuple[str | int, ...]:
         return ()
     if isinstance(value, EmbeddedImage):
         return tuple(MaskRef(value.name, value.size, file, value.row, row_group=value.row_group))
-    if not isinstance(value, str) or not value or "\0" in value:
+    if not _is_path(value):
         raise DataError(f"{where}: 'mask' must be the path of a PNG, got {value!r}.")
-    return tuple(MaskRef(value if filesystem.is_url(value) else posixpath.normpath(value)))
+    return tuple(MaskRef(_normalize(value)))
 
 
 def _parse_split(value: Any, where: str) -> str:
@@ -356,11 +377,27 @@ def parse_box_labels(value: Any, where: str) -> Iterable[int]:
 
 def read_sizes(images: ImageTable, root: str) -> ImageTable:
     """Returns the images with their sizes in bytes, or 0 if it is unknown. The worker that reads one reports why."""
+    if "images" in images.details:
+        return images.replace_sizes(_read_list_sizes(images, root))
     sizes = np.where(images.in_row_groups, images.sizes, 0)
     for rows in _group_rows(images, root):
         paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]
         sizes[rows] = np.maximum(filesystem.get_sizes(paths), 0)
     return images.replace_sizes(sizes)
+
+
+def _read_list_sizes(images: ImageTable, root: str) -> NDArray[np.int64]:
+    """Returns the bytes of all images of each record together."""
+    sizes = np.where(images.in_row_groups, images.sizes, 0)
+    for begin in range(0, len(images), _LISTS_AT_ONCE):
+        rows, paths = array("q"), []
+        indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
+        for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
+            for file in list_files(image) if image.location.row_group < 0 else ():
+                rows.append(row)
+                paths.append(filesystem.join(root, file.path))
+        np.add.at(sizes, np.frombuffer(rows, np.int64), np.maximum(filesystem.get_sizes(paths), 0))
+    return sizes
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:

@@ -7,6 +7,7 @@
 The files count as one table in the order of their names. A large Parquet file is read in parts by its row groups.
 """
 
+import contextlib
 import csv
 import fnmatch
 import io
@@ -228,6 +229,8 @@ def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
         for number, row in _READERS[get_suffix(part.path)](file, part):
             if part.mask_column is not None and row is not None:
                 _rename_mask(row, part, number)
+            if row is not None and "image" not in row and "images" in row:
+                row["image"] = _parse_images(row.pop("images"), part, number)
             yield number, row
 
 
@@ -242,6 +245,15 @@ def _rename_mask(row: Row, part: TablePart, number: int) -> None:
     if "mask" in row:
         row["mask_"] = row["mask"]
     row["mask"] = mask
+
+
+def _parse_images(images: Any, part: TablePart, number: int) -> Any:
+    """Returns the cell of a list of images as a list. A CSV cell holds it as JSON."""
+    with contextlib.suppress(ValueError, RecursionError):
+        images = json.loads(images) if isinstance(images, str) else images
+    if not isinstance(images, list | tuple):
+        raise DataError(f"{part.path}, row {number}: 'images' must be a list of paths, got {images!r:.200}.")
+    return images
 
 
 def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:

@@ -44,7 +44,8 @@ TESTS = {
         "beam_jobs/inputs/test_parquet_tensors.py::test_splits_and_classes_come_from_names_and_columns",
         "beam_jobs/inputs/test_parquet_tensors.py::test_an_export_comes_back",
     ],
-    "several images a record, in tars of WebDataset or lists in Parquet": [
+    "several images a record, in tars of WebDataset, or lists in Parquet and other tables": [
+        "beam_jobs/inputs/test_several_images.py::test_a_table_may_list_the_images_of_a_record",
         "beam_jobs/inputs/test_several_images.py::test_named_images_of_a_tar_become_a_list",
         "beam_jobs/inputs/test_several_images.py::test_lists_in_a_parquet_file_become_records",
         "cli/test_several_images.py::test_an_export_comes_back_by_a_job",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from collections.abc import Sequence
@@ -251,6 +252,83 @@ def test_tasks_make_the_plan_that_one_process_makes(tmp_path: Path) -> None:
     options = {"num_shards": 2, "drop_duplicates": True}
     by_tasks = plan_by_tasks(tmp_path / "in", tmp_path / "tasks", **options)
     assert by_tasks == plan_by_launcher(tmp_path / "in", tmp_path / "launcher", **options)
+
+
+def write_path_table(folder: Path, suffix: str, counts: Sequence[int]) -> Path:
+    """Writes a table whose rows name some images each, and the images."""
+    write_files(folder, {f"{row}/{k}.jpg": make_jpeg(10 * row + k) for row, n in enumerate(counts) for k in range(n)})
+    rows = [
+        {"images": [f"{row}/{k}.jpg" for k in range(count)], "label": f"c{row % 2}", "caption": f"caption {row}"}
+        for row, count in enumerate(counts)
+    ]
+    path = folder / f"t.{suffix}"
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif suffix == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows({**row, "images": json.dumps(row["images"])} for row in rows)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_table_may_list_the_images_of_a_record(tmp_path: Path, suffix: str) -> None:
+    source = write_path_table(tmp_path, suffix, [3] * 5)
+    manifest = make_dataset(source, tmp_path / "out", num_shards=2, workers=1)
+    assert manifest.schema["image/encoded"].shape == (3,)
+    assert manifest.label_names == ("c0", "c1")
+    assert read_lists(tmp_path / "out") == {f"caption {row}": images for row, images in enumerate(make_lists([3] * 5))}
+    names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))
+    assert names[0] == [b"0/0.jpg", b"0/1.jpg", b"0/2.jpg"]
+    assert [image.size for image in list_source(source).images] == [
+        sum(map(len, images)) for images in make_lists([3] * 5)
+    ]
+
+
+def test_lists_of_a_table_may_have_different_lengths(tmp_path: Path) -> None:
+    manifest = make_dataset(write_path_table(tmp_path, "jsonl", [1, 3, 2]), tmp_path / "out")
+    assert manifest.schema["image/encoded"].shape is None
+    assert manifest.splits["train"].images_per_record == ImagesPerRecord(6, 1, 3)
+
+
+def test_a_missing_file_of_a_list_is_named_by_its_number(tmp_path: Path) -> None:
+    source = write_path_table(tmp_path, "csv", [2, 2, 2])
+    (tmp_path / "1/1.jpg").unlink()
+    manifest = make_dataset(source, tmp_path / "out")
+    assert (manifest.splits["train"].records, manifest.quarantined) == (2, 1)
+    assert read_reasons(tmp_path / "out") == ["image 1: cannot be read: No such file or directory"]
+
+
+def test_tasks_plan_lists_of_a_table(tmp_path: Path) -> None:
+    source = write_path_table(tmp_path, "csv", [2] * 8)
+    (tmp_path / "1/0.jpg").write_bytes(make_jpeg(0))
+    (tmp_path / "1/1.jpg").write_bytes(make_jpeg(1))
+    options = {"num_shards": 2, "drop_duplicates": True}
+    by_tasks = plan_by_tasks(source, tmp_path / "tasks", **options)
+    assert by_tasks == plan_by_launcher(source, tmp_path / "launcher", **options)
+    assert make_dataset(source, tmp_path / "out", **options).duplicates.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"images": []}, "a list of images must have 1 to 1,024 paths, got []."),
+        ({"image": ["a.jpg", 3]}, "a list of images must have 1 to 1,024 paths, got ['a.jpg', 3]."),
+        ({"images": "a.jpg"}, "'images' must be a list of paths, got 'a.jpg'."),
+        ({"images": None}, "'images' must be a list of paths, got None."),
+        (
+            {"images": ["a.jpg"], "mask": "m.png"},
+            "a mask belongs to a single image, and this row holds a list of images.",
+        ),
+    ],
+)
+def test_a_list_of_a_table_must_be_valid(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(row))
+    assert refuse(path) == f"{path}, row 1: {message}"
 
 
 def refuse(source: Path) -> str:
