@@ -39,8 +39,8 @@ class TensorColumns:
     """The tensors of a table without images.
 
     Attributes:
-        specs: Their features, and those of their sizes.
-        dtypes: For each feature whose type was given, the dtype that its column has. Such values are converted.
+        specs: The features of the tensors, and those of their sizes.
+        dtypes: The dtype of the column of each feature whose type was given. Its values are converted.
     """
 
     specs: tuple[FeatureSpec, ...] = ()
@@ -219,7 +219,7 @@ def fit_tensors(
 
     Args:
         specs: The features.
-        dtypes: As in `TensorColumns`.
+        dtypes: The dtypes of columns, as in `TensorColumns`.
         values: The tensors of the row, by their features.
 
     Raises:
