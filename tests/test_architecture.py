@@ -119,8 +119,8 @@ HEAVY = {
     "PIL": ("tfpipe.images",),
     "pyarrow": (
         "beam_jobs.inputs.parquet_images",
-        "beam_jobs.inputs.parquet_tensors",
         "beam_jobs.inputs.parquet_rows",
+        "beam_jobs.inputs.parquet_tensors",
         "beam_jobs.inputs.table_files",
         "beam_jobs.plan.image_table",
         "tfpipe.export.parquet",

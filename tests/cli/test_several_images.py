@@ -227,11 +227,12 @@ def test_parquet_comes_back(made: Path, number: Number, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("to", ["webdataset", "parquet"])
+@pytest.mark.parametrize("to", ["webdataset", "parquet", "folder"])
 def test_an_export_comes_back_by_a_job(made: Path, to: Format, tmp_path: Path) -> None:
     export(ExportConfig(str(made), str(tmp_path / "out"), to, workers=0))
-    labels = str(tmp_path / "out/labels.txt") if to == "webdataset" else None
-    again = make_dataset(tmp_path / "out", tmp_path / "again", labels=labels, num_shards=2)
+    labels = None if to == "parquet" else str(tmp_path / "out/labels.txt")
+    source = tmp_path / "out" / ("images.jsonl" if to == "folder" else "")
+    again = make_dataset(source, tmp_path / "again", labels=labels, num_shards=2)
     manifest = library.load_manifest(str(made))
     assert again.schema.names == manifest.schema.names
     assert again.schema["image/encoded"].shape == manifest.schema["image/encoded"].shape
@@ -239,10 +240,18 @@ def test_an_export_comes_back_by_a_job(made: Path, to: Format, tmp_path: Path) -
     assert describe_records(tmp_path / "again", "train") == describe_records(made, "train")
 
 
-def test_a_folder_needs_one_image(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        export(ExportConfig(str(made), str(tmp_path / "out"), "folder", workers=0))
-    assert str(error.value) == f"`to` folder needs one image a record, and {made} has several. Choose webdataset."
+def test_a_folder_holds_numbered_files_and_a_table(made: Path, number: Number, tmp_path: Path) -> None:
+    export(ExportConfig(str(made), str(tmp_path / "out"), "folder", workers=0))
+    rows = list(map(json.loads, (tmp_path / "out/images.jsonl").read_text().splitlines()))
+    assert len(rows) == RECORDS
+    for row in rows:
+        k = int(row["caption"].split()[1])
+        places = range(count_images(k, number))
+        names = [Path(path).name for path in row["images"]]
+        assert names == [f"{names[0][:9]}.{place}.png" for place in places]
+        assert [(tmp_path / "out" / path).read_bytes() for path in row["images"]] == [
+            make_file(k, place) for place in places
+        ]
 
 
 # The manifest

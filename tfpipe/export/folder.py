@@ -3,7 +3,8 @@
 ```
 train/cat/12.jpg    the image file
 train/cat/12.mask.png   its mask, if it has one
-images.jsonl        a row for each image, as `tfpipe shard` reads it
+train/cat/000000017.0.jpg, train/cat/000000017.1.jpg    several images of record 17
+images.jsonl        a row for each record, as `tfpipe shard` reads it
 ```
 
 A worker gives the files of a shard the numbers of their records. When all shards are there, each file gets the name
@@ -32,20 +33,22 @@ _UNSAFE = frozenset('/\\:*?"<>|')
 
 def write_files(folder: str, samples: Iterable[Sample], manifest: Manifest) -> int:
     """Writes the images of a shard under their numbers, then their rows, and returns the bytes of the images."""
-    columns = name_table_columns(list_columns(manifest))
+    columns = name_table_columns(list_columns(manifest), _name_column(manifest))
     lines, num_bytes = [], 0
     os.makedirs(folder, exist_ok=True)
     for sample in samples:
         number = f"{sample.number:09d}"
-        with open(os.path.join(folder, number), "wb") as file:
-            file.write(sample.files[0].data)
+        names = _name_several(sample) if manifest.has_several_images else [_name_file(sample)]
+        for position, image in enumerate(sample.files):
+            with open(os.path.join(folder, _name_part(number, position)), "wb") as file:
+                file.write(image.data)
+            num_bytes += len(image.data)
         for mask in sample.masks:
             with open(os.path.join(folder, f"{number}{_MASK}"), "wb") as file:
                 file.write(mask)
             num_bytes += len(mask)
-        num_bytes += len(sample.files[0].data)
         row = make_table_row(columns, manifest.label_names, sample)
-        lines.append(json.dumps([number, sample.label, _name_file(sample), row]))
+        lines.append(json.dumps([number, sample.label, names, row]))
     os.sync()  # one for all files of the shard: one for each takes longer than to write them
     write_file(os.path.join(folder, ROWS), "\n".join([*lines, ""]).encode())
     return num_bytes
@@ -60,15 +63,26 @@ def gather_files(parts: str, jobs: Sequence[ShardJob], data: str, manifest: Mani
             part, split = os.path.join(parts, job.name), job.file.split
             with open(os.path.join(part, ROWS), encoding="utf-8") as rows:
                 for line in rows:
-                    number, label, name, row = json.loads(line)
+                    number, label, names, row = json.loads(line)
                     folder = split if label is None else f"{split}/{class_folders.get(label, f'class-{label}')}"
-                    path = _choose_free(f"{folder}/{name}", number, taken)
-                    _move(os.path.join(part, number), os.path.join(data, path))
+                    paths = [_choose_free(f"{folder}/{name}", number, taken) for name in names]
+                    for position, path in enumerate(paths):
+                        _move(os.path.join(part, _name_part(number, position)), os.path.join(data, path))
                     if manifest.schema.masks:
-                        mask = _choose_free(f"{os.path.splitext(path)[0]}{_MASK}", number, taken)
+                        mask = _choose_free(f"{os.path.splitext(paths[0])[0]}{_MASK}", number, taken)
                         _move(os.path.join(part, f"{number}{_MASK}"), os.path.join(data, mask))
                         row = {"mask": mask, **row}
-                    table.write(_make_line({"image": path, "split": split, **row}))
+                    images = paths if manifest.has_several_images else paths[0]
+                    table.write(_make_line({_name_column(manifest): images, "split": split, **row}))
+
+
+def _name_column(manifest: Manifest) -> str:
+    return "images" if manifest.has_several_images else "image"
+
+
+def _name_part(number: str, position: int) -> str:
+    """Returns the name of an image file of a shard that is not finished."""
+    return f"{number}.{position}" if position else number
 
 
 def name_folders(names: Sequence[str]) -> dict[int, str]:
@@ -102,6 +116,11 @@ def _name_file(sample: Sample) -> str:
     elif not is_image(ending):
         stem = name
     return f"{stem or f'{sample.number:09d}'}.{file.ending}"
+
+
+def _name_several(sample: Sample) -> list[str]:
+    """Returns the names of several image files, which are those of a tar of WebDataset."""
+    return [f"{sample.number:09d}.{position}.{file.ending}" for position, file in enumerate(sample.files)]
 
 
 def is_image(ending: str) -> bool:

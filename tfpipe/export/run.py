@@ -80,8 +80,6 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     manifest = load_manifest(config.dataset)
     if manifest.image_key is None and config.to == "folder":
         raise ConfigError(f"`to` folder needs images, and {config.dataset} has none. Choose another format.")
-    if manifest.has_several_images and config.to == "folder":
-        raise ConfigError(f"`to` folder needs one image a record, and {config.dataset} has several. Choose webdataset.")
     splits = _choose_splits(manifest, config.splits)
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
     for source in {config.dataset, manifest.shard_directory(config.dataset)}:

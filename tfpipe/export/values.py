@@ -34,14 +34,18 @@ def make_json_row(columns: Sequence[FeatureSpec], sample: Sample) -> dict[str, A
     }
 
 
-def name_table_columns(columns: Sequence[FeatureSpec]) -> dict[str, FeatureSpec]:
+def name_table_columns(columns: Sequence[FeatureSpec], image: str) -> dict[str, FeatureSpec]:
     """Returns the features that a row of a table holds, by the names of its columns.
 
     Boxes have the names that `tfpipe shard` reads. Further columns must not begin with `image/` there, so they lose
     this. What the writing job finds out anew is left out.
+
+    Args:
+        columns: The features.
+        image: The name of the column of the images.
     """
     named: dict[str, FeatureSpec] = {}
-    reserved = {"image", "label", "split", "mask", *keys.BOX_COLUMNS.values()}
+    reserved = {"image", image, "label", "split", "mask", *keys.BOX_COLUMNS.values()}
     for spec in columns:
         if spec.name in keys.DERIVED or spec.kind == "mask":  # a mask is a file of its own
             continue
