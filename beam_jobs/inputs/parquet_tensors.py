@@ -110,7 +110,7 @@ def _infer_type(column: str, kind: Any, shapes: Sequence[tuple[int, ...]], path:
     if _is_bytes(kind):
         raise DataError(
             f"{path}: column {column!r} holds bytes, which do not say what they are. Give their dtype and shape with "
-            f"`tensors`, as in {column}=float16[4,64,64]."
+            f"`tensors`, as in {column}=float16[4,64,64]. If they are images, name the column 'image'."
         )
     dtype, axes = next((name for name in DTYPES if name == _get_dtype(_strip(kind))), None), _list_axes(kind)
     if dtype is None:

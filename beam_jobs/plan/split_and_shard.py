@@ -288,7 +288,7 @@ def _explain_skipped(skipped: Mapping[str, int] | None) -> str:
         return ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
     advice = (
-        " If the Parquet files hold no images, write their records with `tfpipe.write`."
+        " Parquet files without images need lists of numbers, and no other files beside them."
         if "*.parquet" in skipped
         else ""
     )

@@ -172,16 +172,15 @@ def test_columns_of_other_types_become_text(tmp_path: Path) -> None:
 
 
 def test_parquet_files_without_images_are_named(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.table({"latents": [[1.0]]}), tmp_path / "t.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "t.parquet")
     assert refuse(tmp_path / "t.parquet") == (
-        f"{tmp_path}/t.parquet must have a column 'image', got latents. Records without images are written with "
-        "`tfpipe.write`."
+        f"{tmp_path}/t.parquet must have a column 'image', got text. Without images it needs lists of numbers."
     )
     with pytest.raises(DataError) as caught:
         make_dataset(tmp_path, tmp_path.with_name("out"))
     assert str(caught.value) == (
-        f"No images were found in {tmp_path}. Skipped by name: 1 *.parquet. If the Parquet files hold no images, "
-        "write their records with `tfpipe.write`."
+        f"No images were found in {tmp_path}. Skipped by name: 1 *.parquet. Parquet files without images need lists of "
+        "numbers, and no other files beside them."
     )
 
 

@@ -259,7 +259,7 @@ def test_options_and_columns_must_fit(tmp_path: Path) -> None:
     path = write_latents(tmp_path / "t.parquet", make_latents(), raw=[b"x"] * COUNT)
     assert refuse(path) == (
         f"{path}: column 'raw' holds bytes, which do not say what they are. Give their dtype and shape with `tensors`, "
-        "as in raw=float16[4,64,64]."
+        "as in raw=float16[4,64,64]. If they are images, name the column 'image'."
     )
     assert refuse(path, tensors=("id=int64[]",)) == ("`tensors` must name columns of tensors (latents, raw), got 'id'.")
     form = tfpipe.format.image_form.ImageForm(square=8, encoding="raw")
