@@ -124,6 +124,12 @@ def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeyp
     assert doctor([], small_dataset)[3][3] == TargetConfig(tpu="pod-7", tpu_variables=(("TPU_NAME", "pod-7"),))
 
 
+def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TPU_NAME", "GCS_READAHEAD_BUFFER_SIZE_BYTES"):
+        monkeypatch.setenv(name, "")
+    assert doctor([], small_dataset)[3][3] == TargetConfig()
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [

@@ -112,7 +112,7 @@ def doctor(
         images_per_second=images_per_second,
         gpu_decode=gpu_decode,
         tpu_variables=tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name)),
-        read_ahead=os.environ.get(READ_AHEAD),
+        read_ahead=os.environ.get(READ_AHEAD) or None,
     )
     checks = map(_name_options, _run_checks(dataset, split, options, target, _read_tuned_table(config), stages))
     if as_json:
