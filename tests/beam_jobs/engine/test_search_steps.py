@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -24,6 +27,7 @@ from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
+from tests.conftest import ROOT
 from tfpipe.format import file_names
 from tfpipe.format.shard_stats import merge_stats
 
@@ -142,6 +146,59 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
     run(None)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     assert len(list((tmp_path / "out").rglob("*.jsonl"))) > 4
+
+
+_KILLED_AT_A_PART = """
+import os, signal, sys, threading
+from beam_jobs.engine import search_steps
+from beam_jobs.storage import filesystem
+from tfpipe.cli.main import tfpipe
+from tfpipe.format import file_names
+
+file_names.LIST_PART_BYTES, search_steps._RECORDS_PER_TASK = 300, 3
+last_part, create, lock, parts = int(sys.argv.pop(1)), filesystem.create, threading.Lock(), []
+
+
+def create_or_die(path, temporary=None):
+    if path.endswith(".jsonl") and "/plan/" not in path:
+        with lock:
+            parts.append(path)
+            if len(parts) - 1 == last_part:
+                os.kill(os.getpid(), signal.SIGKILL)
+    return create(path, temporary)
+
+
+filesystem.create = create_or_die
+tfpipe()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_between_two_parts_goes_on(tmp_path: Path) -> None:
+    """The process ends by SIGKILL as it begins a part of a list, and the same command then ends as undisturbed."""
+    source = write_images(tmp_path / "in", 4)
+    options = ["--num-shards", "5", "--splits", "train=0.6,test=0.4", "--max-bad", "4", "--plan", "engine"]
+
+    def run(output: str, last_part: int) -> int:
+        command = [
+            "shard",
+            str(source),
+            str(tmp_path / output),
+            *options,
+            "--",
+            "--direct_running_mode=multi_threading",
+        ]
+        child = [sys.executable, "-c", _KILLED_AT_A_PART, str(last_part), *command]
+        return subprocess.run(child, cwd=ROOT, capture_output=True, timeout=120, check=False).returncode
+
+    assert run("straight", -1) == 0
+    parts = [path for path in read_tree(tmp_path / "straight") if path.endswith(".jsonl")]
+    assert len(parts) > 4
+    for last_part in (0, 2, len(parts) - 1):
+        assert run("out", last_part) == -signal.SIGKILL
+        assert not (tmp_path / "out" / "manifest.json").exists()
+    assert run("out", -1) == 0
+    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
 def test_few_images_are_searched_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
