@@ -111,6 +111,16 @@ def test_host_mode(dtype, training, flip) -> None:
     np.testing.assert_array_equal(results[4], image.numpy())
 
 
+@pytest.mark.parametrize("size", [(1, 1), (37, 500), (256, 512), (256, 513)], ids=str)
+@pytest.mark.parametrize("is_static", [True, False], ids=["static", "dynamic"])
+def test_what_is_converted_before_the_resize_comes_out_the_same(size: tuple[int, int], is_static: bool) -> None:
+    image = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3), np.uint8)
+    expected = tf.image.resize(tf.constant(image), (120, 101)).numpy()
+    shape = (*size, 3) if is_static else (None, None, 3)
+    resize = tf.function(lambda pixels: resize_image(pixels, (120, 101)), [tf.TensorSpec(shape, tf.uint8)])
+    np.testing.assert_array_equal(resize(image).numpy().view(np.int32), expected.view(np.int32))
+
+
 def test_flips_mirror() -> None:
     image, run_config = tf.constant(draw(20, 24)), config(image_dtype="uint8")
     plain = augment_on_host(image, None, run_config).numpy()

@@ -4,7 +4,7 @@
     augment="device"  nothing: `device.augment` does all of it
     augment="none"    augment_on_host without a flip
 
-Costs of one 224 x 224 record, CPU time on one core of a busy machine, to about 15 %: resize from 256 x 256 370 us,
+Costs of one 224 x 224 record, CPU time on one core of a busy machine, to about 15 %: resize from 256 x 256 230 us,
 rounding to uint8 up to 150 us, normalizing 200 us, flip 130 us on average (twice that for those that are flipped).
 """
 
@@ -120,6 +120,9 @@ def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineCo
 def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = False) -> tf.Tensor:
     """Resizes bilinearly, with half-pixel centers.
 
+    TensorFlow vectorizes this for float32 only: to 224 x 224 it takes 330 us from uint8 and 180 us from float32, with the
+    same values to the last bit. So an image of up to 131,072 pixels is converted first, for 10 to 80 us.
+
     Args:
         image: uint8 of shape [height, width, 3].
         out_size: Height and width in pixels.
@@ -130,7 +133,20 @@ def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = 
     """
     if image.shape[:2] == out_size:
         return tf.cast(image, tf.float32)
-    return tf.image.resize(image, out_size, antialias=antialias)
+    if antialias:  # it converts by itself
+        return tf.image.resize(image, out_size, antialias=True)
+    if image.shape.is_fully_defined():
+        return tf.image.resize(tf.cast(image, tf.float32) if _is_small(image.shape.num_elements()) else image, out_size)
+    return tf.cond(
+        _is_small(tf.size(image)),
+        lambda: tf.image.resize(tf.cast(image, tf.float32), out_size),
+        lambda: tf.image.resize(image, out_size),
+    )
+
+
+def _is_small(num_values: tf.Tensor | int) -> tf.Tensor | bool:
+    """Returns whether to convert an image to float32 costs less than it saves. Of a large one few pixels are used."""
+    return num_values <= 3 * 2**17
 
 
 def convert_values(image: tf.Tensor, dtype: str, options: AugmentOptions) -> tf.Tensor:
