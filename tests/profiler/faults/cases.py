@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.profiler.faults.data import FEW_PHOTOS, HUGE, PHOTOS, TINY, Shards
+from tfpipe.pipeline.config.augment_config import AugmentOptions
 
 if TYPE_CHECKING:
     from tfpipe.pipeline.stage import Customize, Stages
@@ -368,10 +369,11 @@ FAULTS: dict[str, Fault] = {
         cure=Cure(shards=Shards(HUGE, ("--resize-short", "256", "--num-shards", "1"), 1500)),
     ),
     "no_dct_scaling": Fault(
-        why="Large crops are decoded at full size, though libjpeg could halve them for nothing.",
+        why="Crops of most of the image are decoded at full size, though libjpeg could give a quarter of each side.",
         stage="decode",
         fix={"dct_scaling": True},
-        config={"dct_scaling": False, **HUGE_CONFIG},
+        config={"dct_scaling": False, "augment_options": AugmentOptions(scale=(0.8, 1.0)), **HUGE_CONFIG},
+        required=140.0,  # within reach, or the image would have to be stored smaller first
         shards=MANY_HUGE,
     ),
     "no_cache": Fault(
