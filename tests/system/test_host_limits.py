@@ -1,6 +1,7 @@
 """Limits as the kernel writes them: a file system made of a few files."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,20 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_has_held_more_than_a_megabyte() -> None:
     assert host_limits.peak_memory_bytes() > 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process holds now")
+def test_what_was_held_before_a_moment_does_not_count() -> None:
+    passed = b"\1" * (200 * 2**20)
+    del passed
+    peak = host_limits.peak_memory_bytes()
+    assert 2**20 < host_limits.peak_memory_bytes_since(peak) < peak - 100 * 2**20
+    assert host_limits.peak_memory_bytes_since(peak - 1) == peak
+
+
+def test_without_a_figure_of_now_the_earlier_peak_counts(tmp_path: Path) -> None:
+    peak = host_limits.peak_memory_bytes()
+    assert host_limits.peak_memory_bytes_since(peak, tmp_path) == host_limits.peak_memory_bytes()
 
 
 def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

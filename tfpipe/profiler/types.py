@@ -159,7 +159,7 @@ class HostUse:
     Attributes:
         cores: The number of cores that this process may use.
         cpu_fraction: The processor time of this process, as a share of all cores' time.
-        peak_memory_bytes: The most memory that this process has held.
+        peak_memory_bytes: The most memory that this process has held while the pipeline ran.
         memory_limit_bytes: The memory that this process may hold.
         storage_bytes_per_second: The bytes that the pipeline read.
         storage_limit_bytes_per_second: The bytes that the storage gave while nothing else ran; None if that was not

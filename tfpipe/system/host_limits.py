@@ -45,6 +45,19 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def peak_memory_bytes_since(earlier_peak: int, root: Path = _ROOT) -> int:
+    """Returns the most memory that this process has held since its peak was `earlier_peak` bytes.
+
+    The system keeps only the highest value. If the process had once held more than it has held since, the result is
+    what it holds now, or the earlier peak where the system does not tell that.
+    """
+    peak = peak_memory_bytes()
+    if peak > earlier_peak:
+        return peak
+    pages = _text(root / "proc/self/statm").split()[1:2]
+    return int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else peak
+
+
 def usable_cpus(root: Path = _ROOT) -> int:
     """Returns the number of cores that this process may use, at least 1.
 

@@ -216,6 +216,7 @@ class _Run:
         first_batch_at: When the first batch came, by `time.perf_counter`.
         missing_steps: The number of steps after the run that would still fill the cache.
         first_step: The number of the step behind the warm-up, from the first batch on.
+        peak_memory_bytes: The most memory that the process has held since the pipeline began.
         batches: A few batches from behind the run, if they were asked for.
     """
 
@@ -226,6 +227,7 @@ class _Run:
     first_batch_at: float
     missing_steps: int
     first_step: int
+    peak_memory_bytes: int
     batches: list[Any]
 
 
@@ -279,6 +281,7 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, ob
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
+    earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
     held: list[Any] = [iter(dataset)]
     arrivals: list[float] = []
     with Sampler(lambda: tf.data.experimental.get_model_proto(held[0])) as sampler:
@@ -288,12 +291,14 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, ob
         first_step, before = steps.count, HostTime.now()
         measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, limits, observer)]
         after = HostTime.now()
+    peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     batches = list(itertools.islice(held[0], limits.batches))
     taken, samples = steps.count, [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
     held.append(steps)
     del steps
     _drop(held)
-    return _Run(measured, samples, before, after, arrivals[0], max(limits.fill_steps - taken, 0), first_step, batches)
+    missing = max(limits.fill_steps - taken, 0)
+    return _Run(measured, samples, before, after, arrivals[0], missing, first_step, peak_bytes, batches)
 
 
 def _drop(held: list[Any]) -> None:
@@ -382,7 +387,7 @@ def _get_host_use(
         other_cpu_fraction=others,
         budget_cores=None if profiled.cpu_budget is None else profiled.max_threads,
         trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
-        peak_memory_bytes=host_limits.peak_memory_bytes(),
+        peak_memory_bytes=run.peak_memory_bytes,
         memory_limit_bytes=host_limits.memory_limit_bytes(),
         storage_bytes_per_second=_compute_rate(timing) * records_per_image * source.record_bytes,
         # The workers of a service have storage of their own.
