@@ -40,6 +40,7 @@ class Facts:
         is_embedded: Whether the images lie in a table itself.
         class_names: The names of classes in the metadata of each file of a table that has some.
         nums_images: The numbers of images of a record, as `ImageRef.num_images`: the least ones, two of them known.
+        tensors: The columns of tensors of each file of a table.
     """
 
     num_images: int = 0
@@ -54,6 +55,7 @@ class Facts:
     is_embedded: bool = False
     class_names: frozenset[tuple[str, ...]] = frozenset()
     nums_images: frozenset[int] = frozenset()
+    tensors: frozenset[tuple[str, ...]] = frozenset()
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -119,6 +121,7 @@ class Facts:
             is_embedded=self.is_embedded or other.is_embedded,
             class_names=self.class_names | other.class_names,
             nums_images=_keep_least(self.nums_images | other.nums_images),
+            tensors=self.tensors | other.tensors,
         )
 
     def check_images(self, source: str) -> bool:
@@ -175,7 +178,8 @@ class Meaning:
         unpack: The compressed tar files that must be unpacked.
         row_files: The Parquet files that hold the images themselves.
         images_shape: The images of a record, as for `Listing`.
-        tensors: The tensors of a table without images; None if there are images.
+        tensors: The tensors of a table.
+        has_images: Whether the records have images.
     """
 
     name: str
@@ -188,7 +192,8 @@ class Meaning:
     unpack: tuple[str, ...] = ()
     row_files: tuple[str, ...] = ()
     images_shape: tuple[int, ...] | None = ()
-    tensors: TensorColumns | None = None
+    tensors: TensorColumns = field(default_factory=TensorColumns)
+    has_images: bool = True
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
@@ -210,6 +215,7 @@ class Meaning:
             unpack=self.unpack,
             row_files=self.row_files,
             images_shape=self.images_shape,
-            tensors=None if self.tensors is None else self.tensors.specs,
-            tensor_dtypes={} if self.tensors is None else self.tensors.dtypes,
+            tensors=self.tensors.specs,
+            tensor_dtypes=self.tensors.dtypes,
+            has_images=self.has_images,
         )

@@ -10,7 +10,7 @@ such a job each file is read once: its images and masks are written one after an
 
 import posixpath
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from typing import Any, NamedTuple, cast
@@ -34,15 +34,15 @@ _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row g
 Found = tuple[int, memoryview | UnreadableError]
 """The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read.
 
-A list of images is packed into one piece of bytes, which `unpack_images` takes apart, and so are the tensors of a row,
-for `unpack_tensors`.
+A list of images is packed into one piece of bytes, which `unpack_images` takes apart. So are the tensors of a row, for
+`unpack_tensors`, and an image with tensors, for `split_cell`.
 
 The bytes are those in the memory of many cells. Who keeps them for long should copy them.
 """
 
 
 class Cell(NamedTuple):
-    """An image or a mask in a Parquet file, or the tensors of a row.
+    """An image or a mask in a Parquet file, or the tensors of a row. An image has the tensors of its row with it.
 
     Attributes:
         file: The file, relative to the input's root or absolute.
@@ -174,21 +174,26 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
 def _read_group(
     table: Any, columns: ImageColumns, group: int, cells: Sequence[Cell], positions: list[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Yields the position of each cell in a row group, with Arrow's scalar, or the scalars of tensors by columns."""
+    """Yields the position of each cell in a row group, with Arrow's scalar.
+
+    With tensors it comes as a pair of the scalar of the image, or None, and those of the tensors by columns.
+    """
     if group >= table.num_row_groups:
         return
     batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(1, cells[positions[0]].size)))
     names = {cells[position].is_mask for position in positions}
     leaves = [name for name in (columns.bytes_leaf, columns.path_leaf) if name and False in names]
     leaves += [columns.mask] if True in names else []
-    leaves += columns.tensors
+    leaves += columns.tensors if False in names else ()
     waiting, begin = deque(positions), 0
     for batch in table.iter_batches(batch_rows, [group], leaves, use_threads=False):
         end = begin + batch.num_rows
         while waiting and cells[waiting[0]].row < end:
             cell = cells[waiting[0]]
-            if columns.tensors:
-                yield waiting.popleft(), {name: batch.column(name)[cell.row - begin] for name in columns.tensors}
+            if columns.tensors and not cell.is_mask:
+                tensors = {name: batch.column(name)[cell.row - begin] for name in columns.tensors}
+                image = batch.column(columns.image)[cell.row - begin] if columns.image else None
+                yield waiting.popleft(), (image, tensors)
                 continue
             column = batch.column(columns.mask if cell.is_mask else columns.image)
             yield waiting.popleft(), column[cell.row - begin]
@@ -201,11 +206,9 @@ def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableE
     """Returns the bytes of a cell, or those of the file that it names. A list of images and tensors come packed."""
     import pyarrow
 
-    if isinstance(scalar, dict):
-        tensors = memoryview(pack_tensors(scalar))
-        if len(tensors) > max_bytes:
-            return UnreadableError(f"{len(tensors)} bytes, more than the {max_bytes} that one record can hold")
-        return tensors
+    if isinstance(scalar, tuple):
+        image, tensors = scalar
+        return _check_tensors(image, tensors, folder, max_bytes)
     if isinstance(scalar, pyarrow.ListScalar):
         return _check_list(scalar, folder, max_bytes)
     data, path = scalar, None
@@ -226,6 +229,25 @@ def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableE
     if size > max_bytes:
         return UnreadableError(f"{size} bytes, more than the {max_bytes} that one record can hold")
     return found
+
+
+def _check_tensors(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
+    """Returns the tensors of a row, behind its image if it has one."""
+    data = pack_tensors(tensors)
+    if image is not None:
+        found = _check(image, folder, max_bytes)
+        if isinstance(found, UnreadableError):
+            return found
+        data = b"".join((np.array([len(found)], "<i8").tobytes(), found, data))
+    if len(data) > max_bytes:
+        return UnreadableError(f"{len(data)} bytes, more than the {max_bytes} that one record can hold")
+    return memoryview(data)
+
+
+def split_cell(cell: bytes) -> tuple[bytes, bytes]:
+    """Returns the image of a cell that holds tensors too, and the packed tensors."""
+    end = 8 + int(np.frombuffer(cell, "<i8", 1)[0])
+    return cell[8:end], cell[end:]
 
 
 def _check_list(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:

@@ -52,10 +52,10 @@ class EmbeddedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """The columns of a Parquet file that holds images, or tensors without images.
+    """The columns of a Parquet file that holds images, tensors, or both.
 
     Attributes:
-        image: The column of the images; empty if there are tensors instead.
+        image: The column of the images; empty if there are only tensors.
         bytes_leaf: The name of the bytes in the image's column.
         path_leaf: The name of the path in the image's column; empty if there is none.
         mask: The column of the masks; empty if there is none.
@@ -63,7 +63,7 @@ class ImageColumns:
         class_names: The names of the classes; empty if the file does not give them.
         others: The further columns.
         is_list: Whether a row has a list of images.
-        tensors: The columns of tensors, if there are no images.
+        tensors: The columns of tensors.
         tensor_leaves: The names of their values.
     """
 
@@ -81,7 +81,7 @@ class ImageColumns:
     @property
     def leaves(self) -> tuple[str, ...]:
         """The names of the values that make up most of a record."""
-        return self.tensor_leaves or (self.bytes_leaf,)
+        return (*([self.bytes_leaf] if self.image else []), *self.tensor_leaves)
 
     @property
     def listed(self) -> list[str]:
@@ -103,12 +103,13 @@ def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColum
     if len(set(names)) < len(names):
         return None
     label, class_names = _find_label(schema, names, mask if image else "")
+    tensors = find_tensor_columns(schema, has_images=bool(image))
+    tensors = tuple(name for name in tensors if name not in (image, mask, label, *keys.BOX_COLUMNS))
+    leaves = tuple(_find_leaf(table, name, "") for name in tensors)
     if not image:
-        tensors = () if _OF_IMAGES.intersection(names) else find_tensor_columns(schema)
-        if not tensors:
+        if not tensors or _OF_IMAGES.intersection(names):
             return None
         others = tuple(name for name in names if name not in (*tensors, label))
-        leaves = tuple(_find_leaf(table, name, "") for name in tensors)
         return ImageColumns("", "", "", "", label, class_names, others, tensors=tensors, tensor_leaves=leaves)
     kind = schema.field(image).type
     is_list = _is_list(kind)
@@ -121,8 +122,10 @@ def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColum
         mask,
         label,
         class_names,
-        tuple(name for name in names if name not in (image, mask, label)),
+        tuple(name for name in names if name not in (image, mask, label, *tensors)),
         is_list,
+        tensors,
+        leaves,
     )
 
 
@@ -248,7 +251,7 @@ def read_embedded_rows(
             for batch in batches:
                 for values in _read_batch(batch, columns):
                     name, num_images = ("", values["image"]) if columns.is_list else (values["image"], SINGLE)
-                    num_images = NO_IMAGE if columns.tensors else num_images
+                    num_images = num_images if columns.image else NO_IMAGE
                     values["image"] = EmbeddedImage(_get_name(name), size, group, row, num_images)
                     if columns.mask:
                         values["mask"] = EmbeddedImage(columns.mask, mask_size, group, row)

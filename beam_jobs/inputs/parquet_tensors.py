@@ -1,11 +1,12 @@
-"""Tensors in columns of Parquet files without images, such as latents: their types, and the tensors of a row.
+"""Tensors in columns of Parquet files, such as latents: their types, and the tensors of a row.
 
     list, large list, fixed-size list    of numbers, or of such lists: one axis for each
     fixed shape tensor                   Arrow's own type
     binary                               the bytes of an array, if `ShardConfig.tensors` says its dtype and shape
 
 Most files do not say how long lists are. So the first rows are looked at: an axis has a size if it is the same in them.
-`tfpipe export` and Hugging Face's `datasets` leave the shapes in the metadata.
+`tfpipe export` and Hugging Face's `datasets` leave the shapes in the metadata. Beside images only columns with such
+metadata are tensors.
 """
 
 import json
@@ -36,7 +37,7 @@ Value = NDArray[Any] | bytes | str
 
 @dataclass(frozen=True)
 class TensorColumns:
-    """The tensors of a table without images.
+    """The tensors of a table.
 
     Attributes:
         specs: The features of the tensors, and those of their sizes.
@@ -47,14 +48,23 @@ class TensorColumns:
     dtypes: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_tensor_columns(schema: Any) -> tuple[str, ...]:
+def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
     """Returns the columns of an Arrow schema that hold tensors: lists of numbers, and binaries.
 
     Of a file that `tfpipe export` wrote only those that were tensors count. Its other lists are plain values.
+
+    Args:
+        schema: The schema.
+        has_images: Whether the file holds images, so that only columns with metadata about tensors count.
     """
     metadata = schema.metadata or {}
+    if METADATA in metadata:
+        types = _read_types(metadata)
+        is_number = {name: _is_number(_strip(schema.field(name).type)) for name in schema.names}
+        return tuple(name for name in schema.names if name in types and is_number[name])
     names = tuple(name for name in schema.names if _is_tensor(schema.field(name).type))
-    return tuple(name for name in names if METADATA not in metadata or name in _read_types(metadata))
+    known = _read_features(metadata) if has_images else names
+    return tuple(name for name in names if name in known)
 
 
 def name_feature(column: str) -> str:
@@ -62,11 +72,12 @@ def name_feature(column: str) -> str:
     return column.removeprefix("image/") or column
 
 
-def infer_tensors(path: str, given: Mapping[str, TensorType]) -> TensorColumns:
+def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorType]) -> TensorColumns:
     """Infers the features that the columns of a table become, from its first file.
 
     Args:
         path: The first file.
+        columns: Its columns of tensors.
         given: The types that the user gave to columns.
 
     Raises:
@@ -78,7 +89,6 @@ def infer_tensors(path: str, given: Mapping[str, TensorType]) -> TensorColumns:
     with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
         table = pyarrow.parquet.ParquetFile(file)
         schema = table.schema_arrow
-        columns = find_tensor_columns(schema)
         for name in given:
             if name not in columns:
                 raise ConfigError(f"`tensors` must name columns of tensors ({', '.join(columns)}), got {name!r}.")
@@ -161,6 +171,9 @@ def read_value(scalar: Any) -> Value:
         return "null"
     if _is_bytes(scalar.type):
         return bytes(scalar.as_buffer())
+    if not _is_list(scalar.type):
+        number: NDArray[Any] = pyarrow.array([scalar.as_py()], scalar.type).to_numpy(zero_copy_only=False)
+        return number.reshape(())
     values, shape = scalar.values, [len(scalar.values)]
     while _is_list(values.type):
         if values.null_count:
@@ -307,13 +320,14 @@ def _read_json(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> dict[
 
 
 def _is_tensor(kind: Any) -> bool:
+    leaf = _strip(kind)
+    return _is_bytes(kind) or (_is_number(leaf) and leaf != kind)
+
+
+def _is_number(kind: Any) -> bool:
     import pyarrow.types as types
 
-    if _is_bytes(kind):
-        return True
-    leaf = _strip(kind)
-    is_number = types.is_integer(leaf) or types.is_floating(leaf) or types.is_boolean(leaf)
-    return bool(is_number and leaf != kind)
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def _strip(kind: Any) -> Any:

@@ -31,7 +31,7 @@ from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import name_numbers, rename_labels
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
-from beam_jobs.inputs.parquet_tensors import infer_tensors
+from beam_jobs.inputs.parquet_tensors import TensorColumns, infer_tensors
 from beam_jobs.inputs.table_files import (
     Row,
     TablePart,
@@ -145,6 +145,7 @@ def list_rows(
     from_text = get_suffix(part.path) == ".csv"
     embedded = find_columns(part)
     class_names = frozenset([embedded.class_names] if embedded is not None and embedded.class_names else [])
+    tensors = frozenset([embedded.tensors] if embedded is not None else [])
     while True:
         builder, first_row, damaged = ImageTableBuilder(), 0, 0
         for number, row in islice(rows, RUN_IMAGES):
@@ -165,7 +166,7 @@ def list_rows(
         ]
         facts = Facts.read_table(images, column_facts, (part.file_number, first_row))
         skipped = Counter({_DAMAGED: damaged} if damaged else {})
-        yield images, replace(facts, skipped=skipped, class_names=class_names)
+        yield images, replace(facts, skipped=skipped, class_names=class_names, tensors=tensors)
 
 
 def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
@@ -217,8 +218,19 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         skipped=skipped,
         row_files=row_files,
         images_shape=facts.infer_images_shape(path),
-        tensors=None if has_images else infer_tensors(files[0], config.tensor_types),
+        tensors=_infer_tensors(config, facts, parts[0]),
+        has_images=has_images,
     )
+
+
+def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> TensorColumns:
+    columns = find_columns(first) if any(facts.tensors) else None
+    if columns is None:
+        return TensorColumns()
+    if columns.image and len(facts.tensors) > 1:
+        one, other = (", ".join(names) or "none" for names in sorted(facts.tensors)[:2])
+        raise DataError(f"Every file of {config.input} must hold the same tensors, but one has {one}, one {other}.")
+    return infer_tensors(first.path, columns.tensors, config.tensor_types)
 
 
 def check_no_tensors(config: ShardConfig) -> None:

@@ -35,8 +35,9 @@ class Listing:
         box_names: The names of the classes of boxes; a name's position is its number. It is empty if they have none.
         images_shape: The images of a record, as `image_schema` takes them: `()` for one, `(n,)` for a list of n, None
             for a list of any length.
-        tensors: The features of tensors in records without images; None if the records have images.
+        tensors: The features of tensors, which lie in the rows of Parquet files.
         tensor_dtypes: The dtype in the table of each tensor that may be converted.
+        has_images: Whether the records have images.
     """
 
     name: str
@@ -50,8 +51,9 @@ class Listing:
     row_files: tuple[str, ...] = ()
     box_names: tuple[str, ...] = ()
     images_shape: tuple[int, ...] | None = ()
-    tensors: tuple[FeatureSpec, ...] | None = None
+    tensors: tuple[FeatureSpec, ...] = ()
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
+    has_images: bool = True
 
     @property
     def datasets(self) -> InputDatasets | None:
@@ -73,10 +75,10 @@ class Listing:
 
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
-        if self.tensors is not None:
-            check_names([*self.tensors, *self.extra])
-            labels = class_schema().features if self.label_names else ()
-            return Schema((*labels, *self.tensors, *self.extra))
+        extra = (*self.tensors, *self.extra)
+        if not self.has_images:
+            check_names(extra)
+            return Schema((*(class_schema().features if self.label_names else ()), *extra))
         return image_schema(
             labeled=bool(self.label_names),
             boxes=self.images.has_boxes,
@@ -84,7 +86,7 @@ class Listing:
             box_names=bool(self.box_names) and self.images.has_box_labels,
             masks=self.images.has_masks,
             images=self.images_shape,
-            extra=self.extra,
+            extra=extra,
         )
 
     def count_classes(self, split: str, images: NDArray[np.int64]) -> list[int]:

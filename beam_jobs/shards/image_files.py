@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_jobs.inputs.annotations.segmentation import draw_mask
-from beam_jobs.inputs.parquet_images import Cell, CopiedRows, get_row_mask, list_cells, read_cells, unpack_images
+from beam_jobs.inputs.parquet_images import (
+    Cell,
+    CopiedRows,
+    get_row_mask,
+    list_cells,
+    read_cells,
+    split_cell,
+    unpack_images,
+)
 from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
@@ -35,10 +43,11 @@ _FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of mill
 
 
 class _Fetched(NamedTuple):
-    """The bytes of a record's images, and of the mask of a single one; None without a mask."""
+    """The bytes of a record's images, of the mask of a single one, None without a mask, and of the tensors."""
 
     images: Sequence[bytes]
     mask: bytes | None
+    tensors: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +110,16 @@ class ImageFiles:
             raise RejectedImage("unreadable", str(error)) from error
         if not self._has_images:
             return self._make_row(planned, data)
+        data, tensors = split_cell(data) if self.header.schema.tensors else (data, b"")
         if self.header.schema.has_several_images:
-            return self._make_record(planned, _Fetched(unpack_images(data), None))
+            return self._make_record(planned, _Fetched(unpack_images(data), None, tensors))
         if get_row_mask(planned) is None:
-            return self._make_record(planned, _Fetched([data], self._fetch_mask(planned)))
+            return self._make_record(planned, _Fetched([data], self._fetch_mask(planned), tensors))
         try:
             mask = block.take(position + 1)
         except UnreadableError as error:
             raise RejectedImage("unreadable", f"its mask: {error}") from error
-        return self._make_record(planned, _Fetched([data], mask))
+        return self._make_record(planned, _Fetched([data], mask, tensors))
 
     def _read_files(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         fetched: deque[tuple[PlannedImage, Future[_Fetched]]] = deque()
@@ -186,24 +196,27 @@ class ImageFiles:
             images.append(image)
         digests = [hashlib.sha256(data) for data in fetched.images]
         sha256 = [digest.hexdigest() for digest in digests]
-        payload = header.schema.encode(_make_features(header, planned, images, names, sha256))
+        values = _make_features(header, planned, images, names, sha256)
+        if fetched.tensors:
+            values |= self._make_tensors(fetched.tensors)
+        payload = header.schema.encode(values)
         digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(sha256).encode())
         return Record(payload, tuple(images), digest.digest(), planned.label, planned.path)
 
     def _make_row(self, planned: PlannedImage, cell: bytes) -> Record:
         """Makes the record of a row without an image."""
         header = self.header
+        values = _make_class_features(header, planned) | self._make_tensors(cell)
+        payload = header.schema.encode(values | _make_extra_features(header, planned))
+        return Record(payload, (), hashlib.sha256(cell).digest(), planned.label, planned.path)
+
+    def _make_tensors(self, packed: bytes) -> dict[str, Any]:
+        header = self.header
         try:
-            values: dict[str, Any] = {
-                **_make_class_features(header, planned),
-                **fit_tensors(header.schema.tensors, header.tensor_dtypes, unpack_tensors(cell)),
-                **_make_extra_features(header, planned),
-            }
-            payload = header.schema.encode(values)
+            return dict(fit_tensors(header.schema.tensors, header.tensor_dtypes, unpack_tensors(packed)))
         except ConfigError as error:
             reason = str(error).rstrip(".")
             raise RejectedImage("bad", f"{reason[0].lower()}{reason[1:]}") from error
-        return Record(payload, (), hashlib.sha256(cell).digest(), planned.label, planned.path)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves nothing, because the plan holds the names."""

@@ -37,7 +37,7 @@ TESTS = {
     ],
     "a Parquet file that `tfpipe export` wrote": [
         "beam_jobs/inputs/test_parquet_rows.py::test_an_export_to_parquet_comes_back",
-        "beam_jobs/inputs/test_parquet_rows.py::test_tensors_of_an_export_come_back_as_json",
+        "beam_jobs/inputs/test_parquet_tensors.py::test_tensors_beside_images_come_back",
     ],
     "Parquet files without images, such as latents, also of an export": [
         "beam_jobs/inputs/test_parquet_tensors.py::test_lists_of_numbers_become_tensors",

@@ -126,7 +126,7 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
         started = time.monotonic()
         with ShardDisplay() as display:
             plan = plan_shards(config, run_args.beam_args, display)
-        if plan.listing.tensors is not None:
+        if not plan.listing.has_images:
             raise ConfigError(f"--advise compares forms of images, and {config.input} has none.")
         planned_s = time.monotonic() - started
         count = min(advise_config.count_sample(plan.num_bytes / plan.num_images), plan.num_images)

@@ -310,7 +310,7 @@ def test_either_planner_takes_it(tmp_path: Path) -> None:
     assert choice == "The engine makes the plan: the table has about 4 rows, not less than `plan_engine_from` 4."
 
 
-def test_tensors_of_an_export_come_back_as_json(tmp_path: Path) -> None:
+def test_lists_in_lists_beside_images_become_json(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], mean=[[[0.5, 1.0], [2.0, 3.0]]])
     listing = list_parquet(path)
     assert listing.extra == (FeatureSpec.make_text("mean"),)

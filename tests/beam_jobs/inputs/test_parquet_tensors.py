@@ -22,6 +22,7 @@ from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records, 
 from tests.beam_jobs.engine.plans import plan_by_launcher, plan_by_tasks
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
+from tests.export.datasets import describe_records
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -231,6 +232,60 @@ def test_an_export_comes_back(tmp_path: Path) -> None:
     manifest = make_dataset(tmp_path / "parquet", tmp_path / "again")
     assert manifest.label_names == ("cat", "dog")
     assert sorted(read_payloads(tmp_path / "again")) == sorted(read_payloads(tmp_path / "first"))
+
+
+VIEWS = {"views": tfpipe.Images(2)}
+KINDS_OF_IMAGES = {"single": {"image": tfpipe.Image()}, "mask": {"image": tfpipe.Image(), "mask": tfpipe.Mask()}}
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("kind", ["single", "mask", "several"])
+def test_tensors_beside_images_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, copies: bool
+) -> None:
+    fields = KINDS_OF_IMAGES.get(kind, VIEWS)
+    schema = {"latents": tfpipe.Tensor("bfloat16", (None, 3)), "scale": tfpipe.Tensor("float16", ())}
+    schema |= {"caption": tfpipe.Text(), **fields}
+
+    def make_value(name: str, k: int) -> Any:
+        if name == "views":
+            return [make_jpeg(k), make_jpeg(k + 1)]
+        return make_jpeg(k, size=(8, 6)) if name == "image" else np.full((6, 8), k % 3, np.uint8)
+
+    records = (
+        {
+            "latents": np.full((k % 3, 3), k / 2, ml_dtypes.bfloat16),
+            "scale": np.float16(k),
+            "caption": f"Größe {k}",
+            **{name: make_value(name, k) for name in fields},
+        }
+        for k in range(COUNT)
+    )
+    tfpipe.write(records, tmp_path / "first", schema, num_shards=2, workers=0)
+    export(ExportConfig(str(tmp_path / "first"), str(tmp_path / "parquet"), to="parquet", workers=1))
+    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
+    make_dataset(tmp_path / "parquet", tmp_path / "again", num_shards=2, workers=1)
+    assert describe_records(tmp_path / "again", "train") == describe_records(tmp_path / "first", "train")
+    manifest = tfpipe.load_manifest(str(tmp_path / "again"))
+    assert {spec.name: str(spec.tensor) for spec in manifest.schema.tensors} == {
+        "latents": "bfloat16 [?, 3]",
+        "scale": "float16 []",
+    }
+
+
+def test_a_tensor_beside_an_image_that_does_not_fit_is_quarantined(tmp_path: Path) -> None:
+    metadata = {"tfpipe": json.dumps({"tensors": {"latents": "float32 [2, 3]"}})}
+    images = [{"bytes": make_jpeg(k), "path": None} for k in range(3)]
+    latents = pyarrow.array([*make_latents(2), [[1.0]]], FLOATS)
+    path = write_table(tmp_path / "in/b.parquet", {"image": images, "latents": latents}, metadata=metadata)
+    make_dataset(path, tmp_path / "out")
+    assert read_reasons(tmp_path / "out") == [
+        ("b/00000003", "feature 'latents' must be float32 [2, 3], got float32 [1, 1]")
+    ]
+    write_table(tmp_path / "in/a.parquet", {"image": images, "latents": latents})
+    assert refuse(tmp_path / "in") == (
+        f"Every file of {tmp_path / 'in'} must hold the same tensors, but one has none, one latents."
+    )
 
 
 def test_a_file_of_numbers_beside_images_is_not_the_input(tmp_path: Path) -> None:

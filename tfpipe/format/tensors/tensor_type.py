@@ -113,7 +113,7 @@ class TensorType:
             ConfigError: The dtype or the shape differ. The message says what was expected and what came.
         """
         if type(value) is np.ndarray and value.shape == self.shape and value.dtype == self._native:
-            return np.ascontiguousarray(value)  # as most come
+            return value if value.flags.c_contiguous else np.ascontiguousarray(value)  # as most come
         array = np.asarray(value)
         if not hasattr(value, "dtype") and array.dtype.name != self.dtype:
             array = self._convert_plain(array)
