@@ -9,6 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfpipe.export.samples import Sample, list_columns
 from tfpipe.format import schema as keys
 from tfpipe.format.manifest import Manifest
@@ -96,6 +99,13 @@ def _get_type(spec: FeatureSpec) -> Any:
     return kind if spec.shape == () else pyarrow.list_(kind)
 
 
+def _list_numbers(array: NDArray[Any]) -> Any:
+    """Returns an array as lists in lists. Arrow before release 21 takes half precision as numbers of NumPy only."""
+    if array.dtype != np.float16:
+        return array.tolist()
+    return [_list_numbers(row) for row in array] if array.ndim > 1 else list(array) if array.ndim else array[()]
+
+
 def _make_row(columns: Mapping[str, FeatureSpec], sample: Sample) -> dict[str, Any]:
     path = sample.name.rpartition("/")[2].encode("utf-8", "replace").decode() or None
     images = [{"bytes": file.data, "path": path} for file in sample.files]
@@ -107,7 +117,7 @@ def _make_cell(spec: FeatureSpec, feature: Any) -> Any:
     if spec.kind == "mask":
         return {"bytes": feature, "path": None}
     if spec.kind != "values":
-        return feature.tolist() if spec.tensor is not None and feature is not None else feature
+        return _list_numbers(feature) if spec.tensor is not None and feature is not None else feature
     values: list[Any] = [] if feature is None else list(feature)
     if spec.name in _TEXTS:
         values = [value.decode("utf-8", "replace") for value in values]
