@@ -46,15 +46,17 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
     """
     planned = header.shards[shard]
     with filesystem.explain_os_errors(f"write {work.target(planned.file)}"), ProgressFile(work, planned) as progress:
-        finished = _find_finished(work, planned)
+        finished = _find_finished(work, header, planned)
         return finished or _ShardWriter(work, header, planned, progress, meter).write()
 
 
-def _find_finished(work: WorkDir, planned: PlannedShard) -> WrittenShard | None:
+def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> WrittenShard | None:
     """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
     written = work.find_written(planned.file)
     if written is None or any(line["kind"] == "unreadable" for line in written.quarantined):
         return None  # an image may be readable now
+    if header.refuse_nan and any(stats.nan for stats in written.stats.tensors.values()):
+        return None  # an earlier run took NaN; to write the shard again names the record
     info = ShardInfo(written.file, written.records, written.bytes, written.sha256)
     return replace(written, kept=True) if work.is_whole(info) else None
 

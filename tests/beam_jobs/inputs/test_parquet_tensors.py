@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import tfpipe
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table import is_table_input
+from beam_jobs.list_and_plan import plan_in_process
 from beam_jobs.shards import plan_file
+from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records, read_tree
 from tests.beam_jobs.engine.plans import plan_by_launcher, plan_by_tasks
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -301,6 +305,18 @@ def test_nan_can_be_refused(tmp_path: Path) -> None:
     assert manifest.splits["train"].tensors["latents"].nan_records == 1
     with pytest.raises(DataError) as caught:
         make_dataset(path, tmp_path / "refused", refuse_nan=True)
+    assert str(caught.value) == "t/00000003: feature 'latents' must hold no NaN, since `refuse_nan` is set."
+
+
+def test_nan_in_a_finished_shard_is_refused_too(tmp_path: Path) -> None:
+    path = write_latents(tmp_path / "t.parquet", [*make_latents(2), [[float("nan")] * 3] * 2])
+    config = ShardConfig(str(path), str(tmp_path / "out"))
+    with open_work_dir(config, plan_in_process(config)) as work:
+        header = work.read_header()
+        assert not write_shard(work, header, 0).kept
+        assert write_shard(work, header, 0).kept
+        with pytest.raises(DataError) as caught:
+            write_shard(work, replace(header, refuse_nan=True), 0)
     assert str(caught.value) == "t/00000003: feature 'latents' must hold no NaN, since `refuse_nan` is set."
 
 

@@ -120,8 +120,8 @@ def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineCo
 def resize_image(image: tf.Tensor, out_size: tuple[int, int], antialias: bool = False) -> tf.Tensor:
     """Resizes bilinearly, with half-pixel centers.
 
-    TensorFlow vectorizes this for float32 only: to 224 x 224 it takes 330 us from uint8 and 180 us from float32, with the
-    same values to the last bit. So an image of up to 131,072 pixels is converted first, for 10 to 80 us.
+    TensorFlow vectorizes this for float32 only: to 224 x 224 it takes 330 us from uint8 and 180 us from float32, with
+    the same values to the last bit. So an image of up to 131,072 pixels is converted first, for 10 to 80 us.
 
     Args:
         image: uint8 of shape [height, width, 3].
