@@ -31,7 +31,7 @@ extensions = [
 exclude_patterns = ["**/.ipynb_checkpoints"]
 default_role = "code"  # the docstrings set names in single backticks, as Markdown does
 root_doc = "index"
-smartquotes_action = "D"  # dashes, and quotation marks as they are
+smartquotes = False  # an option such as --workers in a sentence would begin with one dash
 
 html_theme = "furo"
 html_title = f"tfpipe {release}"
