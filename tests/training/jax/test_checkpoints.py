@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,3 +57,34 @@ def test_the_cause_is_found_behind_all_the_paths(checkpoints: JaxCheckpoints, mo
     with pytest.raises(DataError) as caught:
         save(checkpoints, 1)
     assert str(caught.value) == FULL
+
+
+def test_writers_that_end_after_the_error_say_nothing(
+    checkpoints: JaxCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a real future of tensorstore, whose event loop was closed meanwhile."""
+    tensorstore = pytest.importorskip("tensorstore")
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(str(unraisable.exc_value)))
+    promise, future = tensorstore.Promise.new()
+    loop = asyncio.new_event_loop()
+
+    async def wait() -> None:
+        await future
+
+    task = loop.create_task(wait())
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+    def fail(*_: Any, **__: Any) -> None:
+        promise.set_result(None)
+        raise ValueError("Failed to write [os_error_code='28']")
+
+    monkeypatch.setattr(checkpoints._manager, "save", fail)
+    with pytest.raises(DataError) as caught:
+        save(checkpoints, 1)
+    assert str(caught.value) == FULL
+    assert told == []
+    sys.unraisablehook(SimpleNamespace(exc_value=RuntimeError("another error")))  # type: ignore[arg-type]
+    assert told == ["another error"]
+    task._log_destroy_pending = False  # type: ignore[attr-defined]

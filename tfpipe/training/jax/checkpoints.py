@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -17,6 +19,8 @@ from tfpipe.errors import DataError, first_line
 from tfpipe.order import ORDER_VERSION, check_version
 from tfpipe.system import file_io, host_limits
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
+
+_LOOP_IS_CLOSED = "Event loop is closed"  # asyncio's words
 
 
 class JaxCheckpoints(Checkpoints):
@@ -64,7 +68,8 @@ class JaxCheckpoints(Checkpoints):
         number = position.count_steps(self._steps_per_epoch + 1)
         try:
             self._check_room(state)
-            self._manager.save(number, args=arguments, force=True)
+            with _quiet_writers():
+                self._manager.save(number, args=arguments, force=True)
         except (OSError, ValueError) as error:
             raise DataError(f"A checkpoint cannot be written: {_explain(error)}.") from error
 
@@ -91,6 +96,24 @@ class JaxCheckpoints(Checkpoints):
         for damaged in [later for later in self._manager.all_steps() if later > number]:
             self._manager.delete(damaged)  # Orbax saves no step below the last one
         return Saved(Position(notes["seed"], notes["epoch"], notes["step"]), np.array(notes["sums"]))
+
+
+@contextmanager
+def _quiet_writers() -> Iterator[None]:
+    """Hides that writers of tensorstore find no event loop, which each would tell by a traceback.
+
+    After an error Orbax closes its loop, and the other writers end later. So the hook stays after an error.
+    """
+    before = sys.unraisablehook
+
+    def report(unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == _LOOP_IS_CLOSED):
+            before(unraisable)
+
+    sys.unraisablehook = report
+    yield
+    sys.unraisablehook = before
 
 
 def _explain(error: OSError | ValueError) -> str:
