@@ -41,6 +41,7 @@ def write_by_beam(
     with filesystem.explain_os_errors(f"write to {job.work.output}"):
         if settings.search_tasks:
             begin_end(GatheredShards(written_shards), settings)
+            del written_shards  # the end of the job loads them again
             run_steps(job, list_end_steps(), settings, beam_args, observer)
             finish_end(settings)
         else:

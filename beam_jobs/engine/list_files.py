@@ -22,6 +22,7 @@ from beam_jobs.engine.search_steps import (
     count_buckets,
     encode_piece,
     find_paths,
+    load_rows,
     load_sizes,
     search_bucket,
 )
@@ -138,7 +139,7 @@ def write_piece(end: EndOfJob, number: int) -> tuple[Piece, ...]:
     """Writes a piece of a list, first those of the bad images and then those of the duplicates."""
     cuts = _load_cuts(end)
     if number < len(cuts.bad):
-        rows = end.scratch.load("rows")
+        rows = load_rows(end)
         lines = encode_quarantine(end.work, (rows[shard] for shard in cuts.bad[number]))
     else:
         lines = encode_piece(end, number - len(cuts.bad), len(cuts.duplicates))

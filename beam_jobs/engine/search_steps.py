@@ -21,6 +21,7 @@ task adds up the counts of its share of the shards, and the shards themselves tr
 """
 
 import math
+import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from beam_jobs.storage import filesystem
 from tfpipe.format.digest_groups import GroupCounts, encode_group, equal_rows
 
 _DIGEST_BYTES = 32
+_ROWS_AT_ONCE = 1000  # are pickled: it notes every object, which would take 3 KB for each shard
 _RECORDS_PER_TASK = 2_000_000
 _NUMBER_BITS = 32  # of a place: the number of a record in its shard; the shard stands before it
 
@@ -153,8 +155,14 @@ def save_rows(end: EndOfJob, shards: list[WrittenShard]) -> None:
         np.array([shard.num_bad for shard in ordered], np.int64),
         end.work.find_manifest(end.header) is not None,
     )
-    end.scratch.save("rows", ordered)
+    parts = [ordered[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(ordered), _ROWS_AT_ONCE)]
+    end.scratch.save("rows", [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in parts])
     end.scratch.save("sizes", sizes)
+
+
+def load_rows(end: EndOfJob) -> list[WrittenShard]:
+    """Returns the shards that `save_rows` saved, in the order of the plan."""
+    return [shard for part in end.scratch.load("rows") for shard in pickle.loads(part)]
 
 
 def load_sizes(end: EndOfJob) -> ShardSizes:
@@ -247,7 +255,7 @@ def load_shards(end: EndOfJob) -> list[WrittenShard]:
 
     The first shard of a split that has records holds the counts of the whole split.
     """
-    gathered = GatheredShards(end.scratch.load("rows"))
+    gathered = GatheredShards(load_rows(end))
     if not load_sizes(end).is_complete:
         for task in range(end.search_tasks):
             gathered.merge(GatheredShards(labels=end.scratch.load(f"classes/{task}")))
