@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import json
@@ -18,6 +19,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
+
+# PyTorch's builds for GPUs bring Triton. Where it is loaded after TensorFlow, its LLVM ends the process.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 # How long a case takes says more about what else the machine does than about the code.
 settings.register_profile("no deadline", deadline=None)
