@@ -462,10 +462,10 @@ FAULTS: dict[str, Fault] = {
         cure=Cure(own=without_cache),
     ),
     "tiny_batch": Fault(
-        why="Two small images make a batch, and what is done once for each batch outweighs them.",
+        why="One small image makes a batch, and what is done once for each batch outweighs it.",
         stage="batch",
         fix={"global_batch_size": ...},
-        config={"global_batch_size": 2, "image_size": 32, "cache": "decoded"},
+        config={"global_batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device"},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(
