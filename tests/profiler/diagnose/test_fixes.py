@@ -402,6 +402,20 @@ def test_a_batch_of_few_images_grows() -> None:
     assert {"global_batch_size": 64} in list_changes(profile)
 
 
+def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
+    """Of 1,220 us in `batch` 5 collect an image, and 300 copy its 600 kB: 915 us and all of `prefetch` come once."""
+    stages = (
+        make_stage("decode", 1900, max_parallelism=4),
+        make_stage("batch", 1220, max_parallelism=4, bytes_out_per_second=600e6),
+        make_stage("prefetch", 100, max_parallelism=4),
+    )
+    profile = make_profile(stages=stages, config={"global_batch_size": 1}, host={"trainer_us_per_step": 0.0})
+    fix = get_fix(profile, global_batch_size=32)
+    left_us = 3220 - 31 / 32 * 1015  # what belongs to no stage goes along
+    assert fix.reason == "27% of the work is done once for each batch, however few images are in it."
+    assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (3.8e-3 * left_us / 3220), rel=0.01)
+
+
 def test_every_change_is_an_option() -> None:
     read = make_stage("read", 100, max_parallelism=1, wait_us_per_image=900.0)
     slow = {"image_dtype": "float32", "map_fusion": False, "dct_scaling": False}

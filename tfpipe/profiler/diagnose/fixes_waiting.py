@@ -25,6 +25,9 @@ SPARE = 1.25
 """The factor for threads that wait: some are always between two waits."""
 _BATCH_SHARE = 0.1
 """The share of the processor time for work once per batch, above which a larger batch is worth it."""
+_COLLECT_S, _COPIED_BYTES_PER_S = 5e-6, 2e9
+"""What an image costs in the stage `batch`: to take it, and to copy its bytes. No core is slower than that by much, so
+the gain of a larger batch is rather more than predicted."""
 _BATCHES_PER_EPOCH = 4
 """The batches that a larger batch leaves in an epoch at least."""
 
@@ -131,11 +134,12 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
 
 
 def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields a larger batch if the trainer's thread spends much on each; the rest of `batch` copies images."""
+    """Yields a larger batch if much is done once for each batch, however few images are in it."""
     config, total_s = profile.config, sum(demand.cpu_s.values())
     name = "global_batch_size" if config.global_batch_size else "per_replica_batch_size"
     size = config.global_batch_size or config.per_replica_batch_size
-    share = demand.take_batch_s / total_s if total_s else 0.0
+    once_s = _compute_once_s(profile, demand)
+    share = sum(once_s.values()) / total_s if total_s else 0.0
     if not size or share < _BATCH_SHARE:
         return
     # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
@@ -144,11 +148,24 @@ def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     if (larger := min(larger, max(largest, size))) == size:
         return
     reason = f"{share:.0%} of the work is done once for each batch, however few images are in it."
-    batch_s = demand.cpu_s["batch"] - demand.take_batch_s * (1 - size / larger)
-    lighter = replace(
-        demand, cpu_s={**demand.cpu_s, "batch": batch_s}, take_batch_s=demand.take_batch_s * size / larger
-    )
+    saved = 1 - size / larger
+    cpu_s = {**demand.cpu_s, **{stage: demand.cpu_s[stage] - saved * once_s[stage] for stage in once_s}}
+    lighter = replace(demand, cpu_s=cpu_s, take_batch_s=demand.take_batch_s * (1 - saved))
     yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {name: larger})
+
+
+def _compute_once_s(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
+    """Returns the processor time that is spent once for each batch, as seconds for an image, by stage.
+
+    It is what the trainer's thread takes, all of `prefetch`, and what `batch` takes beside copying its images.
+    """
+    once_s = {"prefetch": demand.cpu_s["prefetch"]} if "prefetch" in demand.cpu_s else {}
+    for stage in profile.stages:
+        if stage.name == "batch":
+            image_bytes = stage.bytes_out_per_second / stage.images_per_second if stage.images_per_second else 0.0
+            images_s = _COLLECT_S + image_bytes / _COPIED_BYTES_PER_S
+            once_s["batch"] = max(demand.cpu_s["batch"] - images_s, demand.take_batch_s)
+    return once_s
 
 
 def raise_threads(demand: ServiceDemand, name: str, threads: float) -> dict[str, float]:
