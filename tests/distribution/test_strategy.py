@@ -63,14 +63,13 @@ def silent_port() -> Iterator[int]:
 
 def test_a_tpu_address_that_never_says_a_word_is_an_error_in_time(processes, silent_port: int) -> None:
     silent = f"grpc://127.0.0.1:{silent_port}"
-    began = time.perf_counter()
+    # The stuck thread must not keep the process, or `finish` gives up.
     unheard, unheard_s = processes.finish(processes.start("-c", START + SILENT_TPU, silent))
     assert unheard == (
         f"The TPU '{silent}' that was asked for does not answer (connecting took more than 0.5 s); "
         "check that it is up and not in use by another process."
     )
     assert unheard_s < 5
-    assert time.perf_counter() - began < 30  # the stuck thread does not keep the process
 
 
 def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
