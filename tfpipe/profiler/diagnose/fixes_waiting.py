@@ -26,8 +26,8 @@ SPARE = 1.25
 _BATCH_SHARE = 0.1
 """The share of the processor time for work once per batch, above which a larger batch is worth it."""
 _COLLECT_S, _COPIED_BYTES_PER_S = 5e-6, 2e9
-"""The cost of an image in the stage `batch`: the seconds to take it, and the bytes copied in a second. Both are guesses on
-the slow side, so that a larger batch rather gives more than predicted."""
+"""The cost of an image in the stage `batch`: the seconds to take it, and the bytes copied in a second. Both are guesses
+on the slow side, so that a larger batch rather gives more than predicted."""
 _BATCHES_PER_EPOCH = 4
 """The batches that a larger batch leaves in an epoch at least."""
 
