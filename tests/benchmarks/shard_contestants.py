@@ -3,7 +3,8 @@
     python shard_contestants.py NAME IMAGES OUTPUT RESIZE_SHORT     RESIZE_SHORT 0: the images as they are
 
 `loop`, `pool` and `beam-classic` do for each image what tfpipe does: a full decode, the SHA-256 of the
-source, the same record; `loop` and `pool` also the SHA-256 of the shard. The others do what their users
+source, the same record; `loop` and `pool` also the SHA-256 of the shard. `pool-pillow` is `pool` as it would be
+without tfpipe: Pillow decodes every image whole. The others do what their users
 usually do: bytes in, bytes out, unchecked. Whatever is imported here counts as start-up, so each contestant
 imports its own.
 """
@@ -20,6 +21,7 @@ from typing import Any
 
 NUM_SHARDS = 16
 TFPIPE = ("tfpipe", "tfpipe-1", "tfpipe-seekable")
+NEED_KERNELS = ("tfpipe-seekable", "pool-pillow")  # the second is the pool where there are none
 _QUALITY = 95
 _WRITE_BUFFER_BYTES = 1 << 20
 
@@ -116,6 +118,12 @@ def pool(images: Path, output: Path, resize_short: int) -> None:
             pass
         workers.close()
         workers.join()
+
+
+def pool_pillow(images: Path, output: Path, resize_short: int) -> None:
+    """The pool without tfpipe-kernels, as anybody could write it: an image is checked by decoding all of it."""
+    sys.modules["tfpipe_kernels"] = None  # type: ignore[assignment]  # what cannot be imported is not installed
+    pool(images, output, resize_short)
 
 
 def beam_classic(images: Path, output: Path, resize_short: int) -> None:
@@ -234,6 +242,7 @@ CONTESTANTS: dict[str, Contestant | None] = {
     **dict.fromkeys(TFPIPE),  # command lines of their own
     "loop": loop,
     "pool": pool,
+    "pool-pillow": pool_pillow,
     "beam-classic": beam_classic,
     "beam-classic-unchecked": beam_classic_unchecked,
     "tfds": tfds_generator,

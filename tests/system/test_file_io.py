@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,42 @@ def test_a_file_appears_whole_in_a_new_folder_here_and_behind_a_url(tmp_path: Pa
             file_io.write_anywhere(file_io.join(folder, "none", "x"), b"123")
         with pytest.raises(OSError, match=r"exist|directory"):
             file_io.make_folder(path)
+
+
+def test_a_large_file_goes_to_the_disk_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[bool, int]] = []
+    done = threading.Event()
+
+    def fsync(descriptor: int) -> None:
+        synced.append((threading.current_thread() is threading.main_thread(), os.fstat(descriptor).st_size))
+        done.set()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    part = bytes(4 << 20)
+    with file_io.new_file(str(tmp_path / "large")) as file:
+        for _ in range(3):
+            file.write(part)
+        assert synced == []
+        file.write(part)
+        assert done.wait(60)
+        assert synced == [(False, 16 << 20)]
+        file.write(part)
+    assert synced == [(False, 16 << 20), (True, 20 << 20)]
+    assert (tmp_path / "large").read_bytes() == 5 * part
+
+
+def test_an_early_error_of_the_disk_is_reported_though_the_last_call_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    (tmp_path / "large").write_bytes(b"before")
+    with pytest.raises(OSError, match="Input/output error"), file_io.new_file(str(tmp_path / "large")) as file:
+        file.write(bytes(16 << 20))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"large": b"before"}
 
 
 def test_whole_files_are_read_and_nothing_waits_for_others(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import io
 import os
 import posixpath
 import stat
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ from tfpipe.errors import DataError, FormatError, first_line
 from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
+_SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
 _HASH_CHUNK_BYTES = 1 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
@@ -109,6 +111,50 @@ def read_regular(path: str) -> bytes | None:
         os.close(descriptor)
 
 
+class _EarlySyncedFile(io.FileIO):
+    """A file whose bytes go to the disk while more are written, so that no core is idle at the end of a large one."""
+
+    _unsynced_bytes = 0
+    _thread: threading.Thread | None = None
+    _error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Writes `data`, and has another thread bring what was written to the disk each time that it is much."""
+        count = super().write(data)
+        self._unsynced_bytes += count
+        if self._unsynced_bytes >= _SYNC_BYTES and (self._thread is None or not self._thread.is_alive()):
+            self._unsynced_bytes = 0
+            self._thread = threading.Thread(target=self._sync_early, daemon=True)
+            self._thread.start()
+        return count
+
+    def sync(self) -> None:
+        """Waits until all bytes are on the disk.
+
+        Raises:
+            OSError: The disk did not take them, now or earlier. The system reports such an error only once.
+        """
+        self._wait()
+        if self._error is not None:
+            raise self._error
+        os.fsync(self.fileno())
+
+    def close(self) -> None:
+        """Closes the file. Its thread ends before: another file may get the same descriptor."""
+        self._wait()
+        super().close()
+
+    def _sync_early(self) -> None:
+        try:
+            os.fsync(self.fileno())
+        except OSError as error:
+            self._error = self._error or error
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+
 @contextlib.contextmanager
 def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
     """Opens a new local file that appears under `path` when the block ends without an error.
@@ -125,10 +171,10 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
     """
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb", buffering=_WRITE_BUFFER_BYTES) as file:
-            yield file
+        with _EarlySyncedFile(temporary, "wb") as raw, io.BufferedWriter(raw, _WRITE_BUFFER_BYTES) as file:
+            yield cast(BinaryIO, file)
             file.flush()
-            os.fsync(file.fileno())
+            raw.sync()
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
