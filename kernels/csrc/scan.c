@@ -10,6 +10,7 @@
 
 enum {
     LOOK_BITS = 10, /* a table of 4 KB; AC codes of photographs with their bits are rarely longer */
+    LEAP_BITS = 10, /* a table of 4 KB; they hold two or three codes of a photograph */
     PADDING = 16,   /* bytes that may be read behind the last interval */
     MARKER = 0xFF,
     RST0 = 0xD0,
@@ -17,6 +18,8 @@ enum {
     EOI = 0xD9,
     MOST_TOKENS = 65, /* of a block: no coefficient takes more than one, and one says that the rest is zero */
     SIXTEEN_ZEROS = 0xF0,
+    END_OF_BLOCK = 128, /* more places than a block has, also behind the longest run */
+    UNKNOWN = 255,
 };
 
 /* What the next LOOK_BITS bits begin with.
@@ -34,9 +37,20 @@ typedef struct {
 
 enum { COEFFICIENT, CODE, ZEROS, END, LONG };
 
+/* How far the next LEAP_BITS bits lead if nobody needs the values.
+
+   length, advance          the bits of the first code and of its value, and the places of the block that it fills:
+                            END_OF_BLOCK for the rest of it; the length is 0 for a code that is longer, or none
+   all_length, all_advance  the same for all codes that lie in these bits, none of which ends the block; the advance is
+                            END_OF_BLOCK or UNKNOWN if the first one does, or is longer */
+typedef struct {
+    uint8_t length, advance, all_length, all_advance;
+} leap;
+
 /* A Huffman table. Codes of more than LOOK_BITS bits are found by their largest value of each length. */
 typedef struct {
     look looks[1 << LOOK_BITS];
+    leap leaps[1 << LEAP_BITS]; /* of AC codes only */
     int32_t max_code[18]; /* -1 if there is none of this length */
     int32_t first[17];    /* the index of a length's first symbol, less its first code */
     uint8_t symbols[256];
@@ -61,9 +75,9 @@ struct tfpipe_scan {
     int ends_image; /* whether the marker behind the last interval ends the image */
     reader in;
     unsigned restarts_to_go;
+    JDIMENSION column; /* of the next MCU in its row */
     int32_t last_dc[MAX_COMPS_IN_SCAN];
     table *dc[NUM_HUFF_TBLS], *ac[NUM_HUFF_TBLS];
-    JBLOCK ignored;
 };
 
 /* Zigzag places, with some behind the last one for a run that leaves the block. */
@@ -95,6 +109,44 @@ static void fill_looks(table *to, uint32_t code, int length, uint8_t symbol, int
     }
 }
 
+/* Fills the leaps with their first codes. `lengths` gets the bits of these codes alone. */
+static void fill_leaps(table *to, uint8_t *lengths) {
+    uint32_t code = 0;
+    const uint8_t *symbol = to->symbols;
+    for (size_t i = 0; i < 1 << LEAP_BITS; i++) to->leaps[i] = (leap){.all_advance = UNKNOWN};
+    for (int length = 1; length <= LEAP_BITS; length++, code <<= 1) {
+        for (; (int32_t)code <= to->max_code[length]; code++, symbol++) {
+            const int size = *symbol & 15, run = *symbol >> 4, rest = LEAP_BITS - length;
+            const int advance = size > 0 || run == 15 ? run + 1 : END_OF_BLOCK;
+            const size_t first = (size_t)code << rest;
+            for (size_t i = first; i < first + ((size_t)1 << rest); i++) {
+                to->leaps[i] = (leap){(uint8_t)(length + size), (uint8_t)advance, 0, END_OF_BLOCK};
+                lengths[i] = (uint8_t)length;
+            }
+        }
+    }
+}
+
+/* Makes the leaps of a table of AC codes. */
+static void make_leaps(table *to) {
+    uint8_t lengths[1 << LEAP_BITS] = {0};
+    fill_leaps(to, lengths);
+    for (size_t i = 0; i < 1 << LEAP_BITS; i++) {
+        int length = 0, advance = 0;
+        while (length < LEAP_BITS) {
+            const size_t at = i << length & ((1 << LEAP_BITS) - 1);
+            const leap next = to->leaps[at];
+            if (next.length == 0 || next.advance == END_OF_BLOCK || length + lengths[at] > LEAP_BITS) break;
+            if (advance + next.advance >= 64) break;
+            length += next.length;
+            advance += next.advance;
+        }
+        if (advance == 0) continue;
+        to->leaps[i].all_length = (uint8_t)length;
+        to->leaps[i].all_advance = (uint8_t)advance;
+    }
+}
+
 /* Makes a table. Returns NULL if the codes are not a prefix code, or if there is no memory. */
 static table *make_table(const JHUFF_TBL *from, int is_dc) {
     if (from == NULL) return NULL;
@@ -122,6 +174,7 @@ static table *make_table(const JHUFF_TBL *from, int is_dc) {
         }
         code <<= 1;
     }
+    if (!is_dc) make_leaps(to);
     return to;
 }
 
@@ -186,9 +239,9 @@ static inline int32_t take(reader *in, int count) {
 
 static inline look look_ahead(const reader *in, const table *from) { return from->looks[in->bits >> (64 - LOOK_BITS)]; }
 
-/* Reads a code that is longer than LOOK_BITS. */
-static inline uint8_t take_long_code(reader *in, tfpipe_scan *scan, const table *from) {
-    for (int length = LOOK_BITS + 1; length <= 16; length++) {
+/* Reads a code that is longer than `shorter` bits. */
+static inline uint8_t take_long_code(reader *in, tfpipe_scan *scan, const table *from, int shorter) {
+    for (int length = shorter + 1; length <= 16; length++) {
         const int32_t code = (int32_t)(in->bits >> (64 - length));
         if (code <= from->max_code[length]) {
             skip(in, length);
@@ -203,7 +256,7 @@ static inline int32_t take_dc(reader *in, tfpipe_scan *scan, const table *from) 
     const look entry = look_ahead(in, from);
     int size = entry.value;
     if (entry.kind == LONG) {
-        size = take_long_code(in, scan, from);
+        size = take_long_code(in, scan, from, LOOK_BITS);
     } else {
         skip(in, entry.length);
         if (entry.kind == COEFFICIENT) return entry.value;
@@ -239,7 +292,7 @@ static inline void take_ac(reader *in, tfpipe_scan *scan, const table *from, JCO
         }
         int run = entry.run, size = entry.value;
         if (entry.kind == LONG) {
-            const uint8_t symbol = take_long_code(in, scan, from);
+            const uint8_t symbol = take_long_code(in, scan, from, LOOK_BITS);
             run = symbol >> 4;
             size = symbol & 15;
             if (size == 0 && run != 15) return;
@@ -253,6 +306,36 @@ static inline void take_ac(reader *in, tfpipe_scan *scan, const table *from, JCO
             block[PLACES[k++]] = (JCOEF)extend(take(in, size), size);
         }
         if (k > 64) leave(scan);
+    }
+}
+
+/* Goes past the other coefficients of a block. */
+static inline void pass_ac(reader *in, tfpipe_scan *scan, const table *from) {
+    for (int k = 1; k < 64;) {
+        refill(in, scan);
+        leap next = from->leaps[in->bits >> (64 - LEAP_BITS)];
+        if (k + next.all_advance < 64) {
+            skip(in, next.all_length);
+            k += next.all_advance;
+            next = from->leaps[in->bits >> (64 - LEAP_BITS)]; /* there are 30 bits or more: enough for a leap */
+            if (k + next.all_advance < 64) {
+                skip(in, next.all_length);
+                k += next.all_advance;
+                continue;
+            }
+        }
+        if (next.length > 0) {
+            skip(in, next.length);
+            k += next.advance;
+        } else {
+            const uint8_t symbol = take_long_code(in, scan, from, LEAP_BITS);
+            const int size = symbol & 15, run = symbol >> 4;
+            if (size == 0 && run != 15) return;
+            refill(in, scan);
+            skip(in, size);
+            k += run + 1;
+        }
+        if (k > 64 && k < END_OF_BLOCK) leave(scan);
     }
 }
 
@@ -271,22 +354,31 @@ static void begin_interval(tfpipe_scan *scan, j_decompress_ptr jpeg) {
     memset(scan->last_dc, 0, sizeof scan->last_dc);
 }
 
-/* Takes the place of libjpeg's function of the same name. Without blocks it reads past an MCU. */
+/* Takes the place of libjpeg's function of the same name. It reads past an MCU without blocks, or beside the crop: libjpeg
+   makes no pixels of the latter. */
 static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     tfpipe_scan *scan = tfpipe_scan_of(jpeg);
     if (jpeg->restart_interval) {
         if (scan->restarts_to_go == 0) begin_interval(scan, jpeg);
         scan->restarts_to_go--;
     }
+    const JDIMENSION column = scan->column;
+    scan->column = column + 1 < jpeg->MCUs_per_row ? column + 1 : 0;
+    const int is_needed =
+        blocks != NULL && column >= jpeg->master->first_iMCU_col && column <= jpeg->master->last_iMCU_col;
     reader in = scan->in;
     for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
         const int component = jpeg->MCU_membership[i];
         const jpeg_component_info *info = jpeg->cur_comp_info[component];
-        JCOEF *block = blocks == NULL ? scan->ignored : blocks[i][0];
+        const table *ac = scan->ac[info->ac_tbl_no];
         refill(&in, scan);
         scan->last_dc[component] += take_dc(&in, scan, scan->dc[info->dc_tbl_no]);
-        block[0] = (JCOEF)scan->last_dc[component];
-        take_ac(&in, scan, scan->ac[info->ac_tbl_no], block);
+        if (is_needed) {
+            blocks[i][0][0] = (JCOEF)scan->last_dc[component];
+            take_ac(&in, scan, ac, blocks[i][0]);
+        } else {
+            pass_ac(&in, scan, ac);
+        }
     }
     scan->in = in;
     if (count_used(scan) > scan->ends[scan->interval]) leave(scan);
@@ -354,7 +446,7 @@ static inline uint32_t *take_ac_tokens(reader *in, tfpipe_scan *scan, const tabl
             bits = tfpipe_count_bits(value);
         } else {
             if (entry.kind == LONG) {
-                const uint8_t symbol = take_long_code(in, scan, from);
+                const uint8_t symbol = take_long_code(in, scan, from, LOOK_BITS);
                 run = symbol >> 4;
                 bits = symbol & 15;
             } else {
