@@ -86,7 +86,7 @@ static void write_blended_row(writer *to, const float *top, const float *bottom,
 
 /* Takes one row of the crop, the rows in order, and writes the rows of the result that it completes.
 
-   One byte behind the last pixel must be readable. */
+   TFPIPE_ROW_PADDING bytes behind the last pixel must be readable. */
 static void take_row(writer *to, int32_t row, const uint8_t *pixels, int32_t width) {
     if (to->columns == NULL) {
         write_plain_row(to, pixels, width);
@@ -167,7 +167,7 @@ static int decode_rows(decoder *self, const uint8_t *data, size_t size, const tf
                                                                      : jpeg->output_width - first;
     if (columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first, &columns);
     if (open_writer(&self->to, request, height, width, out) != 0) return TFPIPE_NO_MEMORY;
-    self->row = malloc((size_t)columns * (size_t)jpeg->output_components + 1);
+    self->row = malloc((size_t)columns * (size_t)jpeg->output_components + TFPIPE_ROW_PADDING);
     if (self->row == NULL) return TFPIPE_NO_MEMORY;
     if (top > 0 && jpeg_skip_scanlines(jpeg, (JDIMENSION)top) != (JDIMENSION)top) return TFPIPE_DAMAGED;
     for (int32_t row = 0; row < height; row++) {

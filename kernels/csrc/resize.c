@@ -3,26 +3,32 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(__SSE2__)
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__SSE2__)
 #include <emmintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
 
-/* Defines tfpipe_NAME by the inline function NAME. On x86 there are two versions of it, and each call takes the one that
-   this processor has. (`target_clones` would do the same, but not in every clang, and not with every C library.) */
+/* DEFINE defines tfpipe_NAME by the inline function NAME. On x86 there are two versions of it, and each call takes the one
+   that this processor has. (`target_clones` would do the same, but not in every clang, and not with every C library.)
+   CHOOSE does so where the version for AVX2 is written by hand. */
 #if defined(__x86_64__) && !defined(TFPIPE_ONE_VERSION)
-#define DEFINE(name, parameters, arguments)                                         \
-    __attribute__((target("avx2"))) static void name##_by_avx2 parameters { name arguments; } \
-    void tfpipe_##name parameters {                                                 \
-        if (__builtin_cpu_supports("avx2"))                                         \
-            name##_by_avx2 arguments;                                               \
-        else                                                                        \
-            name arguments;                                                         \
+#define CHOOSE(name, parameters, arguments)     \
+    void tfpipe_##name parameters {             \
+        if (__builtin_cpu_supports("avx2"))     \
+            name##_by_avx2 arguments;           \
+        else                                    \
+            name arguments;                     \
     }
+#define DEFINE(name, parameters, arguments)                                                   \
+    __attribute__((target("avx2"))) static void name##_by_avx2 parameters { name arguments; } \
+    CHOOSE(name, parameters, arguments)
 #else
-#define DEFINE(name, parameters, arguments) \
+#define CHOOSE(name, parameters, arguments) \
     void tfpipe_##name parameters { name arguments; }
+#define DEFINE CHOOSE
 #endif
 #define INLINE __attribute__((always_inline)) static inline
 
@@ -64,7 +70,35 @@ INLINE void resize_row(const uint8_t *row, const tfpipe_between *places, int32_t
         memcpy(out + 3 * i, &value, sizeof value); /* the fourth is overwritten by the next pixel */
     }
 }
-DEFINE(resize_row, (const uint8_t *row, const tfpipe_between *places, int32_t width, float *out),
+
+#if defined(__x86_64__) && !defined(TFPIPE_ONE_VERSION)
+/* Whether the pixel behind the lower one gives the result: it is the upper one, or it has no weight. */
+static int is_inside(const tfpipe_between *place) { return place->upper == place->lower + 1 || place->weight == 0; }
+
+/* Takes two results at a time. Eight bytes hold both pixels of a result. */
+__attribute__((target("avx2"))) static void resize_row_by_avx2(const uint8_t *row, const tfpipe_between *places,
+                                                               int32_t width, float *out) {
+    const __m128i lower_first = _mm_setr_epi8(0, 1, 2, -1, 8, 9, 10, -1, 3, 4, 5, -1, 11, 12, 13, -1);
+    const __m256i without_fourth = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 7, 7);
+    int32_t first = 0, end = width;
+    while (first < width && !is_inside(&places[first])) first++;
+    while (end > first && !is_inside(&places[end - 1])) end--;
+    resize_row(row, places, first, out);
+    for (; first + 2 <= end; first += 2) {
+        const tfpipe_between *one = &places[first], *two = one + 1;
+        const __m128i bytes = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(row + one->lower_byte)),
+                                                 _mm_loadl_epi64((const __m128i *)(const void *)(row + two->lower_byte)));
+        const __m128i pixels = _mm_shuffle_epi8(bytes, lower_first);
+        const __m256 lower = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(pixels));
+        const __m256 upper = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(pixels, pixels)));
+        const __m256 weight = _mm256_set_m128(_mm_set1_ps(two->weight), _mm_set1_ps(one->weight));
+        const __m256 value = _mm256_add_ps(lower, _mm256_mul_ps(_mm256_sub_ps(upper, lower), weight));
+        _mm256_storeu_ps(out + 3 * first, _mm256_permutevar8x32_ps(value, without_fourth)); /* six of the eight count */
+    }
+    resize_row(row, places + first, width - first, out + 3 * first);
+}
+#endif
+CHOOSE(resize_row, (const uint8_t *row, const tfpipe_between *places, int32_t width, float *out),
        (row, places, width, out))
 
 INLINE void blend_uint8(const float *restrict top, const float *restrict bottom, float weight, int32_t count,

@@ -17,8 +17,11 @@ typedef struct {
 /* Finds the places of `out_size` outputs among `in_size` inputs. */
 void tfpipe_place_outputs(int32_t in_size, int32_t out_size, tfpipe_between *places);
 
-/* Interpolates a row of RGB pixels: `width` results of 3 floats. One byte behind the last pixel must be readable, and one
-   float behind the last result writable. */
+/* The bytes behind a row's last pixel that are read and have no weight. */
+enum { TFPIPE_ROW_PADDING = 5 };
+
+/* Interpolates a row of RGB pixels: `width` results of 3 floats. TFPIPE_ROW_PADDING bytes behind the last pixel must be
+   readable, and two floats behind the last result writable. */
 void tfpipe_resize_row(const uint8_t *row, const tfpipe_between *places, int32_t width, float *out);
 
 /* Interpolates between two rows of `count` values and rounds to the nearest, halves up. */
