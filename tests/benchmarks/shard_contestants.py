@@ -3,8 +3,8 @@
     python shard_contestants.py NAME IMAGES OUTPUT RESIZE_SHORT     RESIZE_SHORT 0: the images as they are
 
 `loop`, `pool` and `beam-classic` do for each image what tfpipe does: a full decode, the SHA-256 of the
-source, the same record; `loop` and `pool` also the SHA-256 of the shard. `pool-pillow` is `pool` as it would be
-without tfpipe: Pillow decodes every image whole. The others do what their users
+source, the same record; `loop` and `pool` also the SHA-256 of the shard. `pool-pillow` is `pool` with the check that
+anybody would write: Pillow decodes every pixel. The others do what their users
 usually do: bytes in, bytes out, unchecked. Whatever is imported here counts as start-up, so each contestant
 imports its own.
 """
@@ -17,11 +17,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 NUM_SHARDS = 16
 TFPIPE = ("tfpipe", "tfpipe-1", "tfpipe-seekable")
-NEED_KERNELS = ("tfpipe-seekable", "pool-pillow")  # the second is the pool where there are none
+ONLY_IF_ASKED = ("tfpipe-seekable", "pool-pillow")  # the first needs tfpipe-kernels
 _QUALITY = 95
 _WRITE_BUFFER_BYTES = 1 << 20
 
@@ -52,14 +53,14 @@ def _list_images(images: Path) -> list[tuple[str, int]]:
     ]
 
 
-def _prepare_record(path: str, label: int, form: Any, schema: Any) -> bytes:
+def _prepare_record(path: str, label: int, form: Any, schema: Any, by_pillow: bool = False) -> bytes:
     """Reads, checks and normalizes one image as tfpipe does, and encodes its record."""
     from tfpipe.format import schema as keys
     from tfpipe.images.normalize import prepare_image
 
     with open(path, "rb", buffering=0) as file:
         data = file.read()
-    image = prepare_image(data, form, filename=path)
+    image = _load_whole(data) if by_pillow else prepare_image(data, form, filename=path)
     payload: bytes = schema.encode(
         {
             keys.IMAGE_ENCODED: image.encoded,
@@ -77,6 +78,23 @@ def _prepare_record(path: str, label: int, form: Any, schema: Any) -> bytes:
     return payload
 
 
+def _load_whole(data: bytes) -> Any:
+    """Decodes every pixel, and returns what a record says of the image."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        channels = len(image.getbands())
+        return SimpleNamespace(
+            encoded=data,
+            format=image.format,
+            height=image.height,
+            width=image.width,
+            channels=channels,
+            colorspace="Grayscale" if channels == 1 else "RGB",
+        )
+
+
 def _form_and_schema(resize_short: int) -> tuple[Any, Any]:
     from tfpipe.format.image_form import ImageForm
     from tfpipe.format.schema import image_schema
@@ -84,7 +102,9 @@ def _form_and_schema(resize_short: int) -> tuple[Any, Any]:
     return ImageForm(resize_short=resize_short or None), image_schema(labeled=True, boxes=False, box_labels=False)
 
 
-def _write_shard(output: Path, resize_short: int, job: tuple[int, Sequence[tuple[str, int]]]) -> str:
+def _write_shard(
+    output: Path, resize_short: int, job: tuple[int, Sequence[tuple[str, int]]], by_pillow: bool = False
+) -> str:
     """Writes one shard; its SHA-256 as text."""
     from tfpipe.format.tfrecord import record_footer, record_header
 
@@ -93,7 +113,7 @@ def _write_shard(output: Path, resize_short: int, job: tuple[int, Sequence[tuple
     digest = hashlib.sha256()
     with open(output / f"train-{shard:05}-of-{NUM_SHARDS:05}.tfrecord", "wb", buffering=_WRITE_BUFFER_BYTES) as out:
         for path, label in images:
-            payload = _prepare_record(path, label, form, schema)
+            payload = _prepare_record(path, label, form, schema, by_pillow)
             for part in (record_header(len(payload)), payload, record_footer(payload)):
                 out.write(part)
                 digest.update(part)
@@ -111,19 +131,21 @@ def loop(images: Path, output: Path, resize_short: int) -> None:
         _write_shard(output, resize_short, job)
 
 
-def pool(images: Path, output: Path, resize_short: int) -> None:
+def pool(images: Path, output: Path, resize_short: int, by_pillow: bool = False) -> None:
     """As many forked processes as cores, a shard per task: the least that the work can take here."""
+    write_shard = partial(_write_shard, output, resize_short, by_pillow=by_pillow)
     with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as workers:
-        for _ in workers.imap_unordered(partial(_write_shard, output, resize_short), _shard_jobs(images)):
+        for _ in workers.imap_unordered(write_shard, _shard_jobs(images)):
             pass
         workers.close()
         workers.join()
 
 
 def pool_pillow(images: Path, output: Path, resize_short: int) -> None:
-    """The pool without tfpipe-kernels, as anybody could write it: an image is checked by decoding all of it."""
-    sys.modules["tfpipe_kernels"] = None  # type: ignore[assignment]  # what cannot be imported is not installed
-    pool(images, output, resize_short)
+    """The pool with the check that anybody would write. It keeps images as they are."""
+    if resize_short:
+        raise SystemExit("pool-pillow keeps images as they are: leave --resize-short out.")
+    pool(images, output, resize_short, by_pillow=True)
 
 
 def beam_classic(images: Path, output: Path, resize_short: int) -> None:

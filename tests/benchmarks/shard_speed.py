@@ -25,7 +25,7 @@ from pathlib import Path
 import click
 
 sys.path.insert(0, os.path.dirname(__file__))
-from shard_contestants import CONTESTANTS, NEED_KERNELS, NUM_SHARDS, TFPIPE, command
+from shard_contestants import CONTESTANTS, NUM_SHARDS, ONLY_IF_ASKED, TFPIPE, command
 
 _SAMPLE_EVERY_S = 0.05
 _PSS_EVERY = 4  # samples: the kernel walks a process' whole page table for it
@@ -263,7 +263,7 @@ def main(
         source = Path(folder, "images")
         make_references(images, source, references)
         for turn in range(rounds):
-            for name in only or [name for name in CONTESTANTS if name not in NEED_KERNELS]:
+            for name in only or [name for name in CONTESTANTS if name not in ONLY_IF_ASKED]:
                 one = run_once(name, source, Path(folder, "out"), resize_short, Path(folder, "log.txt"))
                 click.echo(f"{turn + 1} {name}: {one.wall_s:.1f} s, {one.cpu_s:.1f} CPU-s", err=True)
                 runs.append(one)
