@@ -1,10 +1,11 @@
-"""Libraries that the environment of the tests does not have, in a folder of their own, for slow tests."""
+"""Libraries that the environment of the tests does not have, in a place of their own, for slow tests."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,39 @@ def install_libraries(folder: Path, *libraries: str) -> dict[str, str]:
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--target", str(folder), *libraries]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=280)
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "HF_HUB_OFFLINE": "1"}
+
+
+def make_environment(
+    folder: Path, oldest: tuple[int, int], *libraries: str, without_dependencies: Sequence[str] = ()
+) -> tuple[str, dict[str, str]]:
+    """Makes a virtual environment with this code and libraries, which shares nothing with that of the tests.
+
+    Args:
+        folder: The folder of the environment, which does not exist.
+        oldest: The oldest Python that the libraries take. Where the tests have an older one, this one is on the path.
+        libraries: The libraries, as pip takes them.
+        without_dependencies: Further libraries that pip installs alone.
+
+    Returns:
+        The path of its Python, and the variables of its processes.
+    """
+    version = f"{oldest[0]}.{oldest[1]}"
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    first = sys.executable if sys.version_info >= oldest else f"python{version}"
+    make = [first, "-m", "venv", str(folder)]
+    _run(make, {**environment, "PYENV_VERSION": version})  # the command of pyenv starts the version of this variable
+    python = str(folder / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "-q", "--no-input"]
+    _run([*pip, "--upgrade", "pip"], environment)  # the pip of old Pythons takes minutes to choose versions
+    _run([*pip, str(ROOT), *libraries], environment)
+    if without_dependencies:
+        _run([*pip, "--no-deps", *without_dependencies], environment)
+    return python, environment
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def run_script(script: str, environment: dict[str, str], folder: Path, *arguments: object) -> str:

@@ -63,6 +63,14 @@ def find_blocks(page: Path) -> Iterator[Block]:
         yield Block(page, first + 1, language, code, match[1] if match else None)
 
 
+def find_output(block: Block) -> str:
+    """Returns the block of text after a block of code; empty if there is none."""
+    fences = [token for token in parse(block.page.read_text(encoding="utf-8")) if token.type == "fence"]
+    places = [token.map[0] + 1 for token in fences if token.map is not None]
+    following = fences[places.index(block.line) + 1 :][:1]
+    return following[0].content if following and following[0].info == "text" else ""
+
+
 def parse(text: str) -> list[Token]:
     """Returns the tokens of a page, without the header of a notebook, whose lines stay counted."""
     header = re.match(r"---\n.*?\n---\n", text, re.DOTALL)

@@ -22,10 +22,10 @@ import pytest
 import tfpipe
 from tests.conftest import PATH_OF_REPOSITORY, ROOT
 from tests.docs.pages import NOTEBOOK, PAGES, SHELL, Block, find_blocks
+from tests.docs.run_in_process import RUNNER
 from tfpipe.cli.main import tfpipe as commands
 
 BLOCKS = [block for page in PAGES for block in find_blocks(page)]
-RUNNER = Path(__file__).with_name("run_blocks.py")
 
 # These take two seconds each.
 FAST = {"docs/howto/dataflow.md", "docs/start/install.md", "docs/understand/exact-order.md"}

@@ -1,0 +1,50 @@
+"""Runs blocks of a page by another Python than that of the tests, or with other libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tests.docs.pages import SHELL, Block
+
+RUNNER = Path(__file__).with_name("run_blocks.py")
+
+
+def run_blocks(blocks: Iterable[Block], folder: Path, python: str, environment: dict[str, str]) -> str:
+    """Runs blocks one after another in a folder, and returns what they print.
+
+    The command `tfpipe` is that of the tests, so it needs nothing from the other Python.
+
+    Args:
+        blocks: The blocks, each in Python or for the shell.
+        folder: The folder. It gets files of its own.
+        python: The path of the Python that runs them.
+        environment: The variables of its process.
+    """
+    tasks = [
+        {"place": block.place, "kind": "shell" if block.language in SHELL else "python", "code": block.code}
+        for block in blocks
+    ]
+    (folder / "blocks.json").write_text(json.dumps(tasks))
+    scripts = folder / ".bin"
+    scripts.mkdir()
+    command = f"PYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} -m tfpipe"
+    (scripts / "tfpipe").write_text(f'#!/bin/sh\n{command} "$@"\n')
+    (scripts / "tfpipe").chmod(0o755)
+    done = subprocess.run(
+        [python, str(RUNNER), "blocks.json"],
+        cwd=folder,
+        env={**environment, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "HF_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout
