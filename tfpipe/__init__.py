@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
     from tfpipe.profiler.live.measure_training import measure_training
     from tfpipe.readers.data_source import data_source
-    from tfpipe.writer.fields import Image, Images, Label, Mask, Tensor, Text, Values
+    from tfpipe.writer.fields import Image, Images, Label, Labels, Mask, Tensor, Text, Values
     from tfpipe.writer.write import write
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Image",
     "Images",
     "Label",
+    "Labels",
     "Manifest",
     "Mask",
     "MissingDependencyError",
@@ -79,6 +80,7 @@ _MODULES = {
     "Image": "tfpipe.writer.fields",
     "Images": "tfpipe.writer.fields",
     "Label": "tfpipe.writer.fields",
+    "Labels": "tfpipe.writer.fields",
     "Mask": "tfpipe.writer.fields",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",

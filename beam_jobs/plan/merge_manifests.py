@@ -20,6 +20,8 @@ from tfpipe.format.schema import CLASS_LABEL, FeatureSpec, Schema
 MADE_FROM = "made_from"
 """The key, in a manifest's image form, of the earlier forms of the images. It is absent for originals."""
 
+_NAMES_SHOWN = 5  # of the classes of a feature, in a message
+
 
 @dataclass(frozen=True, slots=True)
 class SourceDataset:
@@ -243,7 +245,18 @@ def _merge_specs(first: FeatureSpec, second: FeatureSpec, first_directory: str, 
             f"Feature {first.name!r} must be of one type, but is {types[0]} in {first_directory} and {types[1]} in "
             f"{second_directory}."
         )
+    if first.names != second.names:
+        raise DataError(
+            f"The classes of {first.name!r} must have the same names in the same order, but "
+            f"{_describe_names(first)} in {first_directory} and {_describe_names(second)} in {second_directory}. Leave "
+            "it out with `drop_features`."
+        )
     return first if first.shape == second.shape else replace(first, shape=None)
+
+
+def _describe_names(spec: FeatureSpec) -> str:
+    names = ", ".join(map(repr, spec.names[:_NAMES_SHOWN]))
+    return f"are {names}{', ...' if len(spec.names) > _NAMES_SHOWN else ''}" if names else "have none"
 
 
 def _merge_labels(manifests: Sequence[Manifest]) -> tuple[str, ...]:

@@ -74,6 +74,10 @@ TESTS = {
     "a prepared dataset of TFDS": ["integrity/foreign/test_index_tfds.py::test_tfds_is_indexed_verified_and_resumed"],
     "several datasets": ["beam_jobs/test_merge.py::test_records_and_labels"],
     "any Python code": ["writer/test_write.py::test_every_record_comes_back"],
+    "several classes a record, from Python code": [
+        "writer/test_labels.py::test_names_and_numbers_are_stored_as_numbers",
+        "readers/test_class_batches.py::test_lists_are_vectors",
+    ],
     "several images a record, from Python code": [
         "cli/test_several_images.py::test_records_hold_lists",
         "pipeline/test_several_images.py::test_training_equals_a_slow_reference",

@@ -153,7 +153,7 @@ def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
         ({"schema": {}}, "`schema` must name the values of a record, got none."),
         (
             {"schema": {"a": tfpipe.Values}},
-            "The kind of 'a' must be a Tensor, a Text, Values, a Label, an Image, Images or a Mask, got",
+            "The kind of 'a' must be a Tensor, a Text, Values, a Label, Labels, an Image, Images or a Mask, got",
         ),
         ({"schema": {"mask": tfpipe.Text()}}, "A value must not be named 'mask': a batch has something else of that"),
         ({"schema": {"image/x": tfpipe.Text()}}, "An extra column must not be named 'image' or begin with 'image/'"),

@@ -308,6 +308,7 @@ def _facts(directory: str, manifest: Manifest) -> "Table":
 
     facts: list[tuple[str, str | Text]] = [
         ("Labels", _labels(manifest.label_names)),
+        *((clean_line(spec.name), _labels(spec.names)) for spec in manifest.schema.features if spec.names),
         ("Changed", _counts(manifest.changed)),
         ("Noticed", _counts(manifest.noticed)),
         ("Skipped", _counts(manifest.skipped)),

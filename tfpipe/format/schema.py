@@ -103,6 +103,8 @@ class FeatureSpec:
         kind: The meaning: "values" for the values themselves, "text" for bytes that are UTF-8, "tensor" for a tensor,
             "mask" for a PNG with the class of each pixel of the image.
         tensor: The type of the tensor; None for other kinds.
+        names: The names of the classes whose numbers the values are, counted from 0. Empty if the values are no
+            classes, and for the one class of an image, whose names the manifest has.
 
     Raises:
         ConfigError: A part is not valid, or two parts do not fit each other.
@@ -114,8 +116,11 @@ class FeatureSpec:
     doc: str = ""
     kind: Kind = "values"
     tensor: TensorType | None = None
+    names: tuple[str, ...] = ()
+    _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_numbers", {name: number for number, name in enumerate(self.names)})
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ConfigError(f"A feature's name must be printable text, got {self.name!r}.")
         if self.dtype not in _DTYPES:
@@ -140,6 +145,13 @@ class FeatureSpec:
                 f"Feature {self.name!r}: a tensor is one value, and with two unknown axes or more it names the feature "
                 "of their `sizes`."
             )
+        if self.names and (self.dtype, self.kind) != ("int64", "values"):
+            raise ConfigError(
+                f"Feature {self.name!r}: `names` belong to values of int64, got {self.kind} {self.dtype}."
+            )
+        if len(self._numbers) < len(self.names):
+            twice = Counter(self.names).most_common(1)[0][0]
+            raise ConfigError(f"Feature {self.name!r}: the names of classes must be different, got {twice!r} twice.")
 
     @classmethod
     def make_tensor(cls, name: str, tensor: TensorType, doc: str = "") -> "FeatureSpec":
@@ -155,6 +167,11 @@ class FeatureSpec:
     def make_mask(cls, name: str = IMAGE_MASK, doc: str = "") -> "FeatureSpec":
         """Makes the feature that holds a mask."""
         return cls(name, "bytes", (), doc, "mask")
+
+    @property
+    def is_open_list(self) -> bool:
+        """Whether each record holds a list of classes, of any length."""
+        return bool(self.names) and self.shape is None
 
     def decode(self, features: Mapping[str, Feature]) -> Any:
         """Returns the value of this feature in a decoded record.
@@ -200,6 +217,8 @@ class FeatureSpec:
         """
         if self.tensor is not None:
             return self._check_tensor(value)
+        if self.names:
+            return self._check_classes(value)
         if self.shape == ():
             scalar: FeatureLike = self._check_scalar(value)
             return scalar
@@ -223,6 +242,26 @@ class FeatureSpec:
         if self.shape is not None and count != prod(self.shape):
             raise self._wrong_shape(f"{count} values")
         return value if count else _EMPTY[self.dtype]
+
+    def _check_classes(self, value: Any) -> FeatureLike:
+        """Returns the numbers of classes that are given as numbers or names."""
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if not isinstance(value, list | tuple):
+            raise self._wrong_shape(f"a {type(value).__name__}")
+        numbers = [self._find_class(element) for element in value]
+        if self.shape is not None and len(numbers) != prod(self.shape):
+            raise self._wrong_shape(f"{len(numbers)} values")
+        return numbers or _EMPTY[self.dtype]
+
+    def _find_class(self, value: Any) -> int:
+        number = self._numbers.get(value) if isinstance(value, str) else value
+        if isinstance(number, int | np.integer) and 0 <= number < len(self.names):
+            return int(number)
+        raise ConfigError(
+            f"Feature {self.name!r} must be a list of classes from 0 to {len(self.names) - 1} or their names, got "
+            f"{value!r:.80}."
+        )
 
     def _check_scalar(self, value: Any) -> Any:
         if not isinstance(value, _KINDS[self.dtype]):
@@ -403,7 +442,7 @@ def _find_scalars(spec: FeatureSpec) -> frozenset[type]:
     """Returns the types of values that need no check."""
     if spec.kind == "text":
         return frozenset({str}) if spec.shape == () else frozenset()
-    return _SCALARS[spec.dtype] if spec.shape == () and spec.kind == "values" else frozenset()
+    return _SCALARS[spec.dtype] if spec.shape == () and not spec.names and spec.kind == "values" else frozenset()
 
 
 def _check_sizes(spec: FeatureSpec, sizes: FeatureSpec | None) -> None:
@@ -431,6 +470,8 @@ def _spec_to_json(spec: FeatureSpec) -> dict[str, object]:
     if spec.tensor is not None:
         tensor = {"dtype": spec.tensor.dtype, "shape": list(spec.tensor.shape), "encoding": spec.tensor.encoding}
         fields["tensor"] = tensor | ({"sizes": spec.tensor.sizes} if spec.tensor.sizes is not None else {})
+    if spec.names:
+        fields["names"] = list(spec.names)
     return fields
 
 
@@ -471,8 +512,10 @@ def _spec_from_json(node: Node) -> FeatureSpec:
         raise dtype.error(f"one of {', '.join(_DTYPES)}")
     name, doc = node.field("name").text(), node.field("doc").text()
     kind, tensor = _read_kind(node)
+    listed = dict(node.items()).get("names")
+    names = () if listed is None else tuple(element.text() for element in listed.elements())
     try:
-        return FeatureSpec(name, _DTYPES[dtype.text()], dimensions, doc, kind, tensor)
+        return FeatureSpec(name, _DTYPES[dtype.text()], dimensions, doc, kind, tensor, names)
     except ConfigError as error:
         raise node.refuse(error) from None
 

@@ -140,6 +140,7 @@ class ContentCheck:
         faults += _kind_faults(self.schema, features) if not faults else ()
         if not faults:  # the next checks rely on a right schema
             faults += _label_faults(self.get_label(features), self.label_names, features)
+            faults += _class_faults(self.schema, features)
             faults += self._image_faults(features)
         return Content(tuple(faults), features, self.image_key)
 
@@ -252,6 +253,19 @@ def _label_faults(label: int | None, names: tuple[str, ...], features: Mapping[s
     text = _text(features, keys.CLASS_TEXT)
     if text is not None and text != names[label].encode("utf-8", "surrogateescape"):
         yield "label", f"label {label} is {names[label]!r}, its text is {text[:80].decode('utf-8', 'replace')!r}"
+
+
+def _class_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[Fault]:
+    """Yields the lists of classes with a number that is not a class."""
+    for spec in schema.features:
+        value = features.get(spec.name) if spec.names else None
+        for number in () if value is None else value:
+            if not 0 <= int(number) < len(spec.names):
+                yield (
+                    "label",
+                    f"feature {spec.name!r} holds {number}, which is not one of the {len(spec.names)} classes",
+                )
+                break
 
 
 def _foreign_faults(features: Mapping[str, Feature], sure: bool = False) -> Iterator[Fault]:

@@ -18,6 +18,7 @@ from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
 from tfpipe.pipeline.native_stages import count_held_threads, offer_kernel
+from tfpipe.pipeline.plan.batch_features import check_class_names
 from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
@@ -258,6 +259,7 @@ def _mixture_stages(
             "The datasets of a mixture must give the same number of images a record, got "
             f"{', '.join(map(str, numbers))}. Set `images` to first, or to a number that all have."
         )
+    check_class_names([plan.features for plan in plans])
     parts = []
     cache_bytes = share_cache_bytes(plans, config.cache_bytes)
     for manifest, whole_plan, part_bytes in zip(mixture.manifests, plans, cache_bytes, strict=True):

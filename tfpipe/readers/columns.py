@@ -26,12 +26,15 @@ def make_columns(feature: BatchFeature, records: list[dict[str, Feature]], lengt
         filled: The number of rows of zeros behind the records.
 
     Returns:
-        The feature under its name: an array, text as a list of bytes, tensors of open size as a list of arrays. The
-        values of bfloat16 are their bits, as uint16. If tensors are padded, their stored sizes are beside them, int32.
+        The feature under its name: an array, text as a list of bytes, tensors and classes of open size as a list of
+        arrays. The values of bfloat16 are their bits, as uint16. If tensors or classes are padded, their stored sizes
+        are beside them, int32.
 
     Raises:
         FormatError: A record does not hold what the schema says.
     """
+    if feature.spec.names:
+        return _make_classes(feature, records, filled)
     if feature.spec.tensor is None:
         return {feature.name: _make_column(feature.spec, records, length, filled)}
     tensors = [feature.spec.check_stored(record) for record in records]
@@ -48,6 +51,27 @@ def make_columns(feature: BatchFeature, records: list[dict[str, Feature]], lengt
         _put(column[row], tensor, feature.pad_to)
         sizes[row] = tensor.shape[: len(feature.pad_to)]
     return {feature.name: column, feature.sizes_name: sizes}
+
+
+def _make_classes(feature: BatchFeature, records: list[dict[str, Feature]], filled: int) -> dict[str, Any]:
+    """Makes the part of a batch that holds lists of classes, in the form that the config asks for."""
+    spec, lists = feature.spec, list[NDArray[np.int64]]()
+    for record in records:
+        value = record.get(spec.name)
+        lists.append(np.array([] if value is None else value, np.int64))
+    if feature.is_ragged:
+        return {spec.name: [*lists, *[np.zeros(0, np.int64)] * filled]}
+    if feature.multi_hot:
+        vectors = np.zeros((len(lists) + filled, len(spec.names)), np.float32)
+        for vector, classes in zip(vectors, lists, strict=False):
+            if np.any((classes < 0) | (classes >= len(vector))):
+                raise FormatError(f"Every record must have classes from 0 to {len(vector) - 1} in {spec.name}.")
+            vector[classes] = 1
+        return {spec.name: vectors}
+    if feature.pad_to is None:
+        return {spec.name: _make_column(spec, records, 0, filled)}
+    sizes = np.array([[len(classes)] for classes in lists] + [[0]] * filled, np.int32)
+    return {spec.name: _make_column(spec, records, feature.pad_to[0], filled), feature.sizes_name: sizes}
 
 
 def _put(place: NDArray[Any], tensor: NDArray[Any], pad_to: tuple[int, ...]) -> None:

@@ -73,7 +73,8 @@ def make_tensors(batch: Batch, plan: ReadPlan) -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             tensors[name] = _make_tensor(value, is_bits)
         else:
-            tensors[name] = value if tensor is None else [_make_tensor(array.copy(), is_bits) for array in value]
+            is_text = not value or not isinstance(value[0], np.ndarray)
+            tensors[name] = value if is_text else [_make_tensor(array.copy(), is_bits) for array in value]
     return tensors
 
 

@@ -2,7 +2,7 @@
 
 schema = {"latents": Tensor("bfloat16", (4, 64, 64)), "caption": Text(), "class": Label(("cat", "dog"))}
 schema = {"image": Image(), "mask": Mask()}
-schema = {"views": Images(3)}
+schema = {"views": Images(3), "tags": Labels(("red", "round", "small"))}
 """
 
 from __future__ import annotations
@@ -87,6 +87,24 @@ class Label:
 
 
 @dataclass(frozen=True)
+class Labels:
+    """Several classes of one record, or none. A record gives a list of their names, or of their numbers from 0.
+
+    They are stored as numbers, and batches have them under their own name; `pad_to` and `multi_hot` give them one
+    shape. A record may have several entries of this kind.
+
+    Attributes:
+        names: The names of the classes, in the order of their numbers.
+        count: The number of classes that every record has; None if records may have different numbers.
+        doc: The meaning of the classes, for people.
+    """
+
+    names: tuple[str, ...]
+    count: int | None = None
+    doc: str = ""
+
+
+@dataclass(frozen=True)
 class Image:
     """An image. A record gives the bytes of a file, or its pixels: uint8 [height, width, 3] or [height, width].
 
@@ -115,7 +133,7 @@ class Mask:
     """
 
 
-Field: TypeAlias = Tensor | Text | Values | Label | Image | Images | Mask
+Field: TypeAlias = Tensor | Text | Values | Label | Labels | Image | Images | Mask
 
 
 class RecordForm:
@@ -227,12 +245,24 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
         return [FeatureSpec.make_text(name, field.doc)]
     if isinstance(field, Values):
         return [FeatureSpec(name, field.dtype, field.shape, field.doc)]
+    if isinstance(field, Labels):
+        return [_make_classes(name, field)]
     if not isinstance(field, Tensor):
         raise ConfigError(
-            f"The kind of {name!r} must be a Tensor, a Text, Values, a Label, an Image, Images or a Mask, got "
-            f"{field!r:.80}."
+            f"The kind of {name!r} must be a Tensor, a Text, Values, a Label, Labels, an Image, Images or a "
+            f"Mask, got {field!r:.80}."
         )
     try:
         return make_tensor_specs(name, TensorType(field.dtype, tuple(field.shape)), field.doc)
     except ConfigError as error:
         raise ConfigError(f"{name!r}: {error}") from None
+
+
+def _make_classes(name: str, field: Labels) -> FeatureSpec:
+    names, count = field.names, field.count
+    if isinstance(names, str) or not names or not all(isinstance(each, str) and each for each in names):
+        raise ConfigError(f"{name!r}: the names of Labels must be texts, and at least one, got {names!r:.80}.")
+    if count is not None and not (type(count) is int and count >= 1):
+        raise ConfigError(f"{name!r}: the `count` of Labels must be at least 1, got {count!r}.")
+    doc = field.doc or "classes, counted from 0"
+    return FeatureSpec(name, "int64", None if count is None else (count,), doc, names=tuple(names))

@@ -55,8 +55,8 @@ def write(
             i-th goes to shard i modulo `num_shards`; or a function of a shard's number that returns the records of this
             shard. Or a mapping from the names of splits to either of them; otherwise the split is "train".
         output: The directory of the dataset. It must not exist yet, or be empty.
-        schema: The kind of each value by its name: `Tensor`, `Text`, `Values`, `Label`, `Image`
-            or `Mask`.
+        schema: The kind of each value by its name: `Tensor`, `Text`, `Values`, `Label`, `Labels`, `Image`,
+            `Images` or `Mask`.
         num_shards: The number of shards of a split, or of each split by its name.
         workers: The number of worker processes for functions, which must stand at the top of a module; of threads for
             an iterable, which this process runs. 0: this process and thread alone. None: one for each core.

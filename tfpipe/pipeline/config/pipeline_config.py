@@ -97,7 +97,10 @@ class PipelineConfig:
             images. If the records have no image and none is named, a batch holds all. Default: ().
         pad_to: The sizes that tensors are padded with zeros to, or cut to, if the manifest leaves sizes of their axes
             open: "tokens=77", or "frames=16x128" for two such axes. A batch then holds the stored sizes too, as
-            "tokens.sizes". Without it batches hold tf.RaggedTensor. Default: ().
+            "tokens.sizes". Without it batches hold tf.RaggedTensor. Lists of classes are padded with -1, which is no
+            class. Default: ().
+        multi_hot: The names of lists of classes that become float32 vectors, with a 1 for each class of the record and
+            a 0 for each other one. Default: ().
         max_boxes: The number of bounding boxes of an image in a batch. Fewer boxes are padded, and boxes beyond it are
             left out. At least 1. Default: 64.
         as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
@@ -211,6 +214,7 @@ class PipelineConfig:
     one_hot: bool = option(Flag(), False)
     extra_features: tuple[str, ...] = option(Names(), ())
     pad_to: tuple[str, ...] = option(Names(), ())
+    multi_hot: tuple[str, ...] = option(Names(), ())
     max_boxes: int = option(Count(1), 64)
     as_supervised: bool = option(Flag(), False)
 
@@ -256,7 +260,8 @@ class PipelineConfig:
     service_timeout_s: int = option(Count(1), 300)
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "decoded_size", "extra_features", "pad_to", "stage_moves", "vectorized_stages"):
+        lists = ("extra_features", "pad_to", "multi_hot", "stage_moves", "vectorized_stages")
+        for name in ("image_size", "decoded_size", *lists):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         _check_batch(self)

@@ -1,11 +1,12 @@
 """The features of the records that a batch holds beside image and label, and the sizes that they are padded to.
 
-extra_features=("tokens", "caption"), pad_to=("tokens=77",)
+extra_features=("tokens", "caption", "tags"), pad_to=("tokens=77",), multi_hot=("tags",)
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
@@ -22,11 +23,14 @@ class BatchFeature:
 
     Attributes:
         spec: The feature as it is stored.
-        pad_to: The size that each unknown axis of a tensor is padded or cut to; None if nothing is.
+        pad_to: The size that each unknown axis of a tensor, or a list of classes, is padded or cut to; None if nothing
+            is.
+        multi_hot: Whether classes become a vector with a 1 for each of them.
     """
 
     spec: FeatureSpec
     pad_to: tuple[int, ...] | None = None
+    multi_hot: bool = False
 
     @property
     def name(self) -> str:
@@ -36,12 +40,17 @@ class BatchFeature:
     @property
     def is_ragged(self) -> bool:
         """Whether records of one batch may have different shapes."""
+        return self.num_unknown > 0 and self.pad_to is None and not self.multi_hot
+
+    @property
+    def num_unknown(self) -> int:
+        """The number of axes whose size differs between records."""
         tensor = self.spec.tensor
-        return tensor is not None and tensor.num_unknown > 0 and self.pad_to is None
+        return int(self.spec.is_open_list) if tensor is None else tensor.num_unknown
 
     @property
     def sizes_name(self) -> str:
-        """The name under which a batch has the sizes that a padded tensor is stored with."""
+        """The name under which a batch has the sizes that a padded tensor or list is stored with."""
         return f"{self.name}.sizes"
 
     @property
@@ -72,7 +81,11 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
                 f"`extra_features` must name features of {source.name}, got {name!r}; it has {', '.join(schema.names)}."
             )
     sizes = dict(_read_pad_to(entry) for entry in config.pad_to)
-    features = tuple(BatchFeature(schema[name], sizes.pop(name, None)) for name in names)
+    for name in config.multi_hot:
+        if name not in names or not schema[name].names:
+            listed = ", ".join(name for name in names if schema[name].names) or "none"
+            raise ConfigError(f"`multi_hot` must name lists of classes in the batch ({listed}), got {name!r}.")
+    features = tuple(BatchFeature(schema[name], sizes.pop(name, None), name in config.multi_hot) for name in names)
     for feature in features:
         _check_sizes(feature)
     if sizes:
@@ -80,6 +93,21 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
             f"`pad_to` must name features of the batch, got {next(iter(sizes))!r}; it has {', '.join(names)}."
         )
     return features
+
+
+def check_class_names(parts: Sequence[Sequence[BatchFeature]]) -> None:
+    """Checks that the lists of classes of several datasets can stand in one batch.
+
+    Raises:
+        ConfigError: The same number is another class in another dataset.
+    """
+    names = {feature.name: feature.spec.names for feature in parts[0]}
+    for feature in (feature for part in parts for feature in part):
+        if feature.spec.names != names.get(feature.name, feature.spec.names):
+            raise ConfigError(
+                f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
+                "of `extra_features`."
+            )
 
 
 def _read_pad_to(entry: str) -> tuple[str, tuple[int, ...]]:
@@ -93,9 +121,10 @@ def _read_pad_to(entry: str) -> tuple[str, tuple[int, ...]]:
 def _check_sizes(feature: BatchFeature) -> None:
     if feature.pad_to is None:
         return
+    if feature.multi_hot:
+        raise ConfigError(f"`pad_to` must not name {feature.name!r}, which `multi_hot` names too. Choose one.")
     tensor = feature.spec.tensor
-    unknown = 0 if tensor is None else tensor.num_unknown
-    if len(feature.pad_to) != unknown:
+    if len(feature.pad_to) != feature.num_unknown:
         what = f"{feature.spec.kind}" if tensor is None else str(tensor)
         raise ConfigError(
             f"`pad_to` must give {feature.name!r} a size for each unknown axis, got {len(feature.pad_to)} for {what}."

@@ -70,9 +70,9 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
     Returns:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
         where the manifest vouches for them, "image/format" (string) where records come in two forms, and each further
-        feature under its own name. Lists are padded or cut to `max_boxes`, tensors to `pad_to`. Of several Examples
-        each has an axis more. Without images there is no "encoded". Of several images "encoded", "height" and "width"
-        have one value for each, as dense or ragged tensors.
+        feature under its own name. Lists are padded or cut to `max_boxes`, tensors and classes to `pad_to`. Of
+        several Examples each has an axis more. Without images there is no "encoded". Of several images "encoded",
+        "height" and "width" have one value for each, as dense or ragged tensors.
     """
     source, keys = plan.source, _choose_keys(plan)
     parsers = {key: _make_parser(source.schema[key]) for key in list_parsed_features(plan)}
@@ -83,7 +83,9 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
         features["label"] -= source.label_base
     for feature in plan.features:
         tensor = feature.spec.tensor
-        if tensor is None:
+        if feature.spec.names:
+            features |= _read_classes(feature, example[feature.name])
+        elif tensor is None:
             features[feature.name] = _pad_list(example[feature.name], feature.spec, plan.config.max_boxes)
         else:
             sizes = None if tensor.sizes is None else example[tensor.sizes]
@@ -145,6 +147,34 @@ def _densify(value: Any) -> Any:
 def _make_parser(spec: FeatureSpec) -> Any:
     dtype = _TF_DTYPES[spec.dtype]
     return tf.io.VarLenFeature(dtype) if spec.shape is None else tf.io.FixedLenFeature(spec.shape, dtype)
+
+
+def _read_classes(feature: BatchFeature, value: Any) -> dict[str, tf.Tensor]:
+    """Reads the list of classes of one record, or of several, in the form that the config asks for."""
+    if feature.multi_hot:
+        return {feature.name: _make_multi_hot(value, len(feature.spec.names))}
+    if feature.pad_to is None:
+        assert not feature.is_ragged or value.shape.rank == 1  # a plan with such a feature reads record by record
+        return {feature.name: value.values if feature.is_ragged else value}
+    (length,) = feature.pad_to
+    lists = tf.RaggedTensor.from_sparse(value) if value.shape.rank > 1 else None
+    sizes = tf.size(value.values)[None] if lists is None else lists.row_lengths()[:, None]
+    return {
+        feature.name: _pad_list(value, feature.spec, length),
+        feature.sizes_name: tf.cast(sizes, tf.int32),
+    }
+
+
+def _make_multi_hot(value: Any, num_classes: int) -> tf.Tensor:
+    """Makes a vector for one list of classes, or for each of several; a class outside of the range is an error."""
+    if isinstance(value, tf.SparseTensor):
+        indices, classes = value.indices, value.values
+    else:
+        indices, classes = tf.where(tf.fill(tf.shape(value), True)), tf.reshape(value, [-1])
+    places = tf.concat([indices[:, :-1], classes[:, None]], axis=1)
+    zeros = tf.zeros(tf.concat([tf.shape(value)[:-1], [num_classes]], axis=0))
+    vectors = tf.tensor_scatter_nd_update(zeros, places, tf.ones_like(classes, tf.float32))
+    return tf.ensure_shape(vectors, [*value.shape[:-1], num_classes])
 
 
 def _pad_list(value: Any, spec: FeatureSpec, length: int) -> tf.Tensor:

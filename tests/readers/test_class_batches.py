@@ -1,0 +1,155 @@
+"""Lists of classes in batches: ragged, padded, and as vectors, with equal values in TensorFlow, PyTorch and JAX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+import torch
+
+import tfpipe
+from tests.beam_jobs.images import make_png
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import Source
+from tfpipe.pipeline.stages.parse import parse_example
+from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.record_reader import RecordReader
+from tfpipe.readers.torch import ShardedImages, data_loader
+
+NAMES = ("red", "round", "small")
+SCHEMA = {"id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES), "pair": tfpipe.Labels(NAMES, count=2)}
+
+
+def list_tags(number: int) -> list[int]:
+    return [2, 0, 1, 0][: number % 5]
+
+
+def list_pair(number: int) -> list[int]:
+    return [number % 3, 1]
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
+    records = ({"id": k, "tags": list_tags(k), "pair": list_pair(k)} for k in range(20))
+    return tfpipe.write(records, tmp_path_factory.mktemp("classes") / "out", SCHEMA, num_shards=2, workers=0)
+
+
+def make_config(**options: Any) -> tfpipe.PipelineConfig:
+    return tfpipe.PipelineConfig(global_batch_size=8, **{"training": False, **options})
+
+
+def to_plain(value: Any) -> Any:
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_list()
+    if isinstance(value, list):
+        return [each.tolist() for each in value]
+    return value.numpy().tolist() if isinstance(value, tf.Tensor) else value.tolist()
+
+
+def read_all(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, *, jax: bool = True) -> list[dict[str, Any]]:
+    """Reads the batches of an epoch, which are the same in all readers."""
+    readers: list[Any] = [
+        tfpipe.build_dataset(manifest, "train", config).take(3 if not config.training else 2),
+        data_loader(ShardedImages(manifest, "train", config), 0),
+        *([DeviceBatches(manifest, "train", config)] if jax else []),
+    ]
+    found = [[{name: to_plain(value) for name, value in batch.items()} for batch in reader] for reader in readers]
+    assert all(batches == found[0] for batches in found)
+    return found[0]
+
+
+def join(batches: list[dict[str, Any]], name: str) -> list[Any]:
+    return [row for batch in batches for row in batch[name]]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_lists_are_ragged(manifest: tfpipe.Manifest, training: bool) -> None:
+    batches = read_all(manifest, make_config(training=training), jax=False)
+    numbers = join(batches, "id")
+    count = 16 if training else 20
+    assert join(batches, "tags")[:count] == [list_tags(number) for number in numbers[:count]]
+    assert join(batches, "pair")[:count] == [list_pair(number) for number in numbers[:count]]
+    assert join(batches, "tags")[count:] == [[]] * (0 if training else 4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_lists_are_padded_with_no_class(manifest: tfpipe.Manifest, training: bool) -> None:
+    batches = read_all(manifest, make_config(training=training, pad_to=("tags=3",)))
+    numbers, count = join(batches, "id"), 16 if training else 20
+    assert join(batches, "tags")[:count] == [([*list_tags(k)[:3], -1, -1, -1])[:3] for k in numbers[:count]]
+    assert join(batches, "tags.sizes")[:count] == [[k % 5] for k in numbers[:count]]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_lists_are_vectors(manifest: tfpipe.Manifest, training: bool) -> None:
+    batches = read_all(manifest, make_config(training=training, multi_hot=("tags", "pair")))
+    numbers, count = join(batches, "id"), 16 if training else 20
+    for name, list_classes in (("tags", list_tags), ("pair", list_pair)):
+        expected = [[float(number in list_classes(k)) for number in range(3)] for k in numbers[:count]]
+        assert join(batches, name) == expected + [[0.0] * 3] * (len(numbers) - count)
+
+
+def test_dtypes(manifest: tfpipe.Manifest) -> None:
+    for options, kind in (({}, "int64"), ({"pad_to": ("tags=3",)}, "int64"), ({"multi_hot": ("tags",)}, "float32")):
+        config = make_config(**options)
+        assert tfpipe.build_dataset(manifest, "train", config).element_spec["tags"].dtype.name == kind
+        batch = next(iter(data_loader(ShardedImages(manifest, "train", config), 0)))
+        assert batch["tags"][0].dtype == getattr(torch, kind)
+
+
+@pytest.mark.parametrize("options", [{"pad_to": ("tags=3",)}, {"multi_hot": ("tags", "pair")}])
+def test_many_records_are_parsed_at_once(manifest: tfpipe.Manifest, options: dict[str, Any]) -> None:
+    plan = ReadPlan(Source.from_manifest(manifest, "train"), make_config(**options))
+    with RecordReader(manifest.directory, manifest, "train") as reader:
+        payloads = [manifest.schema.encode({k: v if v is not None else [] for k, v in row.items()} | {"id": k})
+                    for k, row in enumerate(reader)]  # fmt: skip
+    at_once = parse_example(plan, tf.constant(payloads))
+    for row, payload in enumerate(payloads):
+        for name, value in parse_example(plan, tf.constant(payload)).items():
+            assert value.numpy().tolist() == at_once[name][row].numpy().tolist()
+            assert value.dtype == at_once[name].dtype
+
+
+def test_beside_images(tmp_path: Path) -> None:
+    schema = {"image": tfpipe.Image(), "tags": tfpipe.Labels(NAMES)}
+    records = [{"image": make_png(k), "tags": list_tags(k)} for k in range(8)]
+    manifest = tfpipe.write(records, tmp_path / "out", schema, num_shards=1, workers=0)
+    config = make_config(image_size=8, extra_features=("tags",), multi_hot=("tags",))
+    (batch,) = tfpipe.build_dataset(manifest, "train", config)
+    assert batch["image"].shape == (8, 8, 8, 3)
+    assert batch["tags"].numpy().tolist() == [[float(c in list_tags(k)) for c in range(3)] for k in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"multi_hot": ("id",)},
+            "`multi_hot` must name lists of classes in the batch (tags, pair), got 'id'.",
+        ),
+        (
+            {"multi_hot": ("tags",), "extra_features": ("id",)},
+            "`multi_hot` must name lists of classes in the batch (none), got 'tags'.",
+        ),
+        (
+            {"multi_hot": ("tags",), "pad_to": ("tags=3",)},
+            "`pad_to` must not name 'tags', which `multi_hot` names too. Choose one.",
+        ),
+        ({"pad_to": ("pair=3",)}, "`pad_to` must give 'pair' a size for each unknown axis, got 1 for values."),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(manifest: tfpipe.Manifest, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        tfpipe.build_dataset(manifest, "train", make_config(**options))
+    assert str(error.value) == message
+
+
+def test_devices_need_one_shape(manifest: tfpipe.Manifest) -> None:
+    with pytest.raises(ConfigError) as error:
+        DeviceBatches(manifest, "train", make_config())
+    assert str(error.value) == (
+        "Arrays on devices must have one shape, and tags has several. Give a size in `pad_to`, as in 'tags=77'."
+    )

@@ -1,0 +1,191 @@
+"""Records with several classes: what is stored and refused, and what every command makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tfpipe
+from tests.beam_jobs.datasets import join_datasets, make_dataset
+from tests.beam_jobs.images import make_png
+from tfpipe.cli.main import tfpipe as command
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+from tfpipe.format import manifest_json
+from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.schema import FeatureSpec
+from tfpipe.integrity.check_record import ContentCheck
+from tfpipe.integrity.repair import repair
+from tfpipe.integrity.verify import VerifyConfig, verify
+
+NAMES = ("red", "round", "small")
+SCHEMA = {"id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES), "pair": tfpipe.Labels(NAMES, count=2)}
+
+
+def make_record(number: int) -> dict[str, Any]:
+    return {"id": number, "tags": [*NAMES, 2][: number % 4], "pair": np.array([number % 3, 1])}
+
+
+def write(output: Path, schema: dict[str, Any] | None = None, records: Any = None) -> Path:
+    records = map(make_record, range(12)) if records is None else records
+    tfpipe.write(records, output, schema or SCHEMA, num_shards=2, workers=0)
+    return output
+
+
+def read(dataset: Path, name: str = "tags") -> list[tuple[int, list[int]]]:
+    """The id of each record, and its classes."""
+    with tfpipe.data_source(dataset, "train") as records:
+        found = [(record.features["id"], record.features[name]) for record in records]
+    return sorted((int(number[0]), [] if classes is None else classes.tolist()) for number, classes in found)
+
+
+TAGS = [(number, [0, 1, 2][: number % 4]) for number in range(12)]
+
+
+def test_names_and_numbers_are_stored_as_numbers(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "out")
+    manifest = tfpipe.load_manifest(str(dataset))
+    assert read(dataset) == TAGS
+    assert read(dataset, "pair") == [(number, [number % 3, 1]) for number in range(12)]
+    tags = FeatureSpec("tags", "int64", None, "classes, counted from 0", names=NAMES)
+    assert manifest.schema.features[1:] == (tags, FeatureSpec("pair", "int64", (2,), tags.doc, names=NAMES))
+    line = next(line for line in (dataset / "manifest.json").read_text().splitlines() if '"tags"' in line)
+    assert json.loads(line.rstrip(",")) == {
+        "name": "tags",
+        "dtype": "int64",
+        "shape": None,
+        "doc": "classes, counted from 0",
+        "names": list(NAMES),
+    }
+
+
+def test_a_labels_entry_does_not_raise_the_format_version(tmp_path: Path) -> None:
+    schema = {"image": tfpipe.Image(), "tags": tfpipe.Labels(NAMES)}
+    records = [{"image": make_png(number), "tags": ["small"]} for number in range(2)]
+    manifest = tfpipe.write(records, tmp_path / "out", schema, num_shards=1, workers=0)
+    assert manifest.format_version == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (["red", "blue"], "must be a list of classes from 0 to 2 or their names, got 'blue'."),
+        ([3], "must be a list of classes from 0 to 2 or their names, got 3."),
+        (np.array([-1]), "must be a list of classes from 0 to 2 or their names, got -1."),
+        ([1.0], "must be a list of classes from 0 to 2 or their names, got 1.0."),
+        ([None], "must be a list of classes from 0 to 2 or their names, got None."),
+        ("red", "must be a list, got a str."),
+        (1, "must be a list, got a int."),
+    ],
+)
+def test_what_is_not_a_class_is_refused(tmp_path: Path, value: object, message: str) -> None:
+    records = [make_record(0), {**make_record(1), "tags": value}]
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", records=records)
+    assert str(error.value) == f"Record 1 of 'train': Feature 'tags' {message}"
+
+
+def test_a_fixed_count_must_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", records=[{**make_record(0), "pair": ["red"]}])
+    assert str(error.value) == "Record 0 of 'train': Feature 'pair' must be 2 values, got 1 values."
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (tfpipe.Labels(()), "'x': the names of Labels must be texts, and at least one, got ()."),
+        (tfpipe.Labels("red"), "'x': the names of Labels must be texts, and at least one, got 'red'."),
+        (tfpipe.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
+        (tfpipe.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
+    ],
+)
+def test_what_cannot_be_declared_is_refused(tmp_path: Path, labels: tfpipe.Labels, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        write(tmp_path / "out", {"x": labels})
+    assert str(error.value) == message
+
+
+def test_names_belong_to_whole_numbers() -> None:
+    with pytest.raises(ConfigError) as error:
+        FeatureSpec("x", "float", None, names=("a",))
+    assert str(error.value) == "Feature 'x': `names` belong to values of int64, got values float."
+
+
+def test_names_of_a_manifest_are_checked(tmp_path: Path) -> None:
+    text = (write(tmp_path / "out") / "manifest.json").read_text()
+    assert manifest_json.dumps(manifest_json.loads(text)) == text
+    with pytest.raises(FormatError, match=r"the names of classes must be different, got 'red' twice\.$"):
+        manifest_json.loads(text.replace('"round"', '"red"', 1))
+
+
+def test_verify_finds_a_number_that_is_not_a_class(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "out")
+    report = verify(str(dataset), VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (12, [])
+    manifest = tfpipe.load_manifest(str(dataset))
+    features = decode_example(manifest.schema.encode(make_record(3)))
+    content = ContentCheck.from_manifest(manifest).check(encode_example({**features, "tags": [1, 3]}))
+    assert content.faults == (("label", "feature 'tags' holds 3, which is not one of the 3 classes"),)
+
+
+def test_copies_keep_numbers_and_names(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "out")
+    schema = tfpipe.load_manifest(str(dataset)).schema
+    repair(str(dataset), str(tmp_path / "repaired"), workers=0)
+    join_datasets([dataset], tmp_path / "resharded", num_shards=3, workers=1)
+    for name in ("repaired", "resharded"):
+        assert tfpipe.load_manifest(str(tmp_path / name)).schema == schema
+        assert read(tmp_path / name) == TAGS
+    join_datasets([dataset, tmp_path / "repaired"], tmp_path / "merged", num_shards=1, workers=1)
+    assert tfpipe.load_manifest(str(tmp_path / "merged")).schema == schema
+    assert read(tmp_path / "merged") == sorted(TAGS * 2)
+
+
+def test_merge_refuses_other_names(tmp_path: Path) -> None:
+    first = write(tmp_path / "first")
+    other = (*NAMES, "a", "b", "c")
+    second = write(tmp_path / "second", {**SCHEMA, "tags": tfpipe.Labels(other)})
+    with pytest.raises(DataError) as error:
+        join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1)
+    assert str(error.value) == (
+        "The classes of 'tags' must have the same names in the same order, but are 'red', 'round', 'small' in "
+        f"{first} and are 'red', 'round', 'small', 'a', 'b', ... in {second}. Leave it out with `drop_features`."
+    )
+    join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1, drop_features=("tags",))
+    assert tfpipe.load_manifest(str(tmp_path / "merged")).schema.names == ("id", "pair")
+    with pytest.raises(ConfigError) as refused:
+        tfpipe.build_dataset(
+            tfpipe.mix({str(first): 1, str(second): 1}), "train", tfpipe.PipelineConfig(global_batch_size=4)
+        )
+    assert str(refused.value) == (
+        "The classes of 'tags' must have the same names in all datasets of a mixture. Leave it out of `extra_features`."
+    )
+
+
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "folder"])
+def test_exports_hold_the_numbers(tmp_path: Path, to: Any) -> None:
+    schema = {"image": tfpipe.Image(), "id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES)}
+    records = ({"image": make_png(k), "id": k, "tags": make_record(k)["tags"]} for k in range(12))
+    dataset = write(tmp_path / "out", schema, records)
+    export(ExportConfig(str(dataset), str(tmp_path / to), to, workers=0))
+    table = tmp_path / to / "images.jsonl"
+    make_dataset(table if to == "folder" else table.parent, tmp_path / "back", num_shards=1, workers=1)
+    assert read(tmp_path / "back") == TAGS
+
+
+def test_inspect_shows_the_names(tmp_path: Path) -> None:
+    dataset = write(tmp_path / "out")
+    result = CliRunner().invoke(command, ["inspect", str(dataset)])
+    assert [line.split() for line in result.output.splitlines() if line.startswith(("tags ", "pair "))] == [
+        ["tags", "3:", "red,", "round,", "small"],
+        ["pair", "3:", "red,", "round,", "small"],
+    ]
+    shown = json.loads(CliRunner().invoke(command, ["inspect", str(dataset), "--json"]).output)
+    assert shown["schema"]["features"][1]["names"] == list(NAMES)
