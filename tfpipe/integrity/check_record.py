@@ -259,8 +259,8 @@ def _class_faults(schema: Schema, features: Mapping[str, Feature]) -> Iterator[F
     """Yields the lists of classes with a number that is not a class."""
     for spec in schema.features:
         value = features.get(spec.name) if spec.names else None
-        for number in () if value is None else value:
-            if not 0 <= int(number) < len(spec.names):
+        for number in map(int, () if value is None else value):
+            if not 0 <= number < len(spec.names):
                 yield (
                     "label",
                     f"feature {spec.name!r} holds {number}, which is not one of the {len(spec.names)} classes",

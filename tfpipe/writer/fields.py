@@ -259,7 +259,8 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
 
 
 def _make_classes(name: str, field: Labels) -> FeatureSpec:
-    names, count = field.names, field.count
+    names: Any = field.names
+    count = field.count
     if isinstance(names, str) or not names or not all(isinstance(each, str) and each for each in names):
         raise ConfigError(f"{name!r}: the names of Labels must be texts, and at least one, got {names!r:.80}.")
     if count is not None and not (type(count) is int and count >= 1):
