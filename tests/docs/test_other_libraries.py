@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.docs.pages import PAGES, SHELL, find_blocks, find_output
+from tests.docs.pages import DOCS, PAGES, SHELL, Block, find_blocks, find_output
 from tests.docs.run_in_process import run_blocks
 from tests.docs.test_blocks import name_page
 from tests.other_libraries import other_libraries as other_libraries
 
 REASONS = ("needs Grain", "needs datasets")
 PAGES_OF_OTHERS = [page for page in PAGES if any(block.reason in REASONS for block in find_blocks(page))]
+
+# The batches of the page's own dataset with and without worker processes, beyond the end of an epoch of 23 records.
+WORKERS = """
+plain = iter(make_dataset(source, resize, 4, 0, 1, seed=1))
+workers = iter(make_dataset(source, resize, 4, 0, 1, seed=1, num_workers=2))
+print([np.array_equal(next(plain)["images"], next(workers)["images"]) for _ in range(7)])
+workers.close()
+"""
 
 
 def test_the_pages_with_such_blocks_are_known() -> None:
@@ -30,3 +38,13 @@ def test_blocks_run_with_other_libraries(page: Path, tmp_path: Path, other_libra
     printed = run_blocks(blocks, tmp_path, sys.executable, other_libraries)
     for block in blocks:
         assert find_output(block) in printed, block.place
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_batches(tmp_path: Path, other_libraries: dict[str, str]) -> None:
+    page = DOCS / "howto" / "other-trainers.md"
+    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
+    shell = next(block for block in find_blocks(page) if block.language in SHELL)
+    first = next(block for block in find_blocks(page) if block.reason == "needs Grain")
+    blocks = [shell, first, Block(page, 0, "python", WORKERS, None)]
+    assert run_blocks(blocks, tmp_path, sys.executable, other_libraries).endswith(f"\n{[True] * 7}\n")
