@@ -122,11 +122,17 @@ def adopt_orphans() -> None:
 
 def run_once(name: str, images: Path, output: Path, resize_short: int, log: Path) -> Run:
     """Runs a contestant, checks that it wrote every image, and removes what it wrote."""
+    wanted = sum(len(names) for _, _, names in os.walk(images))
+    return run_command(name, command(name, images, output, resize_short), wanted, output, log)
+
+
+def run_command(name: str, arguments: Sequence[str], wanted: int, output: Path, log: Path) -> Run:
+    """Runs a command that writes `wanted` records to `output`, checks that it did, and removes them."""
     output.mkdir()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with log.open("ab") as out:
         start = time.perf_counter()
-        process = subprocess.Popen(command(name, images, output, resize_short), stdout=out, stderr=out, env=_ENV)
+        process = subprocess.Popen(arguments, stdout=out, stderr=out, env=_ENV)
         sampler = MemorySampler(process.pid)
         sampler.start()
         code = process.wait()
@@ -140,7 +146,6 @@ def run_once(name: str, images: Path, output: Path, resize_short: int, log: Path
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if code != 0:
         raise click.ClickException(f"{name} ended with {code}:\n{log.read_text(errors='replace')[-2000:]}")
-    wanted = sum(len(names) for _, _, names in os.walk(images))
     written = sum(map(_count_records, output.rglob("*.tfrecord*")))
     if written != wanted:
         raise click.ClickException(f"{name} wrote {written} of {wanted} records.")
@@ -177,7 +182,8 @@ def make_references(images: Path, target: Path, references: int) -> None:
         link(path.absolute(), folder / f"{k:07}{path.suffix}")
 
 
-def _spread(values: Sequence[float], digits: int = 0) -> str:
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Shows the median, and the smallest and largest value if there are several."""
     low, middle, high = min(values), statistics.median(values), max(values)
     shown = f"{middle:,.{digits}f}"
     return shown if len(values) == 1 else f"{shown} ({low:,.{digits}f}-{high:,.{digits}f})"
@@ -193,16 +199,16 @@ def table(runs: Sequence[Run]) -> str:
     for name, mine in by_name.items():
         row = [
             name,
-            _spread([one.wall_s for one in mine], 1),
-            _spread([one.per_second for one in mine]),
-            _spread([one.per_cpu_second for one in mine]),
-            _spread([one.peak_bytes / 2**20 for one in mine]),
-            _spread([one.peak_worker_bytes / 2**20 for one in mine]),
+            spread([one.wall_s for one in mine], 1),
+            spread([one.per_second for one in mine]),
+            spread([one.per_cpu_second for one in mine]),
+            spread([one.peak_bytes / 2**20 for one in mine]),
+            spread([one.peak_worker_bytes / 2**20 for one in mine]),
         ]
         pools = by_name.get("pool", [])
         both = list(zip(mine, pools, strict=False))
-        row.append(_spread([a.per_second / b.per_second for a, b in both], 2) if both else "")
-        row.append(_spread([a.per_cpu_second / b.per_cpu_second for a, b in both], 2) if both else "")
+        row.append(spread([a.per_second / b.per_second for a, b in both], 2) if both else "")
+        row.append(spread([a.per_cpu_second / b.per_cpu_second for a, b in both], 2) if both else "")
         rows.append(row)
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
