@@ -16,7 +16,7 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
@@ -201,24 +201,25 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     located = [(source if is_file else filesystem.join(source, path), path) for path in tars]
     list_one = partial(_list_one, group_by=config.group_by, is_input=is_file)
     builder, columns = ImageTableBuilder(), dict[str, ColumnFacts]()
-    tables: list[tuple[ImageTable, tuple[str, ...]]] = []
-    num_images = 0
+    columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
     splits = [""] if is_file else find_splits(tars)
     results = list_side_by_side(located, count_processes(num_bytes, config.workers), list_one)
     for split, pairs in zip(splits, results, strict=True):
         images = pairs.images.replace_texts("split", np.zeros(len(pairs.images), np.int64), [split])
-        tables.append((images, tuple(pairs.columns)))
-        columns = _join_columns(columns, num_images, pairs.columns, len(images))
-        num_images += len(images)
+        columns = _join_columns(columns, len(builder), pairs.columns, len(images))
+        columns_of_tars.append((len(images), tuple(pairs.columns)))
+        builder.extend(images)
         skipped += pairs.skipped
         if observer is not None:
-            observer.progress(Progress(num_images))
+            observer.progress(Progress(len(builder)))
+    num_images = len(builder)
     if config.group_by and num_images and config.group_by not in columns:
         raise ConfigError(f"`group_by` must name a column of {source}, got {config.group_by!r}.")
     names, typed = _type_columns(columns, tars)
-    for images, own_names in tables:
-        builder.extend(_order_values(images, own_names, names))
-    tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(builder.finish(), skipped)), source))
+    images = builder.finish()
+    if names:
+        images = images.replace_extras(_order_values(images.iterate_extras(), columns_of_tars, names))
+    tree = _drop_unlabeled(drop_equal_paths(_drop_several(Tree(images, skipped)), source))
     return _resolve(config, tree, typed).make_listing(tree.images) if num_images else _make_empty(source, tree)
 
 
@@ -357,18 +358,22 @@ def _type_columns(columns: Mapping[str, ColumnFacts], tars: Sequence[str]) -> tu
     return names, tuple(typed)
 
 
-def _order_values(images: ImageTable, names: Sequence[str], wanted: Sequence[str]) -> ImageTable:
-    """Returns images with the values of the wanted columns; `names` are those that they have."""
-    if not wanted or not len(images):
-        return images
-    places = [names.index(name) if name in names else len(names) for name in wanted]
+def _order_values(
+    rows: Iterator[tuple[Any, ...]], columns_of_tars: Sequence[tuple[int, Sequence[str]]], wanted: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
+    """Yields the values of the wanted columns of each pair.
+
+    Args:
+        rows: The values of the pairs, those of a tar file in the order of its columns.
+        columns_of_tars: The number of pairs of each tar file, and its columns.
+        wanted: The columns.
+    """
     missing: list[Value | None] = ["" if name == CAPTION else None for name in wanted]
-
-    def order(row: tuple[Any, ...]) -> tuple[Any, ...]:
-        values = (row[place] if place < len(row) else None for place in places)
-        return tuple(other if value is None else value for value, other in zip(values, missing, strict=True))
-
-    return images.map_extras(order)
+    for num_pairs, names in columns_of_tars:
+        places = [names.index(name) if name in names else len(names) for name in wanted]
+        for row in islice(rows, num_pairs):
+            values = (row[place] if place < len(row) else None for place in places)
+            yield tuple(other if value is None else value for value, other in zip(values, missing, strict=True))
 
 
 def _drop_several(tree: Tree) -> Tree:

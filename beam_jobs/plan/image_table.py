@@ -8,6 +8,7 @@
 
 A column in which every row holds its default takes no memory: the table leaves it out. Most inputs have only `path`,
 `size`, `split` and `label`, so ten million images take about 0.6 GB. The same images as Python tuples would take 4 GB.
+Boxes, captions and other details are in a temporary file once they are large: see `large_column`.
 """
 
 import pickle
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, PlannedImage
+from beam_jobs.plan.large_column import LargeColumn
 from tfpipe.system.extras import importing
 
 with importing("A plan", "pyarrow", "tfpipe[beam]"):
@@ -268,11 +270,18 @@ class ImageTable:
     def take(self, indices: _Indices) -> "ImageTable":
         """Returns a table of the images at these indices, in this order."""
         rows = pa.array(indices, pa.int64())
-        columns = {name: column.take(rows) for name, column in self._columns.items()}
+        columns = {name: column.take(rows) for name, column in self._columns.items() if name not in _DETAILS}
+        columns |= {name: self._take_details(name, rows) for name in self._columns if name in _DETAILS}
         for name in columns.keys() & set(_DETAILS):
             if not pc.max(pc.binary_length(columns[name])).as_py():
                 del columns[name]
         return ImageTable(columns, len(indices))
+
+    def _take_details(self, name: str, rows: Any) -> Any:
+        column = LargeColumn()
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            column.append(self._columns[name].take(rows.slice(begin, _ROWS_AT_ONCE)))
+        return column.finish()
 
     def replace_sizes(self, sizes: NDArray[np.int64]) -> "ImageTable":
         """Returns a table with other sizes. The other columns are shared, not copied."""
@@ -291,25 +300,33 @@ class ImageTable:
 
     def get_extras(self, position: int) -> Iterator[Any]:
         """Yields the values of one further column."""
-        for rows in self._decode_all("extra"):
-            yield from (row[position] for row in rows)
+        return (row[position] for row in self.iterate_extras())
 
     def convert_extras(self, converters: Sequence[Callable[[Any], Any]]) -> "ImageTable":
         """Returns a table in which every value of a further column went through its column's function."""
-        return self.map_extras(lambda row: tuple(convert(x) for convert, x in zip(converters, row, strict=True)))
+        rows = self.iterate_extras()
+        return self.replace_extras(
+            tuple(convert(x) for convert, x in zip(converters, row, strict=True)) for row in rows
+        )
 
-    def map_extras(self, convert: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> "ImageTable":
-        """Returns a table in which the values of the further columns of each row went through a function."""
-        parts = [_TUPLES.encode(list(map(convert, rows))) for rows in self._decode_all("extra")]
-        return ImageTable({**self._columns, "extra": pa.concat_arrays(parts)}, len(self))
+    def iterate_extras(self) -> Iterator[tuple[Any, ...]]:
+        """Yields the values of the further columns of each row."""
+        for rows in self._decode_all("extra"):
+            yield from rows
+
+    def replace_extras(self, rows: Iterable[tuple[Any, ...]]) -> "ImageTable":
+        """Returns a table with these values of the further columns, one tuple for each row; the others are shared."""
+        return self._replace_details("extra", rows)
 
     def replace_masks(self, masks: Iterable[tuple[str | int, ...]]) -> "ImageTable":
         """Returns a table in which the images have these masks, one for each; the other columns are shared."""
-        rest = iter(masks)
-        parts = []
+        return self._replace_details("mask", masks)
+
+    def _replace_details(self, name: str, values: Iterable[tuple[Any, ...]]) -> "ImageTable":
+        rest, column = iter(values), LargeColumn()
         for begin in range(0, len(self), _ROWS_AT_ONCE):
-            parts.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
-        return ImageTable({**self._columns, "mask": pa.concat_arrays(parts)}, len(self))
+            column.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
+        return ImageTable({**self._columns, name: column.finish()}, len(self))
 
     def get_end(self, file: str) -> int:
         """Returns the byte at which the last image in an archive ends."""
@@ -334,6 +351,7 @@ class ImageTableBuilder:
     def __init__(self) -> None:
         self._rows: list[ImageRef] = []
         self._parts: list[tuple[dict[str, Any], int]] = []  # columns and number of rows
+        self._details: dict[str, LargeColumn] = {}
         self._num_part_rows = 0
 
     def __len__(self) -> int:
@@ -363,6 +381,12 @@ class ImageTableBuilder:
         self._rows = []
 
     def _add_part(self, columns: dict[str, Any], num_rows: int) -> None:
+        for name in columns.keys() - self._details.keys():
+            if name in _DETAILS:
+                self._details[name] = LargeColumn()
+                self._details[name].append(_TUPLES.repeat_default(self._num_part_rows))
+        for name, column in self._details.items():
+            column.append(columns.pop(name) if name in columns else _TUPLES.repeat_default(num_rows))
         self._parts.append((columns, num_rows))
         self._num_part_rows += num_rows
 
@@ -379,5 +403,7 @@ class ImageTableBuilder:
             for name, kind in _COLUMNS.items()
             if any(name in columns for columns, _ in parts)
         }
+        joined |= {name: column.finish() for name, column in self._details.items()}
+        self._details = {}
         pa.default_memory_pool().release_unused()  # otherwise it keeps the memory of the parts to itself
         return ImageTable(joined, num_rows)

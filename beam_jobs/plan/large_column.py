@@ -1,0 +1,59 @@
+"""A column of bytes that is put together from parts, and lies in a temporary file once it is large.
+
+The captions and numbers of ten million pairs take 6 GB, other columns 0.1 GB each. The file is mapped into memory,
+where the system lets its pages go if others need the room.
+"""
+
+import mmap
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from tfpipe.system.extras import importing
+from tfpipe.system.file_io import explain_os_errors
+
+with importing("A plan", "pyarrow", "tfpipe[beam]"):
+    import pyarrow as pa
+
+_MEMORY_BYTES = 64 << 20
+_IF_FULL = "Free some, or set TMPDIR to a folder with more room, and run the same command again."
+
+
+class LargeColumn:
+    """A column of Arrow's type `large_binary`, without nulls, to which parts are added."""
+
+    def __init__(self) -> None:
+        # It goes when the last array does that is mapped to it, or this process ends.
+        self._file = tempfile.SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115
+        self._offsets = [np.zeros(1, np.int64)]
+        self._num_bytes = 0
+
+    def append(self, part: Any) -> None:
+        """Adds an array of the same type.
+
+        Raises:
+            DataError: The temporary file cannot be written.
+        """
+        _, offsets_buffer, values = part.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int64, len(part) + 1, 8 * part.offset)
+        begin, end = int(offsets[0]), int(offsets[-1])
+        with explain_os_errors(f"write to the temporary folder {tempfile.gettempdir()}", _IF_FULL):
+            if end > begin:
+                self._file.write(memoryview(values)[begin:end])
+        self._offsets.append(offsets[1:] - begin + self._num_bytes)
+        self._num_bytes += end - begin
+
+    def finish(self) -> Any:
+        """Returns the array of all parts. Nothing can be added afterwards."""
+        offsets = np.concatenate(self._offsets)
+        self._offsets = []
+        with explain_os_errors(f"write to the temporary folder {tempfile.gettempdir()}", _IF_FULL), self._file as file:
+            if self._num_bytes > _MEMORY_BYTES:
+                file.flush()
+                values: Any = mmap.mmap(file.fileno(), self._num_bytes, access=mmap.ACCESS_READ)
+            else:
+                file.seek(0)
+                values = file.read()
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+        return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
