@@ -83,13 +83,14 @@ class _Tally:
             DataError: A tensor holds NaN, and that is refused.
         """
         schema = header.schema
-        if schema.tensors or schema.masks:
+        if schema.tensors or schema.masks or schema.class_lists:
             features = decode_example(record.payload)
             try:
                 count_masks(self.stats, schema, features, header.form.max_pixels)
             except BadImage as error:
                 raise RejectedImage("bad", f"its mask: {error.reason}") from error
             with_nan = self.stats.add_tensors(schema, features)
+            self.stats.add_classes(schema, features)
             if with_nan and header.refuse_nan:
                 raise DataError(f"{record.name}: feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
         images, label = record.images, record.label if record.label >= 0 else None

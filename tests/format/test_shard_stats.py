@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
 
 from tfpipe.format.manifest import ImageSizes, ShardInfo, SplitInfo
+from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.shard_stats import ShardStats, SideStats, merge_stats, sort_counts
 
 IMAGES = [("PNG", 10, 20, 2), ("JPEG", 7, 30, 0), ("JPEG", 12, 5, 2), ("PNG", 10, 41, 1)]
@@ -111,3 +113,12 @@ def test_the_json_that_earlier_versions_wrote() -> None:
 
 def test_counts_in_the_order_of_their_names() -> None:
     assert list(sort_counts({"b": 1, "a": 2}).items()) == [("a", 2), ("b", 1)]
+
+
+def test_numbers_that_are_not_classes_do_not_count() -> None:
+    spec = FeatureSpec("tags", "int64", None, names=("a", "b", "c"))
+    stats = ShardStats()
+    stats.add_classes(Schema((spec,)), {"tags": np.array([1, 1, -1, 3, 2**62])})
+    stats.add_classes(Schema((spec,)), {"tags": None})
+    assert ShardStats.from_json(stats.to_json(), 2).label_counts == {"tags": {1: 1}}
+    assert stats.to_split_info("train", [], 0).label_counts == {"tags": (0, 1)}

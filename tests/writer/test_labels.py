@@ -123,6 +123,12 @@ def test_names_of_a_manifest_are_checked(tmp_path: Path) -> None:
     assert manifest_json.dumps(manifest_json.loads(text)) == text
     with pytest.raises(FormatError, match=r"the names of classes must be different, got 'red' twice\.$"):
         manifest_json.loads(text.replace('"round"', '"red"', 1))
+    with pytest.raises(
+        FormatError, match=r"label_counts\.tags must be at most 3 counts, each at most 12, got \[13\]\.$"
+    ):
+        manifest_json.loads(text.replace("[9, 6, 3]", "[13]"))
+    older = manifest_json.loads(text.replace('"label_counts"', '"unknown"'))
+    assert older.splits["train"].label_counts == {}
 
 
 def test_verify_finds_a_number_that_is_not_a_class(tmp_path: Path) -> None:
@@ -140,7 +146,10 @@ def test_copies_keep_numbers_and_names(tmp_path: Path) -> None:
     schema = tfpipe.load_manifest(str(dataset)).schema
     repair(str(dataset), str(tmp_path / "repaired"), workers=0)
     join_datasets([dataset], tmp_path / "resharded", num_shards=3, workers=1)
+    counts = tfpipe.load_manifest(str(dataset)).splits["train"].label_counts
+    assert counts == {"pair": (4, 12, 4), "tags": (9, 6, 3)}
     for name in ("repaired", "resharded"):
+        assert tfpipe.load_manifest(str(tmp_path / name)).splits["train"].label_counts == counts
         assert tfpipe.load_manifest(str(tmp_path / name)).schema == schema
         assert read(tmp_path / name) == TAGS
     join_datasets([dataset, tmp_path / "repaired"], tmp_path / "merged", num_shards=1, workers=1)
@@ -183,9 +192,14 @@ def test_exports_hold_the_numbers(tmp_path: Path, to: Any) -> None:
 def test_inspect_shows_the_names(tmp_path: Path) -> None:
     dataset = write(tmp_path / "out")
     result = CliRunner().invoke(command, ["inspect", str(dataset)])
-    assert [line.split() for line in result.output.splitlines() if line.startswith(("tags ", "pair "))] == [
+    assert [line.split() for line in result.output.splitlines() if line.startswith(("tags  ", "pair  "))] == [
         ["tags", "3:", "red,", "round,", "small"],
         ["pair", "3:", "red,", "round,", "small"],
     ]
+    assert [line.split()[:4] for line in result.output.splitlines() if line.startswith("tags of")] == [
+        ["tags", "of", "train:", "3"]
+    ]
+    assert "red    9  ▇" in result.output
     shown = json.loads(CliRunner().invoke(command, ["inspect", str(dataset), "--json"]).output)
     assert shown["schema"]["features"][1]["names"] == list(NAMES)
+    assert shown["splits"]["train"]["label_counts"] == {"pair": [4, 12, 4], "tags": [9, 6, 3]}

@@ -132,7 +132,7 @@ def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "Spli
 
 def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
     from tfpipe.cli.inspect_summary import mixing
-    from tfpipe.format.manifest_json import images_to_json
+    from tfpipe.format.manifest_json import images_to_json, label_counts_to_json
 
     mixed = mixing(manifest, split)
     return {
@@ -146,6 +146,7 @@ def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
         **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
         **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
         **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
+        **label_counts_to_json(split.label_counts),
         "class_counts": list(split.class_counts),
         "mixing": None if mixed is None else {"score": mixed[0], "global_batch_size": mixed[1]},
     }

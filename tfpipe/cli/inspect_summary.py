@@ -251,39 +251,44 @@ def _span(low: int, high: int) -> str:
 
 
 def _charts(manifest: Manifest, splits: Mapping[str, SplitInfo], width: int) -> Iterator["Table"]:
-    """Yields rows with the class balance of each split, side by side as far as they fit."""
+    """Yields rows with the balance of the classes of each split, side by side as far as they fit."""
     from rich.table import Table
 
-    shown = [split for split in splits.values() if split.class_counts]
+    shown = [(name, manifest.label_names, split.class_counts) for name, split in splits.items() if split.class_counts]
+    for spec in manifest.schema.class_lists:
+        for name, split in splits.items():
+            counts = split.label_counts.get(spec.name, ())
+            padded = (*counts, *[0] * (len(spec.names) - len(counts)))
+            shown += [(f"{clean_line(spec.name)} of {name}", spec.names, padded)] if counts else []
     if not shown:
         return
     at_once = max(1, min(len(shown), (width + _GAP) // (_CHART_WIDTH + _GAP)))
     each = min(_MAX_CHART_WIDTH, (width + _GAP) // at_once - _GAP)
     for k in range(0, len(shown), at_once):
         row, cells = Table.grid(), list["Text | str"]()
-        for split in shown[k : k + at_once]:
+        for title, names, counts in shown[k : k + at_once]:
             if cells:  # a column of its own, because versions of Rich differ in whether `width` has room for padding
                 row.add_column(width=_GAP)
                 cells.append("")
             row.add_column(width=each)
-            cells.append(_chart(manifest.label_names, split, each))
+            cells.append(_chart(title, names, counts, each))
         row.add_row(*cells)
         yield row
 
 
-def _chart(names: Sequence[str], split: SplitInfo, width: int) -> "Text":
+def _chart(title: str, names: Sequence[str], counts: Sequence[int], width: int) -> "Text":
     """Draws the largest classes of a split with a bar each, and the balance of all."""
     from rich.cells import cell_len, set_cell_size
     from rich.text import Text
 
-    ordered = sorted(zip(names, split.class_counts, strict=True), key=lambda item: -item[1])
+    ordered = sorted(zip(names, counts, strict=True), key=lambda item: -item[1])
     shown = [(clean_line(name), count) for name, count in ordered[:_MAX_CLASSES_SHOWN]]
     most = max(1, ordered[0][1])
     count_width = len(f"{most:,}")
     longest = min(_MAX_NAME_WIDTH, width - count_width - 14)
     name_width = min(longest, max(cell_len(name) for name, _ in shown))
     bar_width = width - name_width - count_width - 4
-    text = Text.assemble((split.name, "bold cyan"), (f": {_balance(ordered)}\n", "dim"))
+    text = Text.assemble((title, "bold cyan"), (f": {_balance(ordered)}\n", "dim"))
     for name, count in shown:
         fitted = name if cell_len(name) <= name_width else set_cell_size(name, name_width - 1).rstrip() + "…"
         text.append(set_cell_size(fitted, name_width) + f"  {count:>{count_width},}  ")

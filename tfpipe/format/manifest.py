@@ -92,6 +92,8 @@ class SplitInfo:
         tensors: The numbers about the tensors of each feature that holds some.
         masks: The numbers about the masks of each feature that holds some.
         images_per_record: The numbers of images in a record; None if each record has one, or none.
+        label_counts: The number of records with each class of a list of classes, by the feature. Each has a number for
+            every class up to the last that occurs.
     """
 
     name: str
@@ -103,6 +105,7 @@ class SplitInfo:
     tensors: Mapping[str, TensorStats] = field(default_factory=dict)
     masks: Mapping[str, MaskStats] = field(default_factory=dict)
     images_per_record: ImagesPerRecord | None = None
+    label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def seekable(self) -> bool:

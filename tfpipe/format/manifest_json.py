@@ -76,6 +76,7 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
         **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
         **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
+        **label_counts_to_json(split.label_counts),
         "shards": [asdict(shard) for shard in split.shards],
     }
 
@@ -83,6 +84,11 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
 def images_to_json(counts: ImagesPerRecord) -> dict[str, int]:
     """Returns the numbers of images in a record as JSON values."""
     return {"total": counts.total, "min": counts.smallest, "max": counts.largest}
+
+
+def label_counts_to_json(counts: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, list[int]]]:
+    """Returns the field with the counts of lists of classes; none without such lists."""
+    return {"label_counts": {name: list(numbers) for name, numbers in counts.items()}} if counts else {}
 
 
 def _sorted(mapping: Mapping[str, object]) -> dict[str, object]:
@@ -133,6 +139,8 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     if several:
         _check_several(root, schema, version)
     splits = _splits(root.field("splits"), len(label_names), foreign, has_images or version < 3, several)
+    for name, split in splits.items():
+        _check_label_counts(root.field("splits").field(name), split, schema)
     for name, split in splits.items() if several else ():
         _check_number(root.field("splits").field(name), split, schema)
     duplicates = root.field("duplicates")
@@ -298,6 +306,7 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         tensors=_tensors(node),
         masks=_masks(node),
         images_per_record=_images_per_record(node) if several else None,
+        label_counts=_label_counts(node),
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
@@ -328,6 +337,24 @@ def _masks(node: Node) -> dict[str, MaskStats]:
     if "masks" not in fields:
         return {}
     return {name: MaskStats.from_json(stats) for name, stats in fields["masks"].items()}
+
+
+def _label_counts(node: Node) -> dict[str, tuple[int, ...]]:
+    """Reads the counts of lists of classes. Splits without such lists, and older ones, do not have the field."""
+    fields = dict(node.items())
+    if "label_counts" not in fields:
+        return {}
+    return {
+        name: tuple(count.count() for count in counts.elements()) for name, counts in fields["label_counts"].items()
+    }
+
+
+def _check_label_counts(node: Node, split: SplitInfo, schema: Schema) -> None:
+    for name, counts in split.label_counts.items():
+        names = schema[name].names if name in schema else ()
+        if len(counts) > len(names) or max(counts, default=0) > split.records:
+            field = node.field("label_counts").field(name)
+            raise field.error(f"at most {len(names)} counts, each at most {split.records}")
 
 
 def _seekable_jpegs(node: Node) -> int:

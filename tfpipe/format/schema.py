@@ -350,6 +350,11 @@ class Schema:
         """The features that hold masks."""
         return tuple(spec for spec in self.features if spec.kind == "mask")
 
+    @cached_property
+    def class_lists(self) -> tuple[FeatureSpec, ...]:
+        """The features that hold lists of classes with names."""
+        return tuple(spec for spec in self.features if spec.names)
+
     @property
     def has_several_images(self) -> bool:
         """Whether every record has a list of images. The schema of another program's records may be taken for one."""

@@ -68,6 +68,7 @@ class ShardStats:
         tensors: The numbers about the tensors of each feature that holds some.
         masks: The numbers about the masks of each feature that holds some.
         per_record: The numbers of images in records that have several; empty for others.
+        label_counts: The number of records with each class, for each feature that holds lists of classes.
     """
 
     images: int = 0
@@ -81,6 +82,7 @@ class ShardStats:
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     masks: dict[str, MaskStats] = field(default_factory=dict)
     per_record: SideStats = field(default_factory=SideStats)
+    label_counts: dict[str, Counter[int]] = field(default_factory=dict)
 
     def add(self, image_format: str | None, height: int | None, width: int | None, label: int | None = None) -> None:
         """Adds one image. None stands for a value that its record does not give."""
@@ -118,6 +120,17 @@ class ShardStats:
                 with_nan.append(spec.name)
         return with_nan
 
+    def add_classes(self, schema: Schema, features: Mapping[str, Any]) -> None:
+        """Adds the lists of classes of a record that was checked or decoded.
+
+        A class counts once in a record. A number that is not a class, as in a damaged record, does not count.
+        """
+        for spec in schema.class_lists:
+            value = features.get(spec.name)
+            numbers = {int(number) for number in (() if value is None else value)}
+            classes = (number for number in numbers if 0 <= number < len(spec.names))
+            self.label_counts.setdefault(spec.name, Counter()).update(classes)
+
     def add_mask(self, name: str, classes: NDArray[np.integer[Any]]) -> None:
         """Adds the mask of a feature: uint8 or uint16 [height, width]."""
         self.masks.setdefault(name, MaskStats()).add(classes)
@@ -137,6 +150,8 @@ class ShardStats:
             self.tensors.setdefault(name, TensorStats()).merge(stats)
         for name, mask_stats in other.masks.items():
             self.masks.setdefault(name, MaskStats()).merge(mask_stats)
+        for name, counts in other.label_counts.items():
+            self.label_counts.setdefault(name, Counter()).update(counts)
 
     def to_image_sizes(self) -> ImageSizes:
         """Returns the sizes of the images, all zeros without images."""
@@ -171,6 +186,10 @@ class ShardStats:
             tensors=dict(sorted(self.tensors.items())),
             masks=dict(sorted(self.masks.items())),
             images_per_record=None if per_record.smallest is None else counts,
+            label_counts={
+                name: tuple(classes[number] for number in range(max(classes, default=-1) + 1))
+                for name, classes in sorted(self.label_counts.items())
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +200,7 @@ class ShardStats:
                 sizes |= {f"sum_{name}": side.total, f"max_{name}": side.largest, f"min_{name}": side.smallest}
         return {
             "formats": dict(self.formats),
-            "labels": {str(label): count for label, count in self.labels.items()},
+            "labels": _to_json(self.labels),
             "changed": dict(self.changed),
             "noticed": dict(self.noticed),
             "sizes": sizes,
@@ -189,6 +208,11 @@ class ShardStats:
             **({"tensors": {name: stats.to_json() for name, stats in self.tensors.items()}} if self.tensors else {}),
             **({"masks": {name: stats.to_json() for name, stats in self.masks.items()}} if self.masks else {}),
             **({} if self.per_record.smallest is None else {"per_record": asdict(self.per_record)}),
+            **(
+                {"label_counts": {name: _to_json(counts) for name, counts in self.label_counts.items()}}
+                if self.label_counts
+                else {}
+            ),
         }
 
     @classmethod
@@ -211,7 +235,7 @@ class ShardStats:
         return cls(
             images=images if per_record.smallest is None else per_record.total,
             formats=Counter(fields["formats"]),
-            labels=Counter({int(label): count for label, count in fields["labels"].items()}),
+            labels=_from_json(fields["labels"]),
             changed=Counter(fields["changed"]),
             noticed=Counter(fields["noticed"]),
             seekable_jpegs=fields.get("seekable_jpegs", 0),
@@ -220,7 +244,16 @@ class ShardStats:
             tensors={name: TensorStats.from_json(stats) for name, stats in Node(fields.get("tensors", {})).items()},
             masks={name: MaskStats.from_json(stats) for name, stats in Node(fields.get("masks", {})).items()},
             per_record=per_record,
+            label_counts={name: _from_json(counts) for name, counts in fields.get("label_counts", {}).items()},
         )
+
+
+def _to_json(counts: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): count for number, count in counts.items()}
+
+
+def _from_json(fields: Mapping[str, int]) -> Counter[int]:
+    return Counter({int(number): count for number, count in fields.items()})
 
 
 def list_images(features: Mapping[str, Any]) -> list[tuple[str, int, int]]:

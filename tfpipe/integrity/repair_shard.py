@@ -30,7 +30,7 @@ from tfpipe.system.working_folder import WorkingFolder
 
 DIGEST_BYTES = 32
 
-_OPTIONAL = ("seekable_jpegs", "tensors", "masks", "per_record")
+_OPTIONAL = ("label_counts", "seekable_jpegs", "tensors", "masks", "per_record")
 
 
 @dataclass(slots=True)
@@ -140,6 +140,7 @@ def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, re
                     _count(row.stats, record.features, content.has_several_images)
                     if content.schema is not None:
                         row.stats.add_tensors(content.schema, record.features)
+                        row.stats.add_classes(content.schema, record.features)
                         with contextlib.suppress(BadImage):  # only where images are not decoded as a check
                             count_masks(row.stats, content.schema, record.features, content.form.max_pixels)
                     if job.seekable:

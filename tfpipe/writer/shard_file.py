@@ -139,6 +139,7 @@ def count_record(stats: ShardStats, schema: Schema, features: Mapping[str, Any],
         from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
 
         count_masks(stats, schema, features, ImageForm().max_pixels)
+    stats.add_classes(schema, features)
     with_nan = stats.add_tensors(schema, features)
     if with_nan and refuse_nan:
         raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
