@@ -104,6 +104,12 @@ _COLUMNS = {
 }
 
 
+def _finish(column: LargeColumn) -> Any:
+    offsets, values = column.finish()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
 class ImageTable:
     """The images of an input. An `ImageRef` is made from a row when the row is read."""
 
@@ -281,7 +287,7 @@ class ImageTable:
         column = LargeColumn()
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             column.append(self._columns[name].take(rows.slice(begin, _ROWS_AT_ONCE)))
-        return column.finish()
+        return _finish(column)
 
     def replace_sizes(self, sizes: NDArray[np.int64]) -> "ImageTable":
         """Returns a table with other sizes. The other columns are shared, not copied."""
@@ -326,7 +332,7 @@ class ImageTable:
         rest, column = iter(values), LargeColumn()
         for begin in range(0, len(self), _ROWS_AT_ONCE):
             column.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
-        return ImageTable({**self._columns, name: column.finish()}, len(self))
+        return ImageTable({**self._columns, name: _finish(column)}, len(self))
 
     def get_end(self, file: str) -> int:
         """Returns the byte at which the last image in an archive ends."""
@@ -403,7 +409,7 @@ class ImageTableBuilder:
             for name, kind in _COLUMNS.items()
             if any(name in columns for columns, _ in parts)
         }
-        joined |= {name: column.finish() for name, column in self._details.items()}
+        joined |= {name: _finish(column) for name, column in self._details.items()}
         self._details = {}
         pa.default_memory_pool().release_unused()  # otherwise it keeps the memory of the parts to itself
         return ImageTable(joined, num_rows)

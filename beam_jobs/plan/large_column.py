@@ -9,12 +9,9 @@ import tempfile
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tfpipe.system.extras import importing
 from tfpipe.system.file_io import explain_os_errors
-
-with importing("A plan", "pyarrow", "tfpipe[beam]"):
-    import pyarrow as pa
 
 _MEMORY_BYTES = 64 << 20
 _IF_FULL = "Free some, or set TMPDIR to a folder with more room, and run the same command again."
@@ -44,8 +41,8 @@ class LargeColumn:
         self._offsets.append(offsets[1:] - begin + self._num_bytes)
         self._num_bytes += end - begin
 
-    def finish(self) -> Any:
-        """Returns the array of all parts. Nothing can be added afterwards."""
+    def finish(self) -> tuple[NDArray[np.int64], Any]:
+        """Returns the buffers of an array of all parts, its offsets and its values. Nothing can be added afterwards."""
         offsets = np.concatenate(self._offsets)
         self._offsets = []
         with explain_os_errors(f"write to the temporary folder {tempfile.gettempdir()}", _IF_FULL), self._file as file:
@@ -55,5 +52,4 @@ class LargeColumn:
             else:
                 file.seek(0)
                 values = file.read()
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-        return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+        return offsets, values
