@@ -20,7 +20,7 @@ typedef struct job {
 /* mutex        of all that follows, and of jobs
    oldest       the first of the jobs that run
    num_helpers  the threads that were started
-   working      the threads that work, with the callers */
+   working      the threads that work */
 struct tfpipe_threads {
     pthread_mutex_t mutex;
     pthread_cond_t has_work;
@@ -38,31 +38,27 @@ static job *find_work(const tfpipe_threads *threads) {
     return each;
 }
 
-/* Works for the oldest call until there is nothing to do; a caller until all of its own items are taken.
-
-   The mutex is held before and after, but not during the work. */
-static void work_on(tfpipe_threads *threads, const job *own) {
+/* Takes an item of a call and works on it. The mutex is held before and after, but not during the work. */
+static void work_on(tfpipe_threads *threads, job *from) {
+    const size_t item = from->next++;
+    from->running++;
     threads->working++;
-    for (job *from = find_work(threads); from != NULL; from = find_work(threads)) {
-        if (own == NULL ? threads->working > from->most : own->next == own->count) break;
-        const size_t item = from->next++;
-        from->running++;
-        pthread_mutex_unlock(&threads->mutex);
-        from->work(from->context, item);
-        pthread_mutex_lock(&threads->mutex);
-        if (--from->running == 0 && from->next == from->count) pthread_cond_signal(&from->done);
-    }
+    const job *more = find_work(threads);
+    if (more != NULL && threads->working < more->most) pthread_cond_signal(&threads->has_work);
+    pthread_mutex_unlock(&threads->mutex);
+    from->work(from->context, item);
+    pthread_mutex_lock(&threads->mutex);
     threads->working--;
-    if (find_work(threads) != NULL) pthread_cond_signal(&threads->has_work);
+    if (--from->running == 0 && from->next == from->count) pthread_cond_signal(&from->done);
 }
 
 static void *help(void *of) {
     tfpipe_threads *threads = of;
     pthread_mutex_lock(&threads->mutex);
     for (;;) {
-        const job *found = find_work(threads);
-        if (found != NULL && threads->working < found->most) {
-            work_on(threads, NULL);
+        job *from = find_work(threads);
+        if (from != NULL && threads->working < from->most) {
+            work_on(threads, from);
         } else {
             pthread_cond_wait(&threads->has_work, &threads->mutex);
         }
@@ -78,31 +74,42 @@ static void forget_threads(void) {
 
 static void watch_forks(void) { pthread_atfork(NULL, NULL, forget_threads); }
 
-static void start_helpers(tfpipe_threads *threads, int wanted) {
+/* Starts the threads that are missing. Returns 0, or -1 if there are none and none can be started. */
+static int start_helpers(tfpipe_threads *threads, int wanted) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_attr_t detached;
     pthread_once(&once, watch_forks);
-    if (threads->num_helpers >= wanted || pthread_attr_init(&detached) != 0) return;
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    for (pthread_t thread; threads->num_helpers < wanted; threads->num_helpers++)
-        if (pthread_create(&thread, &detached, help, threads) != 0) break;
-    pthread_attr_destroy(&detached);
+    if (threads->num_helpers < wanted && pthread_attr_init(&detached) == 0) {
+        pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+        for (pthread_t thread; threads->num_helpers < wanted; threads->num_helpers++)
+            if (pthread_create(&thread, &detached, help, threads) != 0) break;
+        pthread_attr_destroy(&detached);
+    }
+    return threads->num_helpers > 0 ? 0 : -1;
+}
+
+/* Lets the threads work on all items of a call, and waits for them. The mutex is held. */
+static void wait_for(tfpipe_threads *threads, job *own) {
+    job **place = &threads->oldest;
+    while (*place != NULL) place = &(*place)->later;
+    *place = own;
+    pthread_cond_signal(&threads->has_work);
+    while (own->next < own->count || own->running > 0) pthread_cond_wait(&own->done, &threads->mutex);
+    for (place = &threads->oldest; *place != own; place = &(*place)->later) continue;
+    *place = own->later;
 }
 
 void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item), void *context, size_t count,
                          int most) {
-    job own = {.work = work, .context = context, .count = count, .most = most};
-    pthread_cond_init(&own.done, NULL);
-    pthread_mutex_lock(&helpers->mutex);
-    start_helpers(helpers, most - 1);
-    job **place = &helpers->oldest;
-    while (*place != NULL) place = &(*place)->later;
-    *place = &own;
-    for (int k = 1; k < most && (size_t)k < count; k++) pthread_cond_signal(&helpers->has_work);
-    work_on(helpers, &own);
-    while (own.running > 0) pthread_cond_wait(&own.done, &helpers->mutex);
-    for (place = &helpers->oldest; *place != &own; place = &(*place)->later) continue;
-    *place = own.later;
-    pthread_mutex_unlock(&helpers->mutex);
-    pthread_cond_destroy(&own.done);
+    int waited = 0;
+    if (most > 1 && count > 1) {
+        job own = {.work = work, .context = context, .count = count, .most = most};
+        pthread_cond_init(&own.done, NULL);
+        pthread_mutex_lock(&helpers->mutex);
+        waited = start_helpers(helpers, most) == 0;
+        if (waited) wait_for(helpers, &own);
+        pthread_mutex_unlock(&helpers->mutex);
+        pthread_cond_destroy(&own.done);
+    }
+    for (size_t item = 0; !waited && item < count; item++) work(context, item);
 }

@@ -13,10 +13,11 @@ extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
 
 /* Calls `work` for each item from 0 to `count` - 1, and returns when all are done.
 
-   The calling thread works too, so the call ends also where no other thread can be started. If several calls run at
-   once, all threads work for the oldest one first, so that calls end in their order.
+   The calling thread only waits: if it worked too, calls that run at once would have more threads than cores, and a
+   batch would wait for a core when it is done. It works where there is one item or one thread, or none can be started.
+   If several calls run at once, all threads work for the oldest one first, so that calls end in their order.
 
-   helpers  the threads that help
+   helpers  the threads that work
    most     the most threads that work, for all calls with these helpers together */
 void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item), void *context, size_t count,
                          int most);

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 PERIOD_S = 5.0
+_AFTER_HALT = 2  # the first batches of a period were halted while they were made: they say nothing of the pipeline
 _EARLY_PERIODS = 2  # in these a pipeline may still fill its buffers; the spread of batch times counts from then on
 
 
@@ -26,7 +27,8 @@ class BatchTimes:
         first_batch_s: The seconds from the construction to the first batch.
         images_per_s: The images per second in each period of `PERIOD_S` seconds after the first batch.
         images_per_cpu_s: The images per second of processor time, of all processes together, after the first batch.
-        median_ms: The median of the batch times after the first `_EARLY_PERIODS` periods.
+        median_ms: The median of the batch times after the first `_EARLY_PERIODS` periods, without the first
+            `_AFTER_HALT` of each period.
         p99_ms: Their 99th percentile.
         longest_ms: The longest of them.
         peak_bytes: The most memory that all processes held together; pages that they share count once.
@@ -75,7 +77,8 @@ def measure(
                 peak, next_look = max(peak, _held_bytes()), now + 1
         cpu_s += _cpu_seconds() - cpu_before
         periods.append(times)
-    late = list(chain.from_iterable(periods[min(_EARLY_PERIODS, len(periods) // 2) :]))
+    late_periods = periods[min(_EARLY_PERIODS, len(periods) // 2) :]
+    late = list(chain.from_iterable(times[_AFTER_HALT:] for times in late_periods))
     return BatchTimes(
         first_batch_s=first_batch_s,
         images_per_s=[len(times) * batch_size / sum(times) for times in periods],
