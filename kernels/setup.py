@@ -23,9 +23,9 @@ HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
 KERNELS = (
     *("layout.c", "splice.c", "resize.c", "decode.c", "jpeg_input.c", "scan.c", "huffman.c", "transcode.c"),
-    *("crc32c.c", "read_records.c", "parse_examples.c", "crops.c"),
+    *("crc32c.c", "read_records.c", "parse_examples.c", "crops.c", "batches.c", "parallel.c"),
 )
-OPERATIONS = ("tf_operations.c", "tf_decode.c", "tf_crops.c", "tf_read.c", "parallel.c")
+OPERATIONS = ("tf_operations.c", "tf_decode.c", "tf_crops.c", "tf_read.c")
 
 # Products must not be fused with sums: results equal TensorFlow's to the bit.
 FLAGS = (

@@ -7,19 +7,13 @@
 
 #include "tfpipe_kernels.h"
 
-/* Which crops are drawn: the shares of the image's area and the aspect ratios (width / height) that a box may have. */
-typedef struct {
-    float min_area, max_area, min_aspect, max_aspect;
-} tfpipe_crops;
-
 /* Draws a random resized crop of an image of this size, which must have a pixel. The box is y, x, height, width. */
-TFPIPE_EXPORT void tfpipe_draw_crop(const int32_t seed[2], int32_t height, int32_t width, const tfpipe_crops *crops,
-                                    int32_t box[4]);
+void tfpipe_draw_crop(const int32_t seed[2], int32_t height, int32_t width, const tfpipe_crops *crops, int32_t box[4]);
 
 /* Converts a box to pixels of an image that was squeezed to another size: its corners keep their shares. */
-TFPIPE_EXPORT void tfpipe_squeeze_box(int32_t box[4], const int32_t original[2], const int32_t stored[2]);
+void tfpipe_squeeze_box(int32_t box[4], const int32_t original[2], const int32_t stored[2]);
 
 /* Draws whether to mirror an image left to right. */
-TFPIPE_EXPORT int tfpipe_draw_flip(const int32_t seed[2]);
+int tfpipe_draw_flip(const int32_t seed[2]);
 
 #endif

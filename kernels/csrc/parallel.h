@@ -5,11 +5,13 @@
 
 #include <stddef.h>
 
+#include "tfpipe_kernels.h"
+
 /* Threads that stay for the next call. */
 typedef struct tfpipe_threads tfpipe_threads;
 
 /* The threads that compute, and those that wait for storage. They do not wait for each other. */
-extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
+TFPIPE_EXPORT extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
 
 /* Calls `work` for each item from 0 to `count` - 1, and returns when all are done.
 
@@ -19,7 +21,7 @@ extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
 
    helpers  the threads that work
    most     the most threads that work, for all calls with these helpers together */
-void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item), void *context, size_t count,
-                         int most);
+TFPIPE_EXPORT void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item),
+                                       void *context, size_t count, int most);
 
 #endif

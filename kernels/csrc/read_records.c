@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #endif
 
+#include "parallel.h"
 #include "read_records.h"
 #include "tfpipe_kernels.h"
 
@@ -22,8 +23,25 @@
 #define HAS_NOWAIT 0
 #endif
 
-/* AT_ONCE  the spans that storage is asked for before one of them is waited for */
-enum { LENGTH_BYTES = 8, HEADER_BYTES = TFPIPE_HEADER_BYTES, FOOTER_BYTES = TFPIPE_FOOTER_BYTES, AT_ONCE = 256 };
+/* AT_ONCE          the spans that storage is asked for before one of them is waited for
+   WAITING_THREADS  the threads that wait for storage, of all calls together */
+enum {
+    LENGTH_BYTES = 8,
+    HEADER_BYTES = TFPIPE_HEADER_BYTES,
+    FOOTER_BYTES = TFPIPE_FOOTER_BYTES,
+    AT_ONCE = 256,
+    WAITING_THREADS = 64
+};
+
+/* Spans that the page cache does not have.
+
+   done   the bytes of each that are read
+   which  the numbers of those that lack bytes */
+typedef struct {
+    const tfpipe_span *spans;
+    uint8_t *block;
+    size_t done[AT_ONCE], which[AT_ONCE];
+} late_spans;
 
 static uint64_t load(const uint8_t *data, int num_bytes) {
     uint64_t value = 0;
@@ -76,18 +94,31 @@ int tfpipe_is_whole(const uint8_t *frame, size_t size) {
            load(frame + HEADER_BYTES + length, 4) == tfpipe_masked_crc32c(frame + HEADER_BYTES, length, 0);
 }
 
+static void read_late_span(void *context, size_t item) {
+    const late_spans *late = context;
+    const size_t k = late->which[item];
+    tfpipe_read_rest(late->spans + k, late->block + late->spans[k].at, late->done[k]);
+}
+
+/* Reads up to AT_ONCE spans. */
+static void read_spans(const tfpipe_span *spans, size_t count, uint8_t *block) {
+    late_spans late = {.spans = spans, .block = block};
+    size_t num_late = 0;
+    for (size_t k = 0; k < count; k++) {
+        late.done[k] = tfpipe_read_cached(&spans[k], block + spans[k].at, 0);
+        if (late.done[k] < (size_t)spans[k].size) late.which[num_late++] = k;
+    }
+    tfpipe_run_parallel(&tfpipe_waiting, read_late_span, &late, num_late, WAITING_THREADS);
+}
+
 int tfpipe_read_records(const tfpipe_span *spans, size_t num_spans, const tfpipe_place *frames, size_t num_frames,
                         uint8_t *block, size_t block_size, uint8_t *whole) {
-    size_t done[AT_ONCE];
     for (size_t k = 0; k < num_spans; k++)
         if (spans[k].offset < 0 || !fits(spans[k].at, spans[k].size, block_size)) return TFPIPE_BAD_REQUEST;
     for (size_t k = 0; k < num_frames; k++)
         if (!fits(frames[k].at, frames[k].size, block_size)) return TFPIPE_BAD_REQUEST;
-    for (size_t first = 0; first < num_spans; first += AT_ONCE) {
-        const size_t count = num_spans - first < AT_ONCE ? num_spans - first : AT_ONCE;
-        for (size_t k = 0; k < count; k++) done[k] = tfpipe_read_cached(&spans[first + k], block + spans[first + k].at, 0);
-        for (size_t k = 0; k < count; k++) tfpipe_read_rest(&spans[first + k], block + spans[first + k].at, done[k]);
-    }
+    for (size_t first = 0; first < num_spans; first += AT_ONCE)
+        read_spans(spans + first, num_spans - first < AT_ONCE ? num_spans - first : AT_ONCE, block);
     for (size_t k = 0; k < num_frames; k++) whole[k] = (uint8_t)tfpipe_is_whole(block + frames[k].at, (size_t)frames[k].size);
     return TFPIPE_OK;
 }

@@ -2,21 +2,13 @@
 
 #include <stdlib.h>
 
-#include "crops.h"
 #include "tf_api.h"
 #include "tf_operations.h"
-
-/* What the attributes say.
-
-   stored  the height and width of all images if they are squeezed to one size; else 0 */
-typedef struct {
-    tfpipe_crops crops;
-    int32_t stored[2];
-} operation;
+#include "tfpipe_kernels.h"
 
 static void *create(TF_OpKernelConstruction *context) {
     TF_Status *status = TF_NewStatus();
-    operation *self = calloc(1, sizeof *self);
+    tfpipe_crops *self = calloc(1, sizeof *self);
     float areas[2] = {0}, aspects[2] = {0};
     if (self == NULL) {
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDrawCrops got no memory.");
@@ -27,24 +19,14 @@ static void *create(TF_OpKernelConstruction *context) {
             TF_OpKernelConstruction_GetAttrInt32(context, "stored_height", &self->stored[0], status);
         if (TF_GetCode(status) == TF_OK)
             TF_OpKernelConstruction_GetAttrInt32(context, "stored_width", &self->stored[1], status);
-        self->crops = (tfpipe_crops){areas[0], areas[1], aspects[0], aspects[1]};
+        self->min_area = areas[0];
+        self->max_area = areas[1];
+        self->min_aspect = aspects[0];
+        self->max_aspect = aspects[1];
     }
     if (TF_GetCode(status) != TF_OK) TF_OpKernelConstruction_Failure(context, status);
     TF_DeleteStatus(status);
     return self;
-}
-
-/* Draws for all images. Returns 0 if one of them has no pixel. */
-static int draw_all(const operation *self, const int32_t *seeds, const int32_t *sizes, int64_t count, int32_t *boxes,
-                    unsigned char *flips) {
-    for (int64_t k = 0; k < count; k++) {
-        const int32_t *seed = seeds + 2 * k, *size = sizes + 2 * k;
-        if (size[0] < 1 || size[1] < 1) return 0;
-        tfpipe_draw_crop(seed, size[0], size[1], &self->crops, boxes + 4 * k);
-        if (self->stored[0] > 0) tfpipe_squeeze_box(boxes + 4 * k, size, self->stored);
-        flips[k] = (unsigned char)tfpipe_draw_flip(seed);
-    }
-    return 1;
 }
 
 static void draw(const void *attributes, TF_OpKernelContext *context, TF_Tensor **inputs, TF_Status *status) {
@@ -59,8 +41,8 @@ static void draw(const void *attributes, TF_OpKernelContext *context, TF_Tensor 
     if (TF_GetCode(status) != TF_OK) return;
     TF_Tensor *flips = TF_AllocateOutput(context, 1, TF_BOOL, shape, 1, (size_t)count, status);
     if (TF_GetCode(status) == TF_OK) {
-        if (!draw_all(attributes, TF_TensorData(inputs[0]), TF_TensorData(inputs[1]), count, TF_TensorData(boxes),
-                      TF_TensorData(flips)))
+        if (tfpipe_draw_crops(TF_TensorData(inputs[0]), TF_TensorData(inputs[1]), (size_t)count, attributes,
+                              TF_TensorData(boxes), TF_TensorData(flips)) != TFPIPE_OK)
             TF_SetStatus(status, TF_INVALID_ARGUMENT, "Image height and width must be positive.");
         TF_DeleteTensor(flips);
     }

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "parallel.h"
 #include "tf_api.h"
 #include "tf_operations.h"
 #include "tfpipe_kernels.h"
@@ -49,46 +48,10 @@ static void *create(TF_OpKernelConstruction *context) {
     return self;
 }
 
-/* A batch that is decoded. Results are those of tfpipe_decode. */
-typedef struct {
-    const operation *self;
-    const TF_TString *encoded;
-    const int32_t *boxes;
-    const unsigned char *flips;
-    uint8_t *images;
-    size_t image_bytes;
-    int *results;
-} batch;
-
-/* Chooses the largest reduction that leaves the crop no smaller than the result. */
-static int32_t choose_ratio(const tfpipe_request *request, int32_t max_ratio) {
-    int32_t ratio = 1;
-    while (ratio < max_ratio && request->height >= 2 * ratio * request->out_height &&
-           request->width >= 2 * ratio * request->out_width)
-        ratio *= 2;
-    return ratio;
-}
-
-static void decode_item(void *context, size_t item) {
-    const batch *all = context;
-    const int32_t *box = all->boxes + 4 * item;
-    tfpipe_request request = all->self->request;
-    char message[TFPIPE_MESSAGE_BYTES];
-    request.y = box[0];
-    request.x = box[1];
-    request.height = box[2];
-    request.width = box[3];
-    request.flip = all->flips[item];
-    request.ratio = choose_ratio(&request, all->self->max_ratio);
-    all->results[item] =
-        tfpipe_decode((const uint8_t *)TF_StringGetDataPointer(all->encoded + item),
-                      TF_StringGetSize(all->encoded + item), &request, all->images + item * all->image_bytes, message);
-}
-
-static void decode_all(const batch *all, size_t count, TF_Status *status) {
-    int worst = TFPIPE_OK;
-    tfpipe_run_parallel(&tfpipe_computing, decode_item, (void *)all, count, all->self->threads);
-    for (size_t k = 0; k < count && worst == TFPIPE_OK; k++) worst = all->results[k];
+/* Says what is wrong with the first image that could not be decoded. */
+static void report(const int32_t *results, size_t count, TF_Status *status) {
+    int32_t worst = TFPIPE_OK;
+    for (size_t k = 0; k < count && worst == TFPIPE_OK; k++) worst = results[k];
     if (worst == TFPIPE_NO_MEMORY) {
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");
     } else if (worst != TFPIPE_OK) {
@@ -114,19 +77,21 @@ static void decode(const void *attributes, TF_OpKernelContext *context, TF_Tenso
     TF_Tensor *images = TF_AllocateOutput(context, 0, self->dtype, shape + 1 - dims, 3 + dims,
                                           (size_t)count * image_bytes, status);
     if (TF_GetCode(status) != TF_OK) return;
-    const batch all = {.self = self,
-                       .encoded = TF_TensorData(inputs[0]),
-                       .boxes = TF_TensorData(inputs[1]),
-                       .flips = TF_TensorData(inputs[2]),
-                       .images = TF_TensorData(images),
-                       .image_bytes = image_bytes,
-                       .results = calloc((size_t)count + 1, sizeof(int))};
-    if (all.results == NULL) {
+    tfpipe_bytes *encoded = calloc((size_t)count + 1, sizeof *encoded);
+    int32_t *results = calloc((size_t)count + 1, sizeof *results);
+    if (encoded == NULL || results == NULL) {
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");
     } else {
-        decode_all(&all, (size_t)count, status);
+        const TF_TString *strings = TF_TensorData(inputs[0]);
+        for (int64_t k = 0; k < count; k++)
+            encoded[k] = (tfpipe_bytes){(const uint8_t *)TF_StringGetDataPointer(strings + k),
+                                        TF_StringGetSize(strings + k)};
+        tfpipe_decode_batch(encoded, TF_TensorData(inputs[1]), TF_TensorData(inputs[2]), (size_t)count, request,
+                            self->max_ratio, self->threads, TF_TensorData(images), results);
+        report(results, (size_t)count, status);
     }
-    free(all.results);
+    free(encoded);
+    free(results);
     TF_DeleteTensor(images);
 }
 

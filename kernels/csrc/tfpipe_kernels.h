@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 3 };
+enum { TFPIPE_INTERFACE = 4 };
 
 /* What a function returns. */
 enum {
@@ -23,7 +23,7 @@ enum {
     TFPIPE_TOO_LARGE = 3, /* the image has more pixels than are allowed */
     TFPIPE_NO_MEMORY = 4,
     TFPIPE_UNSUPPORTED = 5, /* a kind of JPEG that this function does not take */
-    TFPIPE_BAD_REQUEST = 6, /* a place that leaves the block */
+    TFPIPE_BAD_REQUEST = 6, /* a place that leaves the block, or an image without a pixel */
 };
 
 enum { TFPIPE_MESSAGE_BYTES = 256 };
@@ -62,6 +62,45 @@ TFPIPE_EXPORT int tfpipe_interface(void);
 TFPIPE_EXPORT int tfpipe_decode(const uint8_t *data, size_t size, const tfpipe_request *request, void *out,
                                 char *message);
 
+/* Bytes in memory. */
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+} tfpipe_bytes;
+
+/* Decodes a part of each of many JPEGs, as tfpipe_decode does.
+
+   boxes      int32 [count, 4]: y, x, height and width of each crop
+   flips      [count]
+   request    all but the box, the flip and the ratio
+   max_ratio  the largest ratio: the one taken leaves the crop no smaller than the result
+   threads    the threads that decode, of all calls together; with 1 the caller does it
+   images     the results, [count, out_height, out_width, 3]
+   results    [count]: for each what tfpipe_decode returns */
+TFPIPE_EXPORT void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, const uint8_t *flips,
+                                       size_t count, const tfpipe_request *request, int32_t max_ratio, int32_t threads,
+                                       void *images, int32_t *results);
+
+/* Which crops are drawn.
+
+   min_area, max_area, min_aspect, max_aspect  the shares of the image's area and the aspect ratios (width / height)
+                                               that a box may have
+   stored                                      the height and width of all images if they are squeezed to one size;
+                                               else 0 */
+typedef struct {
+    float min_area, max_area, min_aspect, max_aspect;
+    int32_t stored[2];
+} tfpipe_crops;
+
+/* Draws random resized crops and flips for training.
+
+   seeds   int32 [count, 2]
+   sizes   int32 [count, 2]: the height and width of the originals
+   boxes   the results, int32 [count, 4]: y, x, height and width in pixels of the stored images
+   flips   the results, [count]: whether to mirror left to right */
+TFPIPE_EXPORT int tfpipe_draw_crops(const int32_t *seeds, const int32_t *sizes, size_t count,
+                                    const tfpipe_crops *crops, int32_t *boxes, uint8_t *flips);
+
 /* Rewrites a JPEG without loss: the same coefficients, as one scan of Huffman codes made for them, with restart markers
    that divide a row of MCUs. Segments that do not concern pixels are left out.
 
@@ -91,7 +130,8 @@ typedef struct {
 
 /* Reads parts of files into one block, and checks the records of TFRecord files that lie in it.
 
-   Storage is asked for many spans before one is waited for. A span that cannot be read becomes zeros.
+   Storage is asked for many spans before one is waited for, and several threads wait. A span that cannot be read
+   becomes zeros.
 
    spans   what is read; a position of a file is neither used nor moved
    frames  the records in the block, each with its framing

@@ -10,7 +10,7 @@ target=$1
 memory="-Wl,--wrap=malloc,--wrap=realloc"
 case $target in
 images) sources="layout splice resize decode jpeg_input scan huffman transcode" libraries="-ljpeg -lm $memory" ;;
-records) sources="crc32c read_records parse_examples" libraries="" ;;
+records) sources="crc32c read_records parse_examples parallel" libraries="-pthread" ;;
 reads) sources="crc32c read_records tf_read tf_operations parallel" libraries="-pthread -Wl,--wrap=syscall $memory" ;;
 *) sed -n '4,6s/# //p' "$0" >&2 && exit 2 ;;
 esac

@@ -116,7 +116,7 @@ ROWS = [
     Row("originals, cache bytes", "originals", "originals, throughput", KEEPS_BYTES, options={"cache": "bytes"}),
     Row("originals, cache decoded", "originals", "originals, throughput", KEEPS_PIXELS, options={"cache": "decoded"}),
     Row("originals, tf.data by hand", "originals", reader="tf.data"),
-    Row("originals, PyTorch, 2 workers", "originals", "", EVEN, "torch"),
+    Row("originals, PyTorch", "originals", "", EVEN, "torch"),
     Row("originals, JAX", "originals", "", EVEN, "jax"),
     *(
         row
@@ -125,7 +125,7 @@ ROWS = [
             Row(f"{ms} ms, throughput", "originals", "originals, throughput", HIDES_DELAY, "tfpipe", THROUGHPUT, ms),
             Row(f"{ms} ms, exact", "originals", "originals, throughput", HIDES_DELAY, delay_ms=ms),
             Row(f"{ms} ms, tf.data by hand", "originals", "originals, tf.data by hand", Goal(), "tf.data", {}, ms),
-            Row(f"{ms} ms, PyTorch", "originals", "originals, PyTorch, 2 workers", HIDES_DELAY, "torch", {}, ms),
+            Row(f"{ms} ms, PyTorch", "originals", "originals, PyTorch", HIDES_DELAY, "torch", {}, ms),
             Row(f"{ms} ms, JAX", "originals", "originals, JAX", HIDES_DELAY, "jax", {}, ms),
         )
     ),
@@ -323,7 +323,7 @@ def make_batches(row: Row, dataset: str) -> Iterator[Any]:
     if row.reader == "torch":
         from tfpipe.readers.torch import ShardedImages, data_loader
 
-        return _forever(data_loader(ShardedImages(manifest, "train", config), num_workers=2))
+        return _forever(data_loader(ShardedImages(manifest, "train", config)))
     if row.reader == "jax":
         from tfpipe.readers.jax import DeviceBatches
 

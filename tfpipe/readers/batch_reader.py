@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.readers import numpy_crops
+from tfpipe.readers import native_batch, numpy_crops
 from tfpipe.readers.columns import make_columns
 from tfpipe.readers.record_lookup import get_label
 from tfpipe.readers.record_reader import RecordReader
@@ -46,9 +47,13 @@ Transform = Callable[[Any, int], Any]
 Run = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
 """A function that calls another once for each number, in any order or at once: `map`, or that of a thread pool."""
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
 _READS_AT_ONCE = 64  # of one process: 900 records a second from storage that answers in 50 ms, if not asked before
 _RECORDS_PER_READ = 3  # a task of a thread costs about 40 us
-_STEPS_AHEAD = 2  # are read
+_STEPS_AHEAD = 2  # are read, and where threads make whole batches as many are decoded
+_PART_IMAGES = 8  # of a batch that tfpipe-kernels decodes for one call of `Run`
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
 
 
@@ -170,12 +175,83 @@ class BatchReader:
         numbers: IntArray = plan.source.bases[shard] + record
         return numbers
 
-    def iterate(self, positions: Iterable[tuple[int, int]], run: Run = map) -> Generator[Batch]:
+    @property
+    def calls_per_batch(self) -> int:
+        """The number of calls that `run` makes for a batch of `iterate`."""
+        return -(-self.batch_size // _PART_IMAGES) if self.decodes_batches else self.batch_size
+
+    @cached_property
+    def decodes_batches(self) -> bool:
+        """Whether tfpipe-kernels decodes many images in one call, with several threads."""
+        fits = self._transform is None and self.plan.num_images is None and self.plan.decodes_batches
+        return fits and native_batch.can_make_batches()
+
+    def iterate(self, positions: Iterable[tuple[int, int]], run: Run = map, threads: int = 1) -> Generator[Batch]:
         """Yields the batches of several (epoch, step); results and errors are those of `read`.
 
         The records of the next steps are read meanwhile, by threads that do nothing else. Storage that answers late is
         asked for those of some steps more, so that a thread seldom waits.
+
+        Args:
+            positions: The epoch and the step of each batch.
+            run: A `map` that may work on several records at once.
+            threads: The number of threads that decode where tfpipe-kernels decodes whole batches. Above 1 they work on
+                several batches, the first one first, and `run` is not called.
         """
+        if not self.decodes_batches:
+            yield from self._iterate_rows(positions, run)
+            return
+        steps = self._announce_steps(positions)
+        records = _map_ahead(self._read_step, steps, "tfpipe-read")
+        if threads > 1:
+            yield from _map_ahead(lambda step: self._decode_step(step, map, threads), records, "tfpipe-decode")
+            return
+        with closing(records):
+            for step in records:
+                yield self._decode_step(step, run, 1)
+
+    def _read_step(self, place: tuple[int, IntArray]) -> _ReadStep:
+        epoch, numbers = place
+        return _ReadStep(epoch, numbers, self._read_all_features(numbers, None))
+
+    def _decode_step(self, step: _ReadStep, run: Run, threads: int) -> Batch:
+        """Makes a batch of records by tfpipe-kernels: with several threads in one call, else part by part."""
+        config, numbers, features = self.config, step.numbers, step.features
+        encoded = [
+            self._get_stored_image(int(number), record) for number, record in zip(numbers, features, strict=True)
+        ]
+        boxes, flips = self._choose_crops(step, encoded)
+        images = np.empty((self.batch_size, *config.size, 3), np.uint8)
+        decoding = native_batch.Decoding(8 if config.dct_scaling else 1, threads, self.form.max_pixels)
+        draws: _RandomDraws | None = None
+
+        def decode_part(begin: int) -> None:
+            nonlocal draws
+            rows = slice(begin, len(numbers) if threads > 1 else begin + _PART_IMAGES)
+            decoded = native_batch.decode_images(encoded[rows], boxes[rows], flips[rows], images[rows], decoding)
+            for row in (begin + np.flatnonzero(~decoded)).tolist():
+                # What tfpipe-kernels refuses is left to Pillow, whose error then says why.
+                draws = draws or _RandomDraws(self.plan, step.epoch, numbers)
+                record = {**features[row], self.manifest.image_key or "": [bytes(encoded[row])]}
+                images[row] = self._make_image(int(numbers[row]), record, draws, row, 0)
+
+        for _ in run(decode_part, range(0, len(numbers), len(numbers) if threads > 1 else _PART_IMAGES)):
+            pass
+        return {"image": images, **self._collect_features(features)}
+
+    def _choose_crops(self, step: _ReadStep, encoded: list[Any]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Chooses the crop boxes of a training batch, int32 [n, 4], and which crops are mirrored, bool [n]."""
+        config, stored = self.config, self.plan.source.images.size
+        sizes = [self._read_stored_size(data, record)[0] for data, record in zip(encoded, step.features, strict=True)]
+        if config.augment != "host":
+            whole = np.array([(0, 0, *(stored or size)) for size in sizes], np.int32)
+            return whole, np.zeros(len(whole), np.bool_)
+        seeds = numpy_crops.make_seeds(config.seed, step.epoch, step.numbers)
+        boxes, flips = native_batch.draw_crops(seeds, np.array(sizes, np.int32), stored, config.augment_options)
+        return boxes, flips if config.augment_options.flip else np.zeros(len(flips), np.bool_)
+
+    def _iterate_rows(self, positions: Iterable[tuple[int, int]], run: Run) -> Generator[Batch]:
+        """Yields batches that are made row by row."""
         with ThreadPoolExecutor(_READS_AT_ONCE, "tfpipe-read") as readers:
             started: deque[_StartedReads] = deque()
             try:
@@ -289,7 +365,7 @@ class BatchReader:
             raise FormatError(f"Record {number} of {self.split!r} must have one {self.manifest.image_key}.")
         return stored[0]
 
-    def _announce_steps(self, positions: Iterable[tuple[int, int]]) -> Iterator[tuple[int, IntArray]]:
+    def _announce_steps(self, positions: Iterable[tuple[int, int]]) -> Generator[tuple[int, IntArray]]:
         """Yields the epoch and the records of several (epoch, step), and asks storage for those of the next steps.
 
         These grow by one with each step, so the first batch waits for nothing but its own records.
@@ -478,6 +554,36 @@ class BatchReader:
             mask = np.arange(self.batch_size) < len(features)
             batch["mask"] = mask.astype(np.float32) if config.as_supervised else mask
         return batch
+
+
+class _ReadStep(NamedTuple):
+    """The records of a step that are read.
+
+    Attributes:
+        epoch: The epoch.
+        numbers: The number of each record, int64 [n].
+        features: The features of each record.
+    """
+
+    epoch: int
+    numbers: IntArray
+    features: list[dict[str, Any]]
+
+
+def _map_ahead(function: Callable[[_Item], _Result], items: Generator[_Item], name: str) -> Generator[_Result]:
+    """Yields what a function makes of each item, in their order. Threads work on the next ones meanwhile."""
+    with ThreadPoolExecutor(_STEPS_AHEAD, name) as threads:
+        started: deque[Future[_Result]] = deque()
+        try:
+            for item in items:
+                started.append(threads.submit(function, item))
+                if len(started) > _STEPS_AHEAD:
+                    yield started.popleft().result()
+            while started:
+                yield started.popleft().result()
+        finally:  # the trainer may have left early
+            threads.shutdown(wait=False, cancel_futures=True)
+            items.close()
 
 
 class _StartedReads(NamedTuple):

@@ -14,6 +14,7 @@ by a few levels where the decoders round differently.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -47,7 +48,7 @@ class DeviceBatches(Resumable):
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
     record once. Several threads decode, since Pillow lets them work at once; another thread copies to the devices, two
-    batches ahead.
+    batches ahead. In training they go on with the next epoch meanwhile, so its first batches are ready.
 
     Args:
         manifest: The manifest of a local dataset, from `load_manifest`.
@@ -89,6 +90,8 @@ class DeviceBatches(Resumable):
         self.config = config
         self._threads = usable_cpus() if num_threads is None else num_threads
         self.position = Position(*self._batches.plan.start)
+        self._passes: Generator[Any] | None = None  # in training, over the epochs, from `_next` on
+        self._next = self.position
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
@@ -99,35 +102,48 @@ class DeviceBatches(Resumable):
         return self.config.seed
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._iterate()
+        if self.config.training:
+            return self._iterate_epoch()
+        return self._start(Position(0, 0), range(len(self)))
+
+    def _iterate_epoch(self) -> Generator[Any]:
+        """Yields the batches of training from the position on, to the end of the epoch."""
+        passes, self._passes = self._passes, None  # after an error they begin anew
+        if passes is None or self._next != self.position:
+            if passes is not None:
+                passes.close()
+            passes = self._start(self.position, range(sys.maxsize))
+        for _ in range(self.position.step, len(self)):
+            self._passes = None
+            batch = next(passes)
+            self._passes, self._next = passes, self.position.after(len(self))
+            self.position = self._next
+            yield batch
+
+    def _start(self, begin: Position, steps: range) -> Generator[Any]:
+        batches = self._iterate(begin, steps)
         _close_at_exit(batches)
         return batches
 
-    def _iterate(self) -> Generator[Any]:
-        """Yields the batches from the position on, to the end of the epoch."""
-        epoch, step = self.position if self.config.training else Position(0, 0)
+    def _iterate(self, begin: Position, steps: range) -> Generator[Any]:
+        """Yields the batches of some steps, counted from a position on."""
         with ThreadPoolExecutor(self._threads) as decoders, ThreadPoolExecutor(1) as mover:
             ready: deque[Future[Any]] = deque()
-            batches = self._batches.iterate(((epoch, s) for s in range(step, len(self))), decoders.map)
+            first, epoch_steps = begin.step, len(self)
+            positions = ((begin.epoch + (first + k) // epoch_steps, (first + k) % epoch_steps) for k in steps)
+            batches = self._batches.iterate(positions, decoders.map, self._threads)
             try:
-                for _ in range(step, len(self)):
+                for _ in steps:
                     ready.append(mover.submit(self._load, batches))
                     if len(ready) > _READY_BATCHES:
-                        yield self._wait_for(ready.popleft())
+                        yield ready.popleft().result()
                 while ready:
-                    yield self._wait_for(ready.popleft())
+                    yield ready.popleft().result()
             finally:  # the trainer may have left early, or the program ends and no thread takes new work
                 for future in ready:
                     future.cancel()
                 mover.shutdown()  # a generator that runs cannot be closed
                 batches.close()
-
-    def _wait_for(self, batch: Future[Any]) -> Any:
-        """Waits until a batch lies on the device, and moves the position behind it."""
-        result = batch.result()
-        if self.config.training:
-            self.position = self.position.after(len(self))
-        return result
 
     def _load(self, batches: Iterator[Batch]) -> Any:
         batch = next(batches)

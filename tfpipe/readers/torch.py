@@ -45,11 +45,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+_WORKER_THREADS = 4  # of a process: what Python does around the decoder keeps one core busy from about 8 on
+
+
 class ShardedImages(IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
     A worker of a DataLoader makes every n-th batch, and the DataLoader takes them in turn, so batches come in the same
-    order for any number of workers, and each record is read once. Give it to `data_loader`, or to your own DataLoader
+    order for any number of workers, and each record is read once. With tfpipe-kernels the workers share the cores, and
+    each decodes with its part of them. Give it to `data_loader`, or to your own DataLoader
     with `batch_size=None`, but not to a wrapper that shards it again.
 
     Args:
@@ -98,6 +102,7 @@ class ShardedImages(IterableDataset[Any]):
         # Nobody knows here how many workers there will be: a DataLoader comes later.
         self._rows_made = torch.zeros(MOST_WORKERS, dtype=torch.int64).share_memory_()
         self._runs_on = False
+        self._cpus = _count_cpus()  # here, because a worker must not ask for GPUs
 
     @property
     def config(self) -> PipelineConfig:
@@ -126,8 +131,8 @@ class ShardedImages(IterableDataset[Any]):
         worker = get_worker_info()
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         positions = itertools.islice(self._list_positions(), first, None, workers)
-        run = take_turns(self._rows_made.numpy(), self._batches.batch_size, first, workers)
-        for batch in self._batches.iterate(positions, run):
+        run = take_turns(self._rows_made.numpy(), self._batches.calls_per_batch, first, workers)
+        for batch in self._batches.iterate(positions, run, max(self._cpus // workers, 1)):
             yield self._make_tensors(batch)
 
     def _list_positions(self) -> Iterator[Position]:
@@ -142,6 +147,10 @@ class ShardedImages(IterableDataset[Any]):
         images = copy.copy(self)
         images._runs_on = True
         return images
+
+    def _count_workers(self) -> int:
+        """Counts the processes that are enough to use all cores."""
+        return -(-self._cpus // _WORKER_THREADS) if self._batches.decodes_batches else self._cpus
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
         config, image = self.config, batch.pop("image", None)
@@ -219,19 +228,19 @@ def data_loader(
 
     Args:
         images: The images to read.
-        num_workers: The number of processes that read and decode. None: this machine's cores, shared out among its
-            GPUs. 0: the trainer's own process.
+        num_workers: The number of processes that read and decode. None: one for each of this machine's cores, which are
+            shared out among its GPUs; where tfpipe-kernels decodes whole batches one for four cores, since each works
+            on four then, and batches come more evenly. 0: the trainer's own process.
         prefetch_factor: The number of batches that each worker has ready.
         pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
         start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    workers = max(usable_cpus() // max(gpus, 1), 1) if num_workers is None else num_workers
+    workers = images._count_workers() if num_workers is None else num_workers
     return ShardLoader(
         images._run_on() if images.config.training else images,
         batch_size=None,
         num_workers=workers,
-        pin_memory=gpus > 0 if pin_memory is None else pin_memory,
+        pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
         prefetch_factor=prefetch_factor if workers else None,
         persistent_workers=workers > 0,
         multiprocessing_context=start_method if workers else None,
@@ -257,6 +266,12 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
         from torch_xla.distributed.parallel_loader import MpDeviceLoader
     loaded: Iterable[Any] = MpDeviceLoader(loader, torch_xla.device() if device is None else device)
     return loaded
+
+
+def _count_cpus() -> int:
+    """Counts the cores for each GPU of this machine, or all without one."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return max(usable_cpus() // max(gpus, 1), 1)
 
 
 class _SeededTransform:

@@ -22,7 +22,7 @@ OPERATION_PATH = str(Path(__file__).with_name("tfpipe_operation.so"))
 MAX_PIXELS = 2**28
 """The most pixels that an image may have, if nothing else is asked for."""
 
-_INTERFACE = 3
+_INTERFACE = 4
 _MESSAGE_BYTES = 256
 _DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}
 

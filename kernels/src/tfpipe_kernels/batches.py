@@ -1,0 +1,133 @@
+"""The images of a batch in one call that does not hold Python's lock.
+
+```
+draw_crops(seeds, sizes, boxes, flips, scale=(0.08, 1), ratio=(0.75, 1.33))
+results = decode(places, boxes, flips, images, threads=4)
+```
+
+Tables are buffers in C order, such as NumPy's arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from tfpipe_kernels import _LIBRARY, MAX_PIXELS, _Request
+
+OK = 0
+"""The result of an image that was decoded."""
+
+
+class _Crops(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_float) for name in ("min_area", "max_area", "min_aspect", "max_aspect")),
+        ("stored", ctypes.c_int32 * 2),
+    )
+
+
+def _declare() -> None:
+    pointer, size, int32 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
+    _LIBRARY.tfpipe_decode_batch.argtypes = (
+        *(pointer, pointer, pointer, size),
+        *(ctypes.POINTER(_Request), int32, int32, pointer, pointer),
+    )
+    _LIBRARY.tfpipe_decode_batch.restype = None
+    _LIBRARY.tfpipe_draw_crops.argtypes = (pointer, pointer, size, ctypes.POINTER(_Crops), pointer, pointer)
+
+
+_declare()
+
+
+def decode(
+    places: Any,
+    boxes: Any,
+    flips: Any,
+    images: Any,
+    *,
+    max_ratio: int = 1,
+    threads: int = 1,
+    max_pixels: int = MAX_PIXELS,
+) -> memoryview:
+    """Decodes a crop of each of many JPEGs, resizes it to uint8 and mirrors it, as `tfpipe_kernels.decode` does.
+
+    Args:
+        places: int64 [n, 2]: the address of each JPEG in memory, and its size in bytes. The caller keeps them there.
+        boxes: int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image.
+        flips: uint8 or bool [n].
+        images: The result, uint8 [n, height, width, 3].
+        max_ratio: 1, 2, 4 or 8: the largest reduction while decoding. A crop is never reduced below the result's size.
+        threads: The most threads that decode, of all calls together. With 1 the caller does it.
+        max_pixels: The most pixels that an image may have.
+
+    Returns:
+        int32 [n]: `OK` for each image that was decoded. What the others are in `images` is not known.
+
+    Raises:
+        ValueError: A table has another form.
+    """
+    count = len(memoryview(places))
+    _, height, width, _ = (memoryview(images).shape or ()) if memoryview(images).ndim == 4 else (0, 0, 0, 0)
+    results = memoryview(bytearray(4 * count)).cast("i")
+    request = _Request(out_height=height, out_width=width, seeks=1, max_pixels=max_pixels)
+    _LIBRARY.tfpipe_decode_batch(
+        _get_memory(places, "places", (count, 2), 8),
+        _get_memory(boxes, "boxes", (count, 4), 4),
+        _get_memory(flips, "flips", (count,), 1),
+        count,
+        request,
+        max_ratio,
+        threads,
+        _get_memory(images, "images", (count, height, width, 3), 1),
+        _get_memory(results, "results", (count,), 4),
+    )
+    return results
+
+
+def draw_crops(
+    seeds: Any,
+    sizes: Any,
+    boxes: Any,
+    flips: Any,
+    *,
+    scale: Sequence[float],
+    ratio: Sequence[float],
+    stored: Sequence[int] = (0, 0),
+) -> None:
+    """Draws random resized crops and flips, those of tfpipe's pipelines for the same seeds.
+
+    Args:
+        seeds: int32 [n, 2].
+        sizes: int32 [n, 2]: the height and width of each original.
+        boxes: The result, int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image.
+        flips: The result, uint8 or bool [n].
+        scale: The smallest and the largest share of the image's area.
+        ratio: The smallest and the largest ratio of width to height.
+        stored: The height and width of all images if they are squeezed to one size.
+
+    Raises:
+        ValueError: A table has another form, or an image has no pixel.
+    """
+    count = len(memoryview(seeds))
+    result = _LIBRARY.tfpipe_draw_crops(
+        _get_memory(seeds, "seeds", (count, 2), 4),
+        _get_memory(sizes, "sizes", (count, 2), 4),
+        count,
+        _Crops(*scale, *ratio, (*stored,)),
+        _get_memory(boxes, "boxes", (count, 4), 4),
+        _get_memory(flips, "flips", (count,), 1),
+    )
+    if result != OK:
+        raise ValueError("Image height and width must be positive.")
+
+
+def _get_memory(table: Any, name: str, shape: tuple[int, ...], value_bytes: int) -> Any:
+    """Returns a pointer for ctypes that keeps the memory alive."""
+    view = memoryview(table)
+    if view.shape != shape or view.itemsize != value_bytes or not view.c_contiguous or view.readonly:
+        raise ValueError(
+            f"`{name}` must be writable {[*shape]} of {value_bytes} bytes each in C order, got {[*(view.shape or ())]} "
+            f"of {view.itemsize}."
+        )
+    return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None
