@@ -53,6 +53,7 @@ _Result = TypeVar("_Result")
 _READS_AT_ONCE = 64  # of one process: 900 records a second from storage that answers in 50 ms, if not asked before
 _RECORDS_PER_READ = 3  # a task of a thread costs about 40 us
 _STEPS_AHEAD = 2  # are read, and where threads make whole batches as many are decoded
+_MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
 _PART_IMAGES = 8  # of a batch that tfpipe-kernels decodes for one call of `Run`
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
 
@@ -212,7 +213,9 @@ class BatchReader:
 
     def _read_step(self, place: tuple[int, IntArray]) -> _ReadStep:
         epoch, numbers = place
-        return _ReadStep(epoch, numbers, self._read_all_features(numbers, None))
+        # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its own.
+        memory = np.empty(int(_MEMORY_FACTOR * len(numbers) * self.plan.source.record_bytes), np.uint8)
+        return _ReadStep(epoch, numbers, self._read_all_features(numbers, memory))
 
     def _decode_step(self, step: _ReadStep, run: Run, threads: int) -> Batch:
         """Makes a batch of records by tfpipe-kernels: with several threads in one call, else part by part."""
