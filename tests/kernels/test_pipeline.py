@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -249,3 +250,33 @@ def test_a_damaged_installation_is_no_silent_change(manifest: Manifest, monkeypa
         "Install it from a checkout with: pip install ./kernels."
     )
     assert "decoder=tensorflow" in str(build_stages(manifest, "train", make_config("auto")))
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_a_damaged_record_of_a_cache_is_named(folder: Path, tmp_path: Path, cache: str) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    manifest = tfpipe.load_manifest(str(copy))
+    shard = copy / manifest.splits["train"].shards[0].file
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    messages = []
+    for decoder in ("native", "tensorflow"):
+        with pytest.raises(tf.errors.OpError) as raised:
+            list_batches(manifest, cache=cache, decoder=decoder)
+        sentence = re.search(
+            r"A record must be whole and readable: record \d+ of .* is damaged, .*? again", str(raised.value)
+        )
+        assert sentence is not None
+        messages.append(sentence[0])
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_the_kernel_reads_what_a_cache_keeps(manifest: Manifest, cache: str) -> None:
+    stages = build_stages(manifest, "train", make_config("native", cache=cache)).merge_neighbors()
+    assert dict(stages[1].settings)["reader"] == "native"
+    plain = list_batches(manifest, decoder="tensorflow", cache=cache, start_step=2)
+    native = list_batches(manifest, decoder="native", cache=cache, start_step=2)
+    for ours, theirs in zip(native, plain, strict=True):
+        np.testing.assert_array_equal(ours["image"], theirs["image"])

@@ -1,6 +1,7 @@
 """Stages that tfpipe-kernels does in one: it decodes, crops, resizes, flips and converts images in a single call.
 
     list, read, parse               in exact order and evaluation: one call reads the records of a batch
+    list, read                      in front of a cache in memory: the same
     parse, decode, augment, batch   in training: one call makes all images of a batch, in its place in memory
     decode, augment                 one call for each image
 
@@ -55,6 +56,8 @@ def offer_kernel(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
                 making = _make_batches(plan, lambda batches: batches, *following[1:])
                 merges.append(Merge((*following,), (*reading, *making)))
             merges.append(Merge((read, parse), (*reading, _parse_batches(plan, parse))))
+        elif names[:2] == ("list", "read") and plan.reads_first_use:
+            merges.append(Merge((following[0],), _read_first_use(plan, stage, following[0])))
         offered[place] = replace(stage, merges=(*merges,)) if merges else stage
     return offered
 
@@ -65,7 +68,9 @@ def _read_batches(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, S
     def list_records(epochs: tf.data.Dataset | None) -> tf.data.Dataset:
         if plan.by_steps:
             return list_step_batches(plan, epochs)
-        return list_batches(plan, epochs) if plan.config.training else list_batches_once(plan)
+        return (
+            list_batches_once(plan) if plan.reads_first_use or not plan.config.training else list_batches(plan, epochs)
+        )
 
     settings = {**read.settings, "cycle_length": plan.batches_read, "block_length": plan.batch_size}
     native = (
@@ -78,6 +83,13 @@ def _read_batches(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, S
         ),
     )
     return without_autograph(native[0]), without_autograph(native[1])
+
+
+def _read_first_use(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, Stage]:
+    """Makes the stages that list and read the records that a cache keeps, and give them one by one."""
+    listing, read = _read_batches(plan, listing, read)
+    read_all = read.apply
+    return listing, without_autograph(replace(read, apply=lambda batches: read_all(batches).unbatch()))
 
 
 def _parse_batches(plan: ReadPlan, parse: Stage) -> Stage:

@@ -676,12 +676,22 @@ class ReadPlan:
     @property
     def reads_batches(self) -> bool:
         """Whether tfpipe-kernels reads the records of a batch, each from its place, in exact order or in evaluation."""
-        config, source = self.config, self.source
-        known = source.shard_records is not None and (self.exact or not config.training)
-        known = known and self.chosen is None and self.filling is None
-        plain = config.cache == "none" and config.on_bad_record == "raise" and not self.is_ragged
-        here = not any(file_io.is_url(file) for file in source.files)
-        return known and plain and here and config.decoder != "tensorflow" and self._has_kernels
+        known = self.source.shard_records is not None and (self.exact or not self.config.training)
+        return known and self.config.cache == "none" and not self.is_ragged and self._reads_places
+
+    @property
+    def reads_first_use(self) -> bool:
+        """Whether tfpipe-kernels reads the records that a cache in memory keeps, in exact order."""
+        fills = self.config.training and self.exact and self.config.cache != "none" and not self.by_steps
+        return fills and self._reads_places
+
+    @property
+    def _reads_places(self) -> bool:
+        """Whether tfpipe-kernels can read single records of these files."""
+        config = self.config
+        plain = self.chosen is None and self.filling is None and config.on_bad_record == "raise"
+        here = not any(file_io.is_url(file) for file in self.source.files)
+        return plain and here and config.decoder != "tensorflow" and self._has_kernels
 
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.

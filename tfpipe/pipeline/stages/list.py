@@ -81,9 +81,15 @@ def list_runs_once(plan: ReadPlan, runs: IntArray) -> tf.data.Dataset:
 
 
 def list_batches_once(plan: ReadPlan) -> tf.data.Dataset:
-    """Lists the records of an evaluation as `_exact_order.list_batches` does, without seeds: all are 0."""
-    numbers = tf.constant(record_numbers(plan, evaluation_runs(plan)))
-    batches = tf.data.Dataset.from_tensor_slices(numbers).batch(plan.batch_size)
+    """Lists the records that are read once as `_exact_order.list_batches` does, without seeds: all are 0.
+
+    They are those of an evaluation, or in training those that a cache keeps, in the order of their first use.
+    """
+    if plan.config.training:
+        numbers = np.concatenate(first_use_numbers(plan))
+    else:
+        numbers = record_numbers(plan, evaluation_runs(plan))
+    batches = tf.data.Dataset.from_tensor_slices(tf.constant(numbers)).batch(plan.batch_size)
     return batches.map(lambda records: (records, tf.zeros([tf.size(records), 2], tf.int32)))
 
 
