@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from beam_jobs.inputs import archive
 from beam_jobs.inputs.archive import (
     ListedFile,
     is_archive,
@@ -286,3 +289,67 @@ def test_a_size_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
         f"{tmp_path / 'a.zip'} is damaged or is not a valid archive of its kind "
         f"(cat/1.jpg would have {2**64 - 1} bytes)."
     )
+
+
+def make_mixed_tar(form: int) -> bytes:
+    """Makes a tar file of plain members, long names, names that are not ASCII, links and folders."""
+    longest = 90 if form == tarfile.USTAR_FORMAT else 150
+    names = [
+        "a.jpg",
+        "x" * 90 + ".jpg",
+        "y/" * 70 + "b.jpg",
+        "größe.jpg",
+        "folder",
+        "a.cls",
+        "z" * longest + ".txt",
+        "c.jpg",
+    ]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        for number, name in enumerate(names):
+            info = tarfile.TarInfo(name)
+            info.size = 700 * number % 1300
+            if name == "folder":
+                info.type, info.size = tarfile.DIRTYPE, 0
+            tar.addfile(info, io.BytesIO(bytes([number]) * info.size))
+        tar.addfile(make_link("link.jpg", "a.jpg"))
+    return buffer.getvalue()
+
+
+def list_by_both(path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[object, object]:
+    """Lists an archive, and lists it by tarfile alone: the members or the error of each."""
+    path.write_bytes(data)
+    results: list[object] = []
+    for by_tarfile in (False, True):
+        with monkeypatch.context() as patch:
+            if by_tarfile:
+                patch.setattr(archive, "_read_plain_header", lambda _: None)
+            try:
+                results.append(list(list_archive(str(path), "where", lambda name, _: name.endswith((".cls", ".txt")))))
+            except DataError as error:
+                results.append(str(error))
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_headers_that_are_read_quickly_say_what_tarfile_says(
+    tmp_path: Path, form: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_mixed_tar(form)
+    listed, expected = list_by_both(tmp_path / "a.tar", whole, monkeypatch)
+    assert listed == expected
+    assert isinstance(listed, list)
+    assert [len(file.content) for file in listed if file.content is not None] == [900, 300]
+    seed = int.from_bytes(os.urandom(4), "big")
+    print(f"seed {seed}")
+    random = Random(seed)
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(random.choice([1, 1, 2, 5])):
+            at = random.randrange(len(data)) // 512 * 512 + random.choice(
+                [random.randrange(512), 124, 148, 156, 257, 345]
+            )
+            data[min(at, len(data) - 1)] = random.choice([0, 0x20, 0x30, 0x31, 0x37, 0x80, 0xFF, random.randrange(256)])
+        cut = random.choice([len(data), len(data), random.randrange(len(data))])
+        listed, expected = list_by_both(tmp_path / "a.tar", bytes(data[:cut]), monkeypatch)
+        assert listed == expected
