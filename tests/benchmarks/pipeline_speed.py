@@ -19,7 +19,6 @@ import click
 from batch_times import PERIOD_S, measure
 from shard_speed import make_references
 
-from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.kernels import check_kernels
 
 BATCH, NUM_SHARDS = 64, 16
@@ -65,7 +64,7 @@ TORCH = {
     "PyTorch, seekable": ("seekable", {}),
     "PyTorch, original, no kernels": ("original", PLAIN),
 }
-"""The same for the reader for PyTorch, with a worker for each core."""
+"""The same for the reader for PyTorch, with the workers that it starts by default."""
 
 BY_HAND = {
     "by hand uint8, original": "original",
@@ -168,7 +167,7 @@ def child(directory: str, name: str, seconds: str, *changes: str) -> None:
         if name in TORCH:
             from tfpipe.readers.torch import ShardedImages, data_loader
 
-            loader = data_loader(ShardedImages(manifest, "train", config), num_workers=usable_cpus())
+            loader = data_loader(ShardedImages(manifest, "train", config))
             return (batch for _ in range(2**30) for batch in loader)
         return iter(tfpipe.build_dataset(manifest, "train", config))
 
