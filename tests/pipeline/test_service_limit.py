@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def test_batches_of_any_structure_pass_and_end(wrap: Any) -> None:
 
 
 def test_silence_ends_with_a_sentence() -> None:
-    never = tick(tf.data.Dataset.range(1), 600)
+    never = tick(600)
     batches = iter(limit_wait(tf.data.Dataset.range(3).concatenate(never), 1, explain))
     assert [int(next(batches)) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
@@ -54,3 +55,17 @@ def test_an_error_of_the_batches_passes() -> None:
 
 def test_the_clock_looks_often_enough() -> None:
     assert (get_tick_s(300), get_tick_s(4)) == (1.0, 0.2)
+
+
+def test_a_clock_ends_at_any_moment() -> None:
+    """A clock of numbers from `counter()` hung here at once."""
+    fast = tick(1e-5).prefetch(1000)
+
+    def begin_and_end() -> None:
+        for _ in range(100):
+            next(iter(fast))
+
+    thread = threading.Thread(target=begin_and_end, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -300,7 +300,9 @@ def _check_batch(facts: _Facts) -> Check:
 def _check_memory(facts: _Facts) -> Check:
     plan, config = facts.plan, facts.config
     held, needed = [], plan.ready_bytes
-    advice = "Lower the batch size." if plan.reads_batches else "Lower `run_records` or `lanes`."
+    advice = (
+        "Lower the batch size." if plan.reads_batches or plan.reads_first_use else "Lower `run_records` or `lanes`."
+    )
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0

@@ -42,7 +42,7 @@ def limit_wait(batches: tf.data.Dataset, limit_s: int, explain: Callable[[tf.Ten
         return tf.constant(kind), optional.empty(spec)
 
     marked = batches.map(mark).concatenate(tf.data.Dataset.range(1).map(lambda _: mark_empty(_END)))
-    ticks = tick(tf.data.Dataset.counter(), tick_s).map(lambda _: mark_empty(_TICK))
+    ticks = tick(tick_s).map(lambda _: mark_empty(_TICK))
     variants = tf.stack([tf.data.experimental.to_variant(one) for one in (marked, ticks)])
 
     def count_ticks(state: tuple[tf.Tensor, tf.Tensor], kind: tf.Tensor, held: Any) -> Any:
@@ -69,13 +69,15 @@ def get_tick_s(limit_s: float) -> float:
     return min(_MAX_TICK_S, limit_s / _MIN_TICKS)
 
 
-def tick(dataset: tf.data.Dataset, seconds: float) -> tf.data.Dataset:
-    """Gives the elements of a dataset one by one, some time apart. To end it, nobody waits for it."""
-    spec = dataset.element_spec
+def tick(seconds: float) -> tf.data.Dataset:
+    """Gives numbers without end, int64, some time apart. To end it, nobody waits for it."""
+    # Not `counter()`, which calls a function: an iterator that ends during that call waits for it, and the call for the
+    # end, for ever. `SleepDataset` holds a lock meanwhile that its end needs too.
+    numbers = tf.data.Dataset.range(tf.int64.max)
     variant = tf.raw_ops.SleepDataset(
-        input_dataset=tf.data.experimental.to_variant(dataset),
+        input_dataset=tf.data.experimental.to_variant(numbers),
         sleep_microseconds=tf.constant(round(seconds * 1e6), tf.int64),
-        output_types=[spec.dtype],
-        output_shapes=[spec.shape],
+        output_types=[numbers.element_spec.dtype],
+        output_shapes=[numbers.element_spec.shape],
     )
-    return tf.data.experimental.from_variant(variant, spec)
+    return tf.data.experimental.from_variant(variant, numbers.element_spec)

@@ -194,7 +194,7 @@ class _Job:
     def _read_worker(self, memory: _Memory, first: tf.Tensor) -> tf.data.Dataset:
         """Reads every batch of the worker that makes the one at place `first`, by one job after the other."""
         pause_s = get_tick_s(self.plan.config.service_timeout_s)
-        attempts = tf.data.Dataset.range(1).concatenate(tick(tf.data.Dataset.counter(), pause_s))
+        attempts = tf.data.Dataset.range(1).concatenate(tick(pause_s))
         return attempts.flat_map(lambda _: self._read_until_broken(memory, first))
 
     def _read_until_broken(self, memory: _Memory, first: tf.Tensor) -> tf.data.Dataset:

@@ -496,7 +496,7 @@ class ReadPlan:
     @property
     def read_ahead_records(self) -> int:
         """The most records that are read before they are needed, without those of a shuffle buffer."""
-        if self.reads_batches:
+        if self.reads_batches or self.reads_first_use:
             # Those that are read, as many that are parsed, and those that are decoded.
             ahead = 3 * self.batches_read * self.batch_size
         elif not self.exact:
