@@ -36,6 +36,14 @@ def make_reader(manifest: Manifest, **options: object) -> BatchReader:
     return BatchReader(manifest, "train", make_config("native", **options), Rank(), resize_crop)
 
 
+def write_jpegs(folder: Path, payloads: list[bytes]) -> Manifest:
+    """Writes a dataset of eight JPEGs."""
+    made = write_dataset(folder, {"train": payloads})
+    path = made / "manifest.json"
+    path.write_text(path.read_text().replace('"PNG": 8', '"JPEG": 8'))
+    return tfpipe.load_manifest(str(made))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "options",
@@ -81,9 +89,7 @@ def test_an_image_that_cannot_be_decoded_names_its_record(tmp_path: Path, draw_j
     whole = draw_jpeg(40, 50, subsampling=2)
     payloads = [payload(k, encoded=whole, format="JPEG", height=40, width=50) for k in range(8)]
     payloads[5] = payload(5, encoded=whole[:300], format="JPEG", height=40, width=50)
-    made = write_dataset(tmp_path / "made", {"train": payloads})
-    (made / "manifest.json").write_text((made / "manifest.json").read_text().replace('"PNG": 8', '"JPEG": 8'))
-    reader = make_reader(tfpipe.load_manifest(str(made)))
+    reader = make_reader(write_jpegs(tmp_path / "made", payloads))
     assert reader.decodes_batches
     with pytest.raises(FormatError) as row_by_row:
         reader.read(0, 0)
@@ -95,11 +101,22 @@ def test_an_image_that_cannot_be_decoded_names_its_record(tmp_path: Path, draw_j
 def test_a_record_that_lies_about_its_size_is_treated_as_row_by_row(tmp_path: Path, draw_jpeg: Draw) -> None:
     data = draw_jpeg(40, 50, subsampling=2)
     payloads = [payload(k, encoded=data, format="JPEG", height=4000, width=5000) for k in range(8)]
-    made = write_dataset(tmp_path / "made", {"train": payloads})
-    (made / "manifest.json").write_text((made / "manifest.json").read_text().replace('"PNG": 8', '"JPEG": 8'))
-    reader = make_reader(tfpipe.load_manifest(str(made)))
+    reader = make_reader(write_jpegs(tmp_path / "made", payloads))
     (batch,) = reader.iterate([(0, 0)], threads=2)
     np.testing.assert_array_equal(batch["image"], reader.read(0, 0)["image"])
+
+
+@pytest.mark.parametrize("height", [0, -3, 2**40])
+def test_a_size_that_no_image_has_names_the_record(tmp_path: Path, draw_jpeg: Draw, height: int) -> None:
+    data = draw_jpeg(40, 50, subsampling=2)
+    payloads = [payload(k, encoded=data, format="JPEG", height=40, width=50) for k in range(8)]
+    payloads[3] = payload(3, encoded=data, format="JPEG", height=height, width=50)
+    reader = make_reader(write_jpegs(tmp_path / "made", payloads))
+    with pytest.raises(FormatError) as raised:
+        list(reader.iterate([(0, 0)], threads=2))
+    assert str(raised.value) == (
+        f"Record 3 of 'train' must have the height and the width of its image, got {height} x 50."
+    )
 
 
 @pytest.mark.parametrize("stored", [None, (64, 48)])

@@ -246,6 +246,12 @@ class BatchReader:
         """Chooses the crop boxes of a training batch, int32 [n, 4], and which crops are mirrored, bool [n]."""
         config, stored = self.config, self.plan.source.images.size
         sizes = [self._read_stored_size(data, record)[0] for data, record in zip(encoded, step.features, strict=True)]
+        for number, size in zip(step.numbers, sizes, strict=True):
+            if not all(0 < side < 2**31 for side in size):
+                raise FormatError(
+                    f"Record {number} of {self.split!r} must have the height and the width of its image, got "
+                    f"{size[0]} x {size[1]}."
+                )
         if config.augment != "host":
             whole = np.array([(0, 0, *(stored or size)) for size in sizes], np.int32)
             return whole, np.zeros(len(whole), np.bool_)
