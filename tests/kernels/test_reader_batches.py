@@ -75,7 +75,8 @@ def test_a_map_that_takes_turns_is_called_for_each_part(manifest: Manifest) -> N
     def count(function: Callable[[int], None], numbers: Iterable[int]) -> Iterator[None]:
         for number in numbers:
             calls.append(number)
-            yield function(number)
+            function(number)
+            yield
 
     reader = make_reader(manifest, global_batch_size=20)
     for batch in reader.iterate([(0, 0)], count):
