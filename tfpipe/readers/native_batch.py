@@ -22,7 +22,7 @@ from tfpipe.pipeline.config.augment_config import AugmentOptions
 
 @dataclass(frozen=True)
 class Decoding:
-    """How the images of a batch are decoded.
+    """The way in which the images of a batch are decoded.
 
     Attributes:
         max_ratio: The largest reduction while decoding: 1, 2, 4 or 8.
