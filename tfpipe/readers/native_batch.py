@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.system.kernels import load_native_batches
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Decoding:
 
 def can_make_batches() -> bool:
     """Returns whether tfpipe-kernels is there, and not of a release that has no calls for batches."""
-    return _load() is not None
+    return load_native_batches() is not None
 
 
 def draw_crops(
@@ -57,7 +57,7 @@ def draw_crops(
     Raises:
         ValueError: A size is below 1.
     """
-    native = _load()
+    native = load_native_batches()
     assert native is not None
     boxes, flips = np.empty((len(seeds), 4), np.int32), np.empty(len(seeds), np.bool_)
     arrays = np.array(seeds, np.int32, order="C"), np.array(sizes, np.int32, order="C")
@@ -84,7 +84,7 @@ def decode_images(
     Returns:
         Whether each image was decoded, bool [n].
     """
-    native = _load()
+    native = load_native_batches()
     assert native is not None
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
     places = np.array([(array.ctypes.data, array.size) for array in arrays], np.int64).reshape(-1, 2)
@@ -92,11 +92,3 @@ def decode_images(
     results = native.decode(places, boxes, flips, images, **limits)
     decoded: NDArray[np.bool_] = np.asarray(results) == native.OK
     return decoded
-
-
-def _load() -> ModuleType | None:
-    try:
-        from tfpipe_kernels import batches
-    except (ImportError, OSError):
-        return None
-    return batches

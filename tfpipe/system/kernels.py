@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from types import ModuleType
 
 from tfpipe.errors import MissingDependencyError
@@ -34,13 +35,21 @@ def get_version() -> str | None:
 
 def load_native_records() -> ModuleType | None:
     """Loads the part of tfpipe-kernels that reads records; None if it cannot be used, or is of an older release."""
+    return _load_part("records")
+
+
+def load_native_batches() -> ModuleType | None:
+    """Loads the part of tfpipe-kernels that makes batches; None if it cannot be used, or is of an older release."""
+    return _load_part("batches")
+
+
+def _load_part(name: str) -> ModuleType | None:
     if not has_kernels():
         return None
     try:
-        from tfpipe_kernels import records
+        return importlib.import_module(f"tfpipe_kernels.{name}")
     except ImportError:
         return None
-    return records
 
 
 def check_kernels(user: str) -> None:
