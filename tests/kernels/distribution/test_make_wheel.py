@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 import tensorflow as tf
 from tfpipe_kernels import OPERATION_PATH
-options = dict(dtype="uint8", height={HEIGHT}, width={WIDTH}, max_ratio=1, max_pixels=10**6, seeks=True)
+options = dict(dtype="uint8", height={HEIGHT}, width={WIDTH}, max_ratio=1, max_pixels=10**6, threads=1, seeks=True)
 values = dict(offset=[0.0] * 3, factor=[1.0] * 3)
 jpeg, box = Path(sys.argv[1]).read_bytes(), (0, 0, {HEIGHT}, {WIDTH})
 image = tf.load_op_library(OPERATION_PATH).tfpipe_decode(jpeg, box, False, **options, **values)
