@@ -37,12 +37,12 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_package_without_the_reader_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (kernels.load_native_records() is not None) == kernels.has_kernels()
     kernels.explain_missing_kernels.cache_clear()
-    package = ModuleType("tfpipe_kernels")  # of an older release
-    monkeypatch.setitem(sys.modules, "tfpipe_kernels", package)
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels", ModuleType("tfpipe_kernels"))  # of an older release
     monkeypatch.delitem(sys.modules, "tfpipe_kernels.records", raising=False)
     assert kernels.load_native_records() is None
-    package.records = ModuleType("tfpipe_kernels.records")
-    assert kernels.load_native_records() is package.records
+    records = ModuleType("tfpipe_kernels.records")
+    monkeypatch.setitem(sys.modules, "tfpipe_kernels.records", records)
+    assert kernels.load_native_records() is records
 
 
 def test_the_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
