@@ -90,6 +90,7 @@ HEAVY = {
         "tfpipe.pipeline.service_steps",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",
+        "tfpipe.pipeline.store_records",
         "tfpipe.profiler.live",
         "tfpipe.profiler.measure",
         "tfpipe.system.file_io",  # object stores, with the client that reads the shards too
@@ -125,6 +126,7 @@ HEAVY = {
         "beam_jobs.plan.image_table",
         "tfpipe.export.parquet",
     ),
+    "obstore": ("tfpipe.system.object_store",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),
     "matplotlib": ("tfpipe.profiler.report.charts",),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.system import file_io
+from tfpipe.system import file_io, object_store
 
 _logger = logging.getLogger(__name__)
 
@@ -20,15 +20,15 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     program read other files unnoticed. `root` overrules it, and then there is no warning.
 
     Args:
-        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL that TensorFlow
-            can read, such as gs://.
+        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://
+            or s3://, or another one that TensorFlow can read.
         root: The directory or URL where the shards of an indexed dataset lie, whatever the manifest says.
 
     Raises:
         ConfigError: `root` is given for a dataset that tfpipe wrote itself.
         DataError: There is no such directory, or no finished dataset in it; the message says which.
         FormatError: The manifest cannot be used; the message gives the place.
-        MissingDependencyError: `directory` is a URL and TensorFlow is not installed.
+        MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
     """
     path = file_io.join(directory, file_names.MANIFEST)
     try:
@@ -76,6 +76,19 @@ def check_local(directory: str) -> None:
         raise ConfigError(
             f"A dataset is read from a local directory, got {directory!r}. Copy it to a local disk first."
         )
+
+
+def check_readable(directory: str) -> None:
+    """Refuses a directory that is neither on this machine nor in an object store that tfpipe reads without TensorFlow.
+
+    Raises:
+        ConfigError: It is a URL of another kind.
+        MissingDependencyError: It is in an object store, and obstore is not installed.
+    """
+    if not directory.startswith(tuple(f"{scheme}://" for scheme in object_store.SCHEMES)):
+        check_local(directory)
+        return
+    object_store.check_can_read(directory)
 
 
 def _explain_missing(directory: str) -> DataError:

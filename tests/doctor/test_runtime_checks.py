@@ -150,7 +150,8 @@ def test_short_runs_of_an_object_store_need_a_short_read_ahead(record_bytes: flo
             "warning",
             "gs://bucket/pets can be read from any host, "
             "but TensorFlow asks for 64 MiB wherever a run of records begins.",
-            f"Set {variable}={advised} in the environment before Python starts, or use `order` throughput.",
+            f"Install tfpipe[buckets]. Or set {variable}={advised} in the environment before Python starts, or use "
+            "`order` throughput.",
         )
     for exact, value in ((True, str(advised)), (False, None)):
         target = TargetConfig(read_ahead=value)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 from tests.object_stores.proxy import Answer, Server
 
@@ -21,7 +22,13 @@ _OBJECT = re.compile(r"/storage/v1/b/data/o/(?P<name>.+)")
 _CONTENT = re.compile(r"/data/(?P<name>.+)")
 _RANGE = re.compile(r"bytes=(?P<begin>\d+)-(?P<last>\d+)")
 _LISTED = "/storage/v1/b/data/o"
+_FOLDER = "/data"
 _CHANGED = {"generation": "1", "updated": "2026-01-01T00:00:00.000Z"}  # what the client compares
+_DATED = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"), ("ETag", '"1"')]
+_ENTRY = (
+    "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>"
+    "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+)
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 
@@ -43,9 +50,11 @@ class FolderStore(Server):
         parts = urlsplit(path)
         if command == "GET" and parts.path == _LISTED:
             return self._list_objects(parse_qs(parts.query))
+        if command == "GET" and parts.path == _FOLDER and "list-type" in parts.query:
+            return self._list_folder(parse_qs(parts.query)["prefix"][0])
         for pattern, answer in ((_OBJECT, self._describe), (_CONTENT, self._read)):
             match = pattern.fullmatch(parts.path)
-            if command == "GET" and match is not None:
+            if command in ("GET", "HEAD") and match is not None:
                 name = unquote(match["name"])
                 file = self._folder / name
                 return answer(name, file, headers) if file.is_file() else Answer(404, [], b"")
@@ -61,19 +70,27 @@ class FolderStore(Server):
         items = [{"name": name, **_CHANGED} for name in names if name.startswith(prefix)][:most]
         return _to_json({"items": items} if items else {})
 
+    def _list_folder(self, prefix: str) -> Answer:
+        """Lists the files of one folder in the form of the other interface, which is Amazon's too."""
+        folder = self._folder / prefix
+        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+        entries = [_ENTRY.format(key=escape(prefix + path.name), size=path.stat().st_size) for path in files]
+        document = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
+        return Answer(200, [("Content-Type", "application/xml")], document.encode())
+
     def _describe(self, name: str, file: Path, _: dict[str, str]) -> Answer:
         return _to_json({"name": name, "size": str(file.stat().st_size), **_CHANGED})
 
     def _read(self, _: str, file: Path, headers: dict[str, str]) -> Answer:
         size = file.stat().st_size
-        match = _RANGE.fullmatch(headers.get("Range", ""))
+        match = _RANGE.fullmatch({name.lower(): value for name, value in headers.items()}.get("range", ""))
         begin, end = (int(match["begin"]), min(int(match["last"]) + 1, size)) if match else (0, size)
         if match and begin >= size:
             return Answer(416, [], b"")
         with file.open("rb") as opened:
             data = os.pread(opened.fileno(), end - begin, begin)
         status, placed = (206, [("Content-Range", f"bytes {begin}-{end - 1}/{size}")]) if match else (200, [])
-        return Answer(status, placed, data)
+        return Answer(status, [*placed, *_DATED], data, str(len(data)))
 
 
 @contextmanager
@@ -82,14 +99,14 @@ def pose_as_google(
 ) -> Iterator[tuple[AnyServer, dict[str, str]]]:
     """Starts a server that answers for Google, with our certificate.
 
-    TensorFlow knows no other address than Google's; its HTTP library looks at two variables.
+    TensorFlow knows no other address than Google's. Its HTTP library looks at two variables, obstore at another one.
 
     Args:
         folder: Where the certificate is written.
         make_server: The function that starts the server.
 
     Yields:
-        The server, and the environment in which TensorFlow comes to it.
+        The server, and the environment in which TensorFlow and obstore come to it.
     """
     import trustme
 
@@ -99,7 +116,9 @@ def pose_as_google(
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     server = make_server(context)
     try:
-        yield server, {"https_proxy": server.url, "CURL_CA_BUNDLE": str(folder / "ca.pem"), "NO_GCE_CHECK": "true"}
+        certificate = str(folder / "ca.pem")
+        named = {"CURL_CA_BUNDLE": certificate, "SSL_CERT_FILE": certificate}
+        yield server, {"https_proxy": server.url, "NO_GCE_CHECK": "true", **named}
     finally:
         server.stop()
 

@@ -20,6 +20,7 @@ from tests.object_stores.folder_store import pose_as_google
 from tests.object_stores.proxy import Proxy
 from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import DataError
+from tfpipe.system import object_store
 
 _READ = """
 import itertools, json, sys
@@ -77,11 +78,12 @@ def test_inspect_reads_the_dataset(google: Google, posing: dict[str, str]) -> No
     assert "cat" in google.run("inspect", output, **posing).stdout
 
 
-def test_s3_is_refused_with_what_to_do(small_dataset: Path) -> None:
+def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow has no client for s3://."""
+    monkeypatch.setattr(object_store, "can_read", lambda url: False)
     sentence = (
         r"^TensorFlow cannot read s3:// URLs, got s3://data/out/.*\. Copy the dataset to a local disk or to gs://, "
-        r"or mount the bucket as a folder and name that\.$"
+        r"install tfpipe\[buckets\], or mount the bucket as a folder and name that\.$"
     )
     with pytest.raises(DataError, match=sentence):
         load_manifest("s3://data/out")

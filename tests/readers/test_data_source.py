@@ -191,8 +191,8 @@ def test_a_manifest_or_a_folder_opens_it(folder: Path, monkeypatch: pytest.Monke
         data_source(replace(manifest, directory=""), "train")
     with pytest.raises(ConfigError, match=r"has no split 'val'; it has test, train\."):
         data_source(manifest, "val")
-    with pytest.raises(ConfigError, match="from a local directory, got 'gs://b/d'"):
-        data_source(replace(manifest, directory="gs://b/d"), "train")
+    with pytest.raises(ConfigError, match="from a local directory, got 'hdfs://b/d'"):
+        data_source(replace(manifest, directory="hdfs://b/d"), "train")
 
 
 def test_labels_of_others_are_counted_from_0(folder: Path) -> None:

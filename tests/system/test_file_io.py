@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
-from tfpipe.system import file_io
+from tfpipe.system import file_io, object_store
 
 FORMS = ("", "file://")
 
@@ -82,8 +82,9 @@ def test_checking_local_files_asks_for_their_size(folder: Path) -> None:
         file_io.check_files([f"{folder}/a-0"], [1234])
 
 
-def test_a_url_needs_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_needs_tensorflow_or_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setattr(object_store, "can_read", lambda url: False)
     sentence = r"Reading gs://a/b needs TensorFlow\. Install it with: pip install 'tfpipe\[tensorflow\]'\."
     for call in (lambda: file_io.read_bytes("gs://a/b", 9), lambda: file_io.read_start("gs://a/b", 9)):
         with pytest.raises(MissingDependencyError, match=sentence):

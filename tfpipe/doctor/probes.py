@@ -20,13 +20,13 @@ import tensorflow as tf
 from tfpipe.doctor.data_checks import IntArray
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.doctor.tpu_checks import TpuHostFacts
-from tfpipe.errors import TfpipeError, first_line
+from tfpipe.errors import DataError, TfpipeError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.system.file_io import is_url
+from tfpipe.system.file_io import read_size
 
 WARM_UP_S, MEASURE_S = 2.0, 3.0
 # The errors of a read from a damaged or unreachable file.
@@ -68,8 +68,8 @@ def read_file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
 
 def _size(path: str) -> int | None:
     try:
-        return int(tf.io.gfile.stat(path).length) if is_url(path) else os.stat(path).st_size
-    except (OSError, tf.errors.OpError):
+        return read_size(path)
+    except (OSError, DataError):
         return None
 
 

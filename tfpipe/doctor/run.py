@@ -185,7 +185,8 @@ def _check_features(facts: _Facts) -> Check:
 
 def _check_file_access(facts: _Facts) -> Check:
     in_store = facts.directory.startswith("gs://")  # elsewhere the order does not matter, so no plan is made
-    exact, record_bytes = (facts.plan.exact, facts.source.record_bytes) if in_store else (False, 0.0)
+    by_runs = in_store and facts.plan.exact and not facts.plan.reads_store
+    exact, record_bytes = (by_runs, facts.source.record_bytes) if in_store else (False, 0.0)
     return runtime_checks.check_file_access(facts.directory, facts.target, exact, record_bytes)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tfpipe.doctor.result import READ_AHEAD, Check, Status, TargetConfig
 from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
 from tfpipe.system.file_io import is_url
+from tfpipe.system.object_store import REQUIREMENT
 from tfpipe.system.units import human_bytes, human_count
 
 OLDEST_TENSORFLOW = (2, 18)
@@ -122,7 +123,7 @@ def check_file_access(path: str, target: TargetConfig, exact: bool, record_bytes
     Args:
         path: The directory or the pattern of the files.
         target: The machines that train.
-        exact: Whether training reads short runs of records, in exact order.
+        exact: Whether training reads short runs of records by TensorFlow's client, in exact order.
         record_bytes: The mean size of a record.
     """
     name, hosts = "file access", target.num_hosts or 1
@@ -133,7 +134,8 @@ def check_file_access(path: str, target: TargetConfig, exact: bool, record_bytes
             name,
             "warning",
             f"{path} can be read from any host, but TensorFlow asks for 64 MiB wherever a run of records begins.",
-            f"Set {READ_AHEAD}={good} in the environment before Python starts, or use `order` throughput.",
+            f"Install {REQUIREMENT}. Or set {READ_AHEAD}={good} in the environment before Python starts, or use "
+            "`order` throughput.",
         )
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")

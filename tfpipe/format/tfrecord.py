@@ -152,6 +152,15 @@ def check_frames(data: bytes, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
     return whole
 
 
+def unframe(frame: memoryview) -> bytes | None:
+    """Returns the payload of a record that lies in memory, framing included; None if it is not whole."""
+    if len(frame) < FRAME_BYTES:
+        return None
+    payload = bytes(frame[HEADER_BYTES:-FOOTER_BYTES])
+    is_whole = frame[:HEADER_BYTES] == record_header(len(payload)) and frame[-FOOTER_BYTES:] == record_footer(payload)
+    return payload if is_whole else None
+
+
 def scan_records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Reads every record from the file's position to its end.
 

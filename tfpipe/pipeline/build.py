@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -35,7 +35,7 @@ from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once, read_steps
 from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_steps, repeat_uncounted
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer
-from tfpipe.system import kernels
+from tfpipe.system import file_io, kernels, object_store
 
 
 def build_dataset(
@@ -186,6 +186,7 @@ def _join_parts(plan: ReadPlan, parts: CacheParts) -> tuple[Stage, ...]:
     kept is then decoded as without a cache, just the crop, and not whole as a cache needs it, which takes 1.6 times as
     long.
     """
+    _check_client(parts.kept)
     kept, others = Stages(_example_stages(parts.kept)), _example_stages(parts.others)
     if plan.config.cache == "decoded":
         return (*others, cache_part(plan, parts, kept))
@@ -292,8 +293,25 @@ def _check(plan: ReadPlan) -> None:
     """Refuses a plan that the data, its files or this machine's memory cannot serve."""
     plan.check()
     plan.source.check()
+    _check_client(plan)
     if plan.config.cache != "none":
         check_cache_fits(plan)
+
+
+def _check_client(plan: ReadPlan) -> None:
+    """Refuses options with which TensorFlow must read, where it has no client."""
+    file = plan.source.files[0]
+    if plan.reads_store:
+        return
+    try:
+        file_io.check_tensorflow_reads(file)
+    except DataError as error:
+        if not object_store.can_read(file):
+            raise
+        raise ConfigError(
+            f"TensorFlow reads compressed files, and what a `service`, `cache_dir`, `cache_bytes` or `on_bad_record` "
+            f"skip asks for, and it cannot read {file}. Leave these out, or copy the dataset to a local disk."
+        ) from error
 
 
 def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:

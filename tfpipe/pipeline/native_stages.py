@@ -1,7 +1,8 @@
-"""Stages that tfpipe-kernels does in one: it decodes, crops, resizes, flips and converts images in a single call.
+"""Stages that one call does for a whole batch, most of them by tfpipe-kernels.
 
     list, read, parse               in exact order and evaluation: one call reads the records of a batch
     list, read                      in front of a cache in memory: the same
+    list, read                      of an object store: a call of its client reads the records of a batch
     parse, decode, augment, batch   in training: one call makes all images of a batch, in its place in memory
     decode, augment                 one call for each image
 
@@ -56,8 +57,8 @@ def offer_kernel(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
                 making = _make_batches(plan, lambda batches: batches, *following[1:])
                 merges.append(Merge((*following,), (*reading, *making)))
             merges.append(Merge((read, parse), (*reading, _parse_batches(plan, parse))))
-        elif names[:2] == ("list", "read") and plan.reads_first_use:
-            merges.append(Merge((following[0],), _read_first_use(plan, stage, following[0])))
+        elif names[:2] == ("list", "read") and (plan.reads_first_use or plan.reads_store):
+            merges.append(Merge((following[0],), _read_one_by_one(plan, stage, following[0])))
         offered[place] = replace(stage, merges=(*merges,)) if merges else stage
     return offered
 
@@ -73,20 +74,21 @@ def _read_batches(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, S
         )
 
     settings = {**read.settings, "cycle_length": plan.batches_read, "block_length": plan.batch_size}
+    reader = "the store's client" if plan.reads_store else "tfpipe-kernels"
     native = (
         replace(listing, apply=list_records, reason=f"{listing.reason}, batch by batch"),
         replace(
             read,
             apply=read_batches(plan),
-            settings={**settings, "reader": "native"},
-            reason="one call of tfpipe-kernels reads the records of a batch, each from its place",
+            settings={**settings, "reader": "obstore" if plan.reads_store else "native"},
+            reason=f"one call of {reader} reads the records of a batch, each from its place",
         ),
     )
     return without_autograph(native[0]), without_autograph(native[1])
 
 
-def _read_first_use(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, Stage]:
-    """Makes the stages that list and read the records that a cache keeps, and give them one by one."""
+def _read_one_by_one(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, Stage]:
+    """Makes the stages that list and read the records of a batch at once, and give them one by one, as for a cache."""
     listing, read = _read_batches(plan, listing, read)
     read_all = read.apply
     return listing, without_autograph(replace(read, apply=lambda batches: read_all(batches).unbatch()))

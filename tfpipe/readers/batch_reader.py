@@ -55,6 +55,7 @@ _RECORDS_PER_READ = 3  # a task of a thread costs about 40 us
 _STEPS_AHEAD = 2  # are read, and where threads make whole batches as many are decoded
 _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
 _PART_IMAGES = 8  # of a batch that tfpipe-kernels decodes for one call of `Run`
+_MOST_RUN_STEPS = 64
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
 
 
@@ -261,17 +262,16 @@ class BatchReader:
 
     def _iterate_rows(self, positions: Iterable[tuple[int, int]], run: Run) -> Generator[Batch]:
         """Yields batches that are made row by row."""
-        with ThreadPoolExecutor(_READS_AT_ONCE, "tfpipe-read") as readers:
-            started: deque[_StartedReads] = deque()
-            try:
-                for epoch, numbers in self._announce_steps(positions):
-                    started.append(self._start_reads(epoch, numbers, readers))
-                    if len(started) > _STEPS_AHEAD:
-                        yield self._finish(started.popleft(), run)
-                while started:
+        readers, started = ThreadPoolExecutor(_READS_AT_ONCE, "tfpipe-read"), deque[_StartedReads]()
+        try:
+            for epoch, numbers in self._announce_steps(positions):
+                started.append(self._start_reads(epoch, numbers, readers))
+                if len(started) > _STEPS_AHEAD:
                     yield self._finish(started.popleft(), run)
-            finally:  # the trainer may have left early
-                readers.shutdown(wait=False, cancel_futures=True)
+            while started:
+                yield self._finish(started.popleft(), run)
+        finally:  # the trainer may have left early
+            _let_end(readers)
 
     def read(self, epoch: int, step: int, run: Run = map) -> Batch:
         """Reads one batch of this rank.
@@ -379,16 +379,30 @@ class BatchReader:
 
         These grow by one with each step, so the first batch waits for nothing but its own records.
         """
+        listed: deque[tuple[int, IntArray]] = deque()
         announced: deque[tuple[int, IntArray]] = deque()
-        steps_ahead = 0
+        steps_ahead, run = 0, self._run_steps
         for epoch, step in positions:
-            numbers = self.list_numbers(epoch, step)
-            self._reader.announce(numbers)
-            announced.append((epoch, numbers))
+            listed.append((epoch, self.list_numbers(epoch, step)))
+            if len(listed) < run:
+                continue
+            self._reader.announce(listed[0][1], np.concatenate([numbers for _, numbers in listed]))
+            announced.append(listed.popleft())
             if len(announced) > steps_ahead:
                 yield announced.popleft()
                 steps_ahead = min(steps_ahead + 1, _STEPS_ANNOUNCED)
+        for place in listed:
+            self._reader.announce(place[1])
         yield from announced
+        yield from listed
+
+    @cached_property
+    def _run_steps(self) -> int:
+        """The steps that use a run of records up; 1 where there are no runs."""
+        if not self.config.training:
+            return 1
+        order = self.plan.order
+        return min(order.turns_per_run * max(order.lanes * order.turn_records // self.plan.share, 1), _MOST_RUN_STEPS)
 
     def _start_reads(self, epoch: int, numbers: IntArray, readers: ThreadPoolExecutor) -> _StartedReads:
         """Lets threads read the records of a step, a few records each."""
@@ -581,18 +595,25 @@ class _ReadStep(NamedTuple):
 
 def _map_ahead(function: Callable[[_Item], _Result], items: Generator[_Item], name: str) -> Generator[_Result]:
     """Yields what a function makes of each item, in their order. Threads work on the next ones meanwhile."""
-    with ThreadPoolExecutor(_STEPS_AHEAD, name) as threads:
-        started: deque[Future[_Result]] = deque()
-        try:
-            for item in items:
-                started.append(threads.submit(function, item))
-                if len(started) > _STEPS_AHEAD:
-                    yield started.popleft().result()
-            while started:
+    threads, started = ThreadPoolExecutor(_STEPS_AHEAD, name), deque[Future[_Result]]()
+    try:
+        for item in items:
+            started.append(threads.submit(function, item))
+            if len(started) > _STEPS_AHEAD:
                 yield started.popleft().result()
-        finally:  # the trainer may have left early
-            threads.shutdown(wait=False, cancel_futures=True)
-            items.close()
+        while started:
+            yield started.popleft().result()
+    finally:  # the trainer may have left early
+        _let_end(threads)
+        items.close()
+
+
+def _let_end(threads: ThreadPoolExecutor) -> None:
+    """Lets threads end with what they do now.
+
+    Nobody waits: Python may close a forgotten generator in any thread, also in one that these have just begun to start.
+    """
+    threads.shutdown(wait=False, cancel_futures=True)
 
 
 class _StartedReads(NamedTuple):

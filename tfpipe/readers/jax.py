@@ -28,7 +28,7 @@ from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.images.decode import resize_crop
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.read_plan import find_host
+from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
 from tfpipe.readers.batch_reader import Batch, BatchReader, Rank, form_batch
 from tfpipe.readers.resume import Position, Resumable
 from tfpipe.system.extras import importing
@@ -85,8 +85,7 @@ class DeviceBatches(Resumable):
         self._sharding = sharding or _shard_rows()
         self._batches = BatchReader(manifest, split, config, _find_rank(self._sharding), resize_crop, None, start_step)
         self._batches.plan.check_fits_devices()
-        tensors = {feature.name: feature.spec.tensor for feature in self._batches.plan.features}
-        self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
+        self._placing = _Placing(self._batches.plan, self._sharding)
         self.config = config
         self._threads = usable_cpus() if num_threads is None else num_threads
         self.position = Position(*self._batches.plan.start)
@@ -121,46 +120,76 @@ class DeviceBatches(Resumable):
             yield batch
 
     def _start(self, begin: Position, steps: range) -> Generator[Any]:
-        batches = self._iterate(begin, steps)
+        # It does not hold this object, which may hold it: so it is closed as soon as nobody has them.
+        batches = _iterate(self._batches, self._placing, self._threads, begin, steps)
         _close_at_exit(batches)
         return batches
 
-    def _iterate(self, begin: Position, steps: range) -> Generator[Any]:
-        """Yields the batches of some steps, counted from a position on."""
-        with ThreadPoolExecutor(self._threads) as decoders, ThreadPoolExecutor(1) as mover:
-            ready: deque[Future[Any]] = deque()
-            first, epoch_steps = begin.step, len(self)
-            positions = ((begin.epoch + (first + k) // epoch_steps, (first + k) % epoch_steps) for k in steps)
-            batches = self._batches.iterate(positions, decoders.map, self._threads)
-            try:
-                for _ in steps:
-                    ready.append(mover.submit(self._load, batches))
-                    if len(ready) > _READY_BATCHES:
-                        yield ready.popleft().result()
-                while ready:
-                    yield ready.popleft().result()
-            finally:  # the trainer may have left early, or the program ends and no thread takes new work
-                for future in ready:
-                    future.cancel()
-                mover.shutdown()  # a generator that runs cannot be closed
-                batches.close()
 
-    def _load(self, batches: Iterator[Batch]) -> Any:
+class _Placing:
+    """The way in which batches come to the devices.
+
+    Args:
+        plan: The read plan of the batches.
+        sharding: The devices that hold their rows.
+    """
+
+    def __init__(self, plan: ReadPlan, sharding: jax.sharding.Sharding) -> None:
+        self._config, self._sharding, self._global_batch_size = plan.config, sharding, plan.global_batch_size
+        tensors = {feature.name: feature.spec.tensor for feature in plan.features}
+        self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
+
+    def load(self, batches: Iterator[Batch]) -> Any:
+        """Takes the next batch and places it, in the trainer's form."""
         batch = next(batches)
         placed = {name: self._place(name, values) for name, values in batch.items()}
-        if "image" in placed and self.config.image_dtype != "uint8":
-            dtype = jnp.dtype(self.config.image_dtype)
-            placed["image"] = normalize(placed["image"], dtype, self.config.augment_options)
-        return form_batch(placed, self.config)
+        if "image" in placed and self._config.image_dtype != "uint8":
+            dtype = jnp.dtype(self._config.image_dtype)
+            placed["image"] = normalize(placed["image"], dtype, self._config.augment_options)
+        return form_batch(placed, self._config)
 
     def _place(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
-        if name == "label" and not self.config.one_hot:
+        if name == "label" and not self._config.one_hot:
             values = values.astype(np.int32)
         if name in self._bfloat16:
             values = values.view(get_numpy_dtype("bfloat16"))
-        shape = (self._batches.plan.global_batch_size, *values.shape[1:])
+        shape = (self._global_batch_size, *values.shape[1:])
         placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values, shape)
         return placed
+
+
+def _iterate(reader: BatchReader, placing: _Placing, threads: int, begin: Position, steps: range) -> Generator[Any]:
+    """Yields the batches of some steps, counted from a position on."""
+    decoders, mover = ThreadPoolExecutor(threads), ThreadPoolExecutor(1)
+    ready: deque[Future[Any]] = deque()
+    first, epoch_steps = begin.step, reader.steps_per_epoch
+    positions = ((begin.epoch + (first + k) // epoch_steps, (first + k) % epoch_steps) for k in steps)
+    batches = reader.iterate(positions, decoders.map, threads)
+    try:
+        for _ in steps:
+            ready.append(mover.submit(placing.load, batches))
+            if len(ready) > _READY_BATCHES:
+                yield ready.popleft().result()
+        while ready:
+            yield ready.popleft().result()
+    finally:
+        for future in ready:
+            future.cancel()
+        _close(batches, mover, decoders)
+
+
+def _close(batches: Generator[Any], mover: ThreadPoolExecutor, decoders: ThreadPoolExecutor) -> None:
+    """Closes an iterator in the thread that runs it: one that runs cannot be closed by another.
+
+    Nobody waits for that: Python may close a forgotten iterator in any thread.
+    """
+    try:
+        mover.submit(batches.close)
+    except RuntimeError:  # the program ends, and no thread takes new work
+        mover.shutdown()
+        batches.close()
+    mover.shutdown(wait=False)
+    decoders.shutdown(wait=False, cancel_futures=True)
 
 
 def _close_at_exit(batches: Generator[Any]) -> None:

@@ -148,6 +148,24 @@ def read_block(
     return RecordBlock(data, at + HEADER_BYTES, at + sizes - FOOTER_BYTES, whole)
 
 
+def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+    """Makes a block of payloads that are in memory already; None for one that is not whole.
+
+    Args:
+        payloads: The bytes of each record.
+        memory: The memory to join them in. None, or if it is too small: new memory.
+    """
+    sizes = np.array([len(payload or b"") for payload in payloads], np.int64)
+    ends = np.cumsum(sizes)
+    num_bytes = int(ends[-1]) if len(ends) else 0
+    memory = np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
+    for payload, begin, end in zip(payloads, (ends - sizes).tolist(), ends.tolist(), strict=True):
+        memory[begin:end] = np.frombuffer(payload or b"", np.uint8)
+    return RecordBlock(
+        memory.data, ends - sizes, ends, np.array([payload is not None for payload in payloads], np.bool_)
+    )
+
+
 def read_at(descriptor: int, offset: int, size: int) -> bytes:
     """Reads at an offset, less only at the end: a position would be shared with forked processes and other threads."""
     data = os.pread(descriptor, size, offset)

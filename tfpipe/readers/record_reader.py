@@ -14,6 +14,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
@@ -27,13 +28,23 @@ from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import DType
-from tfpipe.format.tfrecord import read_record_at
-from tfpipe.open_dataset import check_local
-from tfpipe.readers.record_block import Column, RecordBlock, can_cut_columns, get_max_record_bytes, read_at, read_block
-from tfpipe.system.file_io import open_file
+from tfpipe.format.tfrecord import read_record_at, unframe
+from tfpipe.open_dataset import check_readable
+from tfpipe.readers.record_block import (
+    Column,
+    RecordBlock,
+    can_cut_columns,
+    get_max_record_bytes,
+    join_block,
+    read_at,
+    read_block,
+)
+from tfpipe.system.file_io import is_url, join, open_file, read_bytes
+from tfpipe.system.object_store import Range, RangeReader
 
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
+_INDEXES_AT_ONCE = 16  # from an object store
 _MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, and at most as much between them; caches hold it
 _MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
 _MAX_AHEAD = 256  # records that a loop over all reads at once
@@ -75,16 +86,17 @@ class RecordReader:
     manifest's `label_base`.
 
     Args:
-        directory: The dataset's local directory, which holds the manifest and the indexes.
+        directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs:// or s3://.
         manifest: The manifest of the dataset, from `load_manifest`.
         split: The name of a split.
 
     Raises:
-        ConfigError: There is no such split, the dataset or its shards lie at a URL, or they are compressed.
+        ConfigError: There is no such split, the shards lie at another URL, or they are compressed.
+        MissingDependencyError: The dataset lies in an object store, and obstore is not installed.
     """
 
     def __init__(self, directory: str, manifest: Manifest, split: str) -> None:
-        check_local(directory)
+        check_readable(directory)
         if split not in manifest.splits:
             raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
         if manifest.compression:
@@ -94,8 +106,10 @@ class RecordReader:
             )
         self.directory, self.manifest, self.split = directory, manifest, split
         self._root = manifest.shard_directory(directory)
-        check_local(self._root)
+        check_readable(self._root)
         self._shards = manifest.splits[split].shards
+        remote = [self._shard_path(shard) for shard in self._shards] if is_url(self._root) else []
+        self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._lock = threading.Lock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
@@ -153,23 +167,30 @@ class RecordReader:
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
         place = self.locate(index)
-        file = self._open(place.shard)
+        read_at = self._open(place.shard).read_at if self._ranges is None else self._read_remote(place.shard)
         try:
-            return read_record_at(file.read_at, place.shard.bytes, place.offset, place.size)
+            return read_record_at(read_at, place.shard.bytes, place.offset, place.size)
         except FormatError as error:
             raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
         except OSError as error:
             raise _describe_os_error(self._shard_path(place.shard), error) from error
 
-    def announce(self, numbers: NDArray[np.int64]) -> None:
+    def announce(self, numbers: NDArray[np.int64], soon: NDArray[np.int64] | None = None) -> None:
         """Asks storage for records that are read soon, all at once, if the system has a call for that.
 
         Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it.
 
         Args:
             numbers: The numbers of the records, from 0.
+            soon: The numbers of records that are read after those. An object store is asked at once for all that lie
+                behind each other.
         """
-        if sys.platform != "linux" or not len(numbers):  # a rank may have none in the last step of an evaluation
+        if self._ranges is not None and len(numbers):
+            self._announce_remote(self._ranges, np.unique(numbers), numbers if soon is None else soon)
+            return
+        if (
+            sys.platform != "linux" or self._ranges is not None or not len(numbers)
+        ):  # a rank may have none in the last step of an evaluation
             return
         try:
             shards, begins, sizes = self._locate_many(np.unique(numbers))
@@ -178,6 +199,28 @@ class RecordReader:
                 os.posix_fadvise(files[shard].descriptor, begin, size, os.POSIX_FADV_WILLNEED)
         except (FormatError, DataError, OSError):
             return
+
+    def _announce_remote(self, ranges: RangeReader, numbers: NDArray[np.int64], soon: NDArray[np.int64]) -> None:
+        soon = np.union1d(numbers, soon)
+        group_ends = np.append(np.flatnonzero(np.diff(soon) != 1), len(soon) - 1)
+        last = soon[group_ends[np.searchsorted(group_ends, np.searchsorted(soon, numbers))]]
+        shards, begins, sizes = self._locate_many(numbers)
+        _, last_begins, last_sizes = self._locate_many(np.minimum(last, np.array(self._ends, np.int64)[shards] - 1))
+        places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
+        ranges.announce([Range(*place) for place in places.tolist()])
+
+    def _read_remote(self, shard: ShardInfo) -> Callable[[int, int], bytes]:
+        """Returns a function that reads a shard in an object store at an offset."""
+        ranges, place = self._ranges, self._shards.index(shard)
+        assert ranges is not None
+
+        def read_at(offset: int, size: int) -> bytes:
+            try:
+                return bytes(ranges.read([Range(place, offset, offset + size)])[0])
+            except FileNotFoundError:
+                raise FormatError(f"It is missing. {_ADVICE}") from None
+
+        return read_at
 
     def read_payloads(self, indices: Numbers) -> list[bytes]:
         """Reads many records at once, in any order and with repetitions.
@@ -351,17 +394,32 @@ class RecordReader:
         for part, chosen in enumerate(np.split(small, firsts[1:])):
             if not len(chosen):  # all are large
                 return
-            files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards[chosen]).tolist()}
-            descriptors = np.array([files[shard].descriptor for shard in shards[chosen].tolist()], np.int64)
-            block = read_block(descriptors, begins[chosen], sizes[chosen], memory)
+            block = self._read_block(shards[chosen], begins[chosen], sizes[chosen], memory)
             memory = None if memory is None else memory[len(block.data) :]
             block_of[chosen], row_of[chosen] = part, np.arange(len(chosen))
             rows = np.flatnonzero(block_of[inverse] == part)
             yield rows, block.choose(row_of[inverse[rows]])
 
+    def _read_block(
+        self,
+        shards: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        memory: NDArray[np.uint8] | None,
+    ) -> RecordBlock:
+        """Reads records at these places, whose shards ascend."""
+        if self._ranges is not None:
+            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
+            return join_block([unframe(frame) for frame in self._ranges.read([Range(*at) for at in places])], memory)
+        files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards).tolist()}
+        descriptors = np.array([files[shard].descriptor for shard in shards.tolist()], np.int64)
+        return read_block(descriptors, begins, sizes, memory)
+
     def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """Returns the shard, the offset and the size of records whose numbers ascend, each int64 [n]."""
         shards = np.searchsorted(np.array(self._ends, np.int64), numbers, side="right")
+        if self._ranges is not None:
+            self._read_indexes([self._shards[shard] for shard in np.unique(shards).tolist()])
         begins, sizes = np.empty((2, len(numbers)), np.int64)
         chosen, firsts = np.unique(shards, return_index=True)
         for shard, first, last in zip(
@@ -373,21 +431,41 @@ class RecordReader:
             sizes[first:last] = ends[rows] - begins[first:last]
         return shards, begins, sizes
 
-    def _get_index(self, shard: ShardInfo) -> NDArray[np.int64]:
-        """Returns the byte at which every record ends: int64 of shape [records]."""
+    def _read_indexes(self, shards: Sequence[ShardInfo]) -> None:
+        """Reads the indexes of shards in an object store, several at a time."""
+        with self._lock:
+            missing = [shard for shard in shards if shard.file not in self._indexes]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(_INDEXES_AT_ONCE) as threads:
+                for shard, ends in zip(missing, threads.map(self._read_index, missing), strict=True):
+                    self._keep_index(shard, ends)
+
+    def _keep_index(self, shard: ShardInfo, ends: NDArray[np.int64]) -> None:
         with self._lock:
             if shard.file not in self._indexes:
-                ends = self._read_index(shard)
                 self._indexes[shard.file] = ends
                 self._index_bytes += ends.nbytes
                 while len(self._indexes) > 1 and self._index_bytes > _MAX_INDEX_BYTES:
                     self._index_bytes -= self._indexes.popitem(last=False)[1].nbytes
-            self._indexes.move_to_end(shard.file)
-            return self._indexes[shard.file]
+
+    def _get_index(self, shard: ShardInfo) -> NDArray[np.int64]:
+        """Returns the byte at which every record ends: int64 of shape [records]."""
+        with self._lock:
+            if shard.file in self._indexes:
+                self._indexes.move_to_end(shard.file)
+                return self._indexes[shard.file]
+        ends = self._read_index(shard)
+        self._keep_index(shard, ends)
+        return ends
 
     def _read_index(self, shard: ShardInfo) -> NDArray[np.int64]:
-        path = os.path.join(self.directory, file_names.index_name(shard.file))
+        path = join(self.directory, file_names.index_name(shard.file))
         max_bytes = max_index_bytes(shard.bytes, shard.records)
+        if self._ranges is not None:
+            try:
+                return self._decode_index(path, read_bytes(path, max_bytes), shard)
+            except FileNotFoundError:
+                raise FormatError(f"{path} is missing. {_ADVICE}") from None
         with _open_existing(path) as file:
             if (num_bytes := _get_size(file)) > max_bytes:
                 raise FormatError(
@@ -398,6 +476,9 @@ class RecordReader:
                 data = file.read(num_bytes)
             except OSError as error:
                 raise _describe_os_error(path, error) from error
+        return self._decode_index(path, data, shard)
+
+    def _decode_index(self, path: str, data: bytes, shard: ShardInfo) -> NDArray[np.int64]:
         try:
             ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records).sum(axis=1)
             return ends
@@ -423,7 +504,7 @@ class RecordReader:
             return self._files[shard.file]
 
     def _shard_path(self, shard: ShardInfo) -> str:
-        return os.path.join(self._root, shard.file)
+        return join(self._root, shard.file)
 
 
 def _make_column(kind: DType, count: int) -> Any:

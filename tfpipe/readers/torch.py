@@ -35,6 +35,7 @@ from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
 from tfpipe.readers.worker_turns import MOST_WORKERS, take_turns
 from tfpipe.system.extras import importing
+from tfpipe.system.file_io import is_url
 from tfpipe.system.host_limits import usable_cpus
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -233,8 +234,11 @@ def data_loader(
             on four then, and batches come more evenly. 0: the trainer's own process.
         prefetch_factor: The number of batches that each worker has ready.
         pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
-        start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default.
+        start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default, but for
+            a dataset in an object store "spawn", since a forked process cannot read from there.
     """
+    if start_method is None and is_url(images._batches.manifest.directory):
+        start_method = "spawn"
     workers = images._count_workers() if num_workers is None else num_workers
     return ShardLoader(
         images._run_on() if images.config.training else images,

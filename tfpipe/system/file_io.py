@@ -1,12 +1,13 @@
 """Reading and writing the files of a dataset, on a local disk or in an object store.
 
 Small files are read whole. A local file is written under a temporary name and renamed, so nobody finds half of one.
-Local files are opened so that the call cannot block. A URL (gs://, s3://, hdfs://) goes through `tf.io.gfile`, which
-also reads the shards: what this module can open, the input pipeline can open, and no other client is needed.
+Local files are opened so that the call cannot block. What lies in gs:// or s3:// is read by `object_store`, where that
+can be. Any other URL, and all writing, goes through `tf.io.gfile`.
 """
 
 import contextlib
 import errno
+import fnmatch
 import glob
 import hashlib
 import io
@@ -20,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, FormatError, first_line
+from tfpipe.system import object_store
 from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -275,9 +277,11 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         FileNotFoundError: The file does not exist.
         DataError: The file cannot be read. The message says why.
         FormatError: The file is too large, or it is not a regular file.
-        MissingDependencyError: The path is a URL and TensorFlow is not installed.
+        MissingDependencyError: The path is a URL, and neither obstore nor TensorFlow is installed.
     """
     try:
+        if object_store.can_read(path):
+            return object_store.read_object(path, max_bytes)
         if is_url(path):
             return _read_remote(path, max_bytes)
         with open_file(path) as file:
@@ -295,6 +299,8 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 def read_start(path: str, num_bytes: int) -> bytes:
     """Reads the first `num_bytes` of a file, or all of a shorter one. Raises the errors of `read_bytes`."""
     try:
+        if object_store.can_read(path):
+            return object_store.read_start(path, num_bytes)
         if is_url(path):
             tf = _tensorflow(path)
             try:
@@ -338,6 +344,9 @@ def find(pattern: str) -> list[str]:
     """
     if not is_url(pattern):
         return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+    folder, _, name = pattern.rpartition("/")
+    if object_store.can_read(pattern) and not glob.has_magic(folder):
+        return sorted(url for url in object_store.list_sizes(folder) if fnmatch.fnmatchcase(url, f"{folder}/{name}"))
     tf = _tensorflow(pattern)
     try:
         return sorted(tf.io.gfile.glob(pattern))
@@ -345,26 +354,30 @@ def find(pattern: str) -> list[str]:
         raise DataError(f"{pattern} cannot be listed: {first_line(error)}.") from error
 
 
+def read_size(path: str) -> int:
+    """Returns the bytes of a file, on this machine or in an object store. Raises the errors of `read_bytes`."""
+    if not is_url(path):
+        return os.stat(path).st_size
+    if object_store.can_read(path):
+        return object_store.get_size(path)
+    tf = _tensorflow(path)
+    try:
+        return int(tf.io.gfile.stat(path).length)
+    except tf.errors.OpError as error:
+        raise DataError(f"{path} cannot be read: {first_line(error)}.") from error
+
+
 def total_bytes(paths: Sequence[str]) -> int:
     """Returns the sum of the sizes of files. Raises the errors of `read_bytes`."""
-
-    def size(path: str) -> int:
-        if not is_url(path):
-            return os.stat(path).st_size
-        tf = _tensorflow(path)
-        try:
-            return int(tf.io.gfile.stat(path).length)
-        except tf.errors.OpError as error:
-            raise DataError(f"{path} cannot be read: {first_line(error)}.") from error
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        return sum(pool.map(size, paths))
+        return sum(pool.map(read_size, paths))
 
 
 def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
     """Checks that files exist, can be opened, and have the sizes that the manifest gives.
 
-    Local files are checked one by one. Files of an object store are listed in one request, without their sizes.
+    Local files are checked one by one. Files of an object store are listed in one request; TensorFlow's client does not
+    tell their sizes.
 
     Raises:
         FormatError: A file is missing or has another size.
@@ -372,6 +385,13 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
     """
     if paths and is_url(paths[0]):
         directory = paths[0].rpartition("/")[0]
+        if object_store.can_read(directory):
+            found: dict[str, int] = {}
+            for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+                found |= object_store.list_sizes(folder)
+            for path, size in zip(paths, sizes, strict=True):
+                _check_found(path, size, found.get(path))
+            return
         listed = set(find(f"{directory}/*"))
         missing = next((path for path in paths if path not in listed), None)
         if missing is not None:
@@ -381,17 +401,33 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
         try:
             status = os.stat(path)
         except FileNotFoundError:
-            raise FormatError(f"{path} is missing. Copy the dataset again.") from None
+            return _check_found(path, size, None)
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
         if not stat.S_ISREG(status.st_mode):
             raise FormatError(f"{path} must be a regular file.")
-        if status.st_size != size:
-            raise FormatError(
-                f"{path} must have {size:,} bytes, as its manifest says, got {status.st_size:,}. Copy it again."
-            )
+        _check_found(path, size, status.st_size)
         if not os.access(path, os.R_OK):
             raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
+
+
+def _check_found(path: str, expected: int, found: int | None) -> None:
+    """Refuses a file that is missing (None), or that has another size than the manifest gives."""
+    if found is None:
+        raise FormatError(f"{path} is missing. Copy the dataset again.")
+    if found != expected:
+        raise FormatError(f"{path} must have {expected:,} bytes, as its manifest says, got {found:,}. Copy it again.")
+
+
+def check_tensorflow_reads(path: str) -> None:
+    """Checks that TensorFlow has a client for a URL. A local path needs none.
+
+    Raises:
+        DataError: It has none.
+        MissingDependencyError: TensorFlow is not installed.
+    """
+    if is_url(path):
+        _tensorflow(path)
 
 
 @contextlib.contextmanager
@@ -440,8 +476,9 @@ def _tensorflow(path: str) -> Any:
         import tensorflow
     scheme = path.partition("://")[0]
     if scheme not in tensorflow.io.gfile.get_registered_schemes():
+        install = f"install {object_store.REQUIREMENT}, " if scheme in object_store.SCHEMES else ""
         raise DataError(
-            f"TensorFlow cannot read {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, or "
-            "mount the bucket as a folder and name that."
+            f"TensorFlow cannot read {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, "
+            f"{install}or mount the bucket as a folder and name that."
         )
     return tensorflow

@@ -23,7 +23,7 @@ from tfpipe.pipeline.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.pipeline.plan.batch_features import BatchFeature, list_batch_features
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.system import file_io, host_limits, kernels
+from tfpipe.system import file_io, host_limits, kernels, object_store
 from tfpipe.system.units import parse_bytes
 
 MAX_CACHE_SHARE = 0.9
@@ -47,6 +47,7 @@ _MAX_READS = 48
 """The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
 asks twice for a run that does not begin a file, so storage that answers in 50 ms gives them 480 runs a second."""
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
+_STORE_BATCHES_READ = 4  # 2,000 photos in batches of 64 a second from a store that takes 100 ms
 """The cores for each batch that tfpipe-kernels reads, and the batches at least. A record of 110 KB takes 25 us of a
 core from the page cache; its image takes 200 us or more."""
 _NEAR_READS = 4
@@ -407,7 +408,9 @@ class ReadPlan:
         if config.service is not None:
             return config.order == "exact"
         asked = config.order != "throughput" and config.deterministic is not False
-        return counted and (asked or self._has_small_records)
+        # Where records are read one by one, those of any order cost the same.
+        any_order = not isinstance(config.shuffle_buffer_size, int) and self._is_in_store
+        return counted and (asked or any_order or self._has_small_records)
 
     @property
     def by_steps(self) -> bool:
@@ -561,7 +564,12 @@ class ReadPlan:
 
     @property
     def batches_read(self) -> int:
-        """The batches that are read at once where tfpipe-kernels reads them: about 5 % of the work is reading."""
+        """The batches that are read at once, where one call reads a batch: about 5 % of the work is reading.
+
+        Those of an object store are waited for.
+        """
+        if self.reads_store:
+            return _STORE_BATCHES_READ
         return max(self.cpus // _CORES_PER_READ, _MIN_BATCHES_READ)
 
     @property
@@ -571,7 +579,7 @@ class ReadPlan:
 
     @property
     def ahead_records(self) -> int:
-        """The records that storage is asked for at once where tfpipe-kernels reads batches: a run, or a batch.
+        """The records that storage is asked for at once where one call reads a batch: a run, or a batch.
 
         The rest of a run may be for other workers, so each asks for the records of its own steps.
         """
@@ -675,23 +683,36 @@ class ReadPlan:
 
     @property
     def reads_batches(self) -> bool:
-        """Whether tfpipe-kernels reads the records of a batch, each from its place, in exact order or in evaluation."""
+        """Whether one call reads the records of a batch, each from its place, in exact order or in evaluation."""
         known = self.source.shard_records is not None and (self.exact or not self.config.training)
         return known and self.config.cache == "none" and not self.is_ragged and self._reads_places
 
     @property
     def reads_first_use(self) -> bool:
-        """Whether tfpipe-kernels reads the records that a cache in memory keeps, in exact order."""
+        """Whether such calls read the records that a cache in memory keeps, in exact order."""
         fills = self.config.training and self.exact and self.config.cache != "none" and not self.by_steps
         return fills and self._reads_places
 
     @property
+    def reads_store(self) -> bool:
+        """Whether tfpipe's own client reads single records from an object store."""
+        return self._reads_places and file_io.is_url(self.source.files[0])
+
+    @property
     def _reads_places(self) -> bool:
-        """Whether tfpipe-kernels can read single records of these files."""
-        config = self.config
-        plain = self.chosen is None and self.filling is None and config.on_bad_record == "raise"
-        here = not any(file_io.is_url(file) for file in self.source.files)
-        return plain and here and config.decoder != "tensorflow" and self._has_kernels
+        """Whether single records of these files can be read, by tfpipe-kernels or from an object store."""
+        config, files = self.config, self.source.files
+        if self.chosen is not None or self.filling is not None or config.on_bad_record != "raise":
+            return False
+        if any(map(file_io.is_url, files)):
+            return self._is_in_store
+        return config.decoder != "tensorflow" and self._has_kernels
+
+    @property
+    def _is_in_store(self) -> bool:
+        """Whether the files lie where tfpipe's own client reads, which the workers of a service do not have."""
+        counted = self.source.shard_records is not None
+        return counted and self.config.service is None and all(map(object_store.can_read, self.source.files))
 
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.

@@ -30,6 +30,7 @@ from tfpipe.pipeline.stages.list import (
     list_runs_once,
     record_numbers,
 )
+from tfpipe.pipeline.store_records import StoreRecords
 from tfpipe.system.hash_permutation import IntArray
 
 _FILE_BUFFER_BYTES = 2**21  # of each whole file; with tf.data's 256 KiB, far storage is waited for eight times as often
@@ -55,14 +56,19 @@ def read_batches(plan: ReadPlan) -> Callable[[tf.data.Dataset], tf.data.Dataset]
 
     Each batch is one call of tfpipe-kernels, which reads each record from its place, 25 us of a core for 110 KB in
     place of 100. What is not in the page cache is asked for before the first record is waited for, with the rest of its
-    run, which the next batches need.
+    run, which the next batches need. An object store is asked in the same way, by `StoreRecords`.
     """
-    places_of = RecordPlaces(plan)
-    ahead = round(plan.ahead_records * plan.source.record_bytes)
+    if plan.reads_store:
+        read_places: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]] = StoreRecords(plan).read
+    else:
+        places_of, ahead = RecordPlaces(plan), round(plan.ahead_records * plan.source.record_bytes)
+
+        def read_places(numbers: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            places = places_of.locate_each(numbers)
+            return native_operations.read_records(places_of.paths, places, plan.read_threads, ahead)
 
     def read(numbers: tf.Tensor, seeds: tf.Tensor) -> tuple[Any, Any]:
-        places = places_of.locate_each(numbers)
-        payloads, whole = native_operations.read_records(places_of.paths, places, plan.read_threads, ahead)
+        payloads, whole = read_places(numbers)
         return (tf.where(whole, numbers, -1), payloads), (numbers, seeds)
 
     return lambda batches: batches.map(read, num_parallel_calls=plan.batches_read, deterministic=True)

@@ -1,0 +1,205 @@
+"""Datasets of gs:// and s3://, read by every reader: what comes equals what a local copy gives, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.object_stores.conftest import Amazon
+from tests.object_stores.folder_store import FolderStore, pose_as_google
+from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe.errors import ConfigError, DataError, FormatError, first_line
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.plan.source import get_source
+from tfpipe.pipeline.store_records import StoreRecords
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.record_reader import RecordReader
+from tfpipe.system import object_store
+
+CONFIG = PipelineConfig(global_batch_size=4, image_size=16, seed=3)
+
+
+@pytest.fixture
+def copy(small_dataset: Path, tmp_path: Path) -> Path:
+    """A copy of the dataset, in the folder `photos`."""
+    return Path(shutil.copytree(small_dataset, tmp_path / "photos"))
+
+
+@pytest.fixture
+def store(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
+    """A store that holds the copy under gs://data/photos."""
+    with pose_as_google(copy.parent, lambda tls: FolderStore(copy.parent, tls)) as (store, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        object_store.forget_buckets()
+        yield store
+        object_store.forget_buckets()
+
+
+@pytest.fixture
+def bucket(amazon: Amazon, small_dataset: Path) -> Iterator[str]:
+    """The URL of the dataset in a bucket of Amazon's."""
+    object_store.forget_buckets()
+    paths = [path for path in small_dataset.rglob("*") if path.is_file()]
+    files = {path.relative_to(small_dataset).as_posix(): path.read_bytes() for path in paths}
+    yield amazon.put(amazon.new(), files)
+    object_store.forget_buckets()
+
+
+def read(place: str | Path, config: PipelineConfig, steps: int, split: str = "train", begin: int = 0) -> list[Any]:
+    """Reads batches by TensorFlow."""
+    dataset = build_dataset(load_manifest(str(place)), split, config, start_step=begin)
+    return [{name: np.array(value) for name, value in batch.items()} for batch in itertools.islice(dataset, steps)]
+
+
+def assert_equal(left: list[Any], right: list[Any]) -> None:
+    assert len(left) == len(right) > 0
+    for one, other in zip(left, right, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            np.testing.assert_array_equal(np.array(value), np.array(other[name]), err_msg=name)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "throughput": {"order": "throughput"},
+    "TensorFlow's decoder": {"decoder": "tensorflow"},
+    "cached bytes": {"cache": "bytes"},
+    "cached images": {"cache": "decoded"},
+    "text of open size": {"extra_features": ("image/filename",)},
+    "device": {"augment": "device"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> None:
+    config = replace(CONFIG, **OPTIONS[name])
+    local = replace(config, order="exact")
+    assert_equal(read("gs://data/photos", config, 7), read(copy, local, 7))
+    if config.cache == "none":
+        assert_equal(read("gs://data/photos", config, 2, begin=5), read(copy, local, 7)[5:])
+
+
+def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
+    for options in ({}, {"cache": "bytes"}):
+        config = replace(CONFIG, training=False, augment="host", global_batch_size=2, **options)
+        assert_equal(read("gs://data/photos", config, 9, "train"), read(copy, config, 9, "train"))
+
+
+def test_the_stage_says_what_reads(store: FolderStore) -> None:
+    stages = build_stages(load_manifest("gs://data/photos"), "train", CONFIG)
+    assert "reader=obstore" in str(stages)
+    assert "one call of the store's client reads the records of a batch" in str(stages)
+
+
+def test_a_run_of_records_is_one_request(store: FolderStore, copy: Path) -> None:
+    """The rest of a run is held for the next batches. A run ends with its file."""
+    config = replace(CONFIG, run_records=4, num_streams=1, lanes=2)
+    manifest = load_manifest("gs://data/photos")
+    records = StoreRecords(ReadPlan(get_source(manifest, "train"), config))
+    store.log.clear()
+    local = RecordReader(str(copy), load_manifest(str(copy)), "train").read_payloads(range(12))
+    for numbers in ([0, 4], [1, 5], [2 + 12, 6]):
+        payloads, whole = records.read(tf.constant(numbers, tf.int64))
+        assert payloads.numpy().tolist() == [local[number % 12] for number in numbers]
+        assert whole.numpy().all()
+    assert len(store.log) == 3  # records 0 to 3, 4 and 5, and 6 to 9
+
+
+def test_what_tensorflow_would_have_to_read(bucket: str, tmp_path: Path) -> None:
+    manifest = load_manifest(bucket)
+    for options in ({"on_bad_record": "skip"}, {"cache": "bytes", "cache_bytes": 4000}):
+        with pytest.raises(ConfigError) as error:
+            build_dataset(manifest, "train", replace(CONFIG, **options))
+        assert str(error.value) == (
+            "TensorFlow reads compressed files, and what a `service`, `cache_dir`, `cache_bytes` or `on_bad_record` "
+            f"skip asks for, and it cannot read {bucket}/train-00000-of-00002.tfrecord. Leave these out, or copy the "
+            "dataset to a local disk."
+        )
+
+
+def test_amazons_store(bucket: str, small_dataset: Path) -> None:
+    assert_equal(read(bucket, CONFIG, 5), read(small_dataset, CONFIG, 5))
+    remote, local = data_source(bucket, "train"), data_source(str(small_dataset), "train")
+    assert [record.encoded for record in remote] == [record.encoded for record in local]
+
+
+def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:
+    amazon.proxy.harm = lambda _: 403
+    with pytest.raises(DataError, match=r"manifest\.json may not be read with these credentials"):
+        load_manifest(bucket)
+
+
+@pytest.mark.parametrize("chosen", [[5], [3, 0, 11, 4, 3], list(range(12))])
+def test_records_by_their_numbers(store: FolderStore, copy: Path, chosen: list[int]) -> None:
+    remote, local = data_source("gs://data/photos", "train"), data_source(str(copy), "train")
+    assert len(remote) == len(local) == 12
+    assert [record.encoded for record in remote[chosen]] == [record.encoded for record in local[chosen]]
+    assert [record.label for record in remote[chosen]] == [record.label for record in local[chosen]]
+    assert pickle.loads(pickle.dumps(remote))[-1].encoded == local[-1].encoded
+
+
+def _make_pytorch(directory: str, config: PipelineConfig, **options: Any) -> Any:
+    from tfpipe.readers.torch import ShardedImages, data_loader
+
+    return data_loader(ShardedImages(load_manifest(directory), "train", config), **options)
+
+
+def _make_jax(directory: str, config: PipelineConfig) -> Any:
+    from tfpipe.readers.jax import DeviceBatches
+
+    return DeviceBatches(load_manifest(directory), "train", config)
+
+
+def take(loader: Any, count: int) -> list[Any]:
+    """Takes batches over several epochs."""
+    return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
+
+
+@pytest.mark.parametrize("make", [lambda *args: _make_pytorch(*args, num_workers=0), _make_jax], ids=["PyTorch", "JAX"])
+def test_other_frameworks(store: FolderStore, copy: Path, make: Callable[..., Any]) -> None:
+    for options in ({}, {"run_records": 2, "num_streams": 1, "lanes": 2}, {"training": False, "global_batch_size": 2}):
+        config = replace(CONFIG, **options)
+        assert_equal(take(make("gs://data/photos", config), 7), take(make(str(copy), config), 7))
+
+
+def test_workers_of_pytorch_begin_anew(store: FolderStore, copy: Path) -> None:
+    """A forked worker could not read: so they are not forked, unless somebody asks for it."""
+    loader = _make_pytorch("gs://data/photos", CONFIG, num_workers=2)
+    assert_equal(take(loader, 4), take(_make_pytorch(str(copy), CONFIG, num_workers=0), 4))
+    forked = _make_pytorch("gs://data/photos", CONFIG, num_workers=1, start_method="fork")
+    with pytest.raises(DataError, match="A forked process cannot read gs://data/photos"):
+        next(iter(forked))
+
+
+@pytest.mark.parametrize("framework", ["TensorFlow", "JAX"])
+def test_a_damaged_record_is_named(store: FolderStore, copy: Path, framework: str) -> None:
+    shard = copy / "train-00000-of-00002.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[200] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(Exception, match=r"[Rr]ecord") as remote:
+        take(_make_jax("gs://data/photos", CONFIG), 3) if framework == "JAX" else read("gs://data/photos", CONFIG, 3)
+    with pytest.raises(Exception, match=r"[Rr]ecord") as local:
+        take(_make_jax(str(copy), CONFIG), 3) if framework == "JAX" else read(copy, CONFIG, 3)
+    assert first_line(remote.value).replace("gs://data/photos", str(copy)) == first_line(local.value)
+
+
+def test_a_missing_file_is_named(store: FolderStore, copy: Path) -> None:
+    (copy / "train-00001-of-00002.tfrecord").unlink()
+    sentence = r"^gs://data/photos/train-00001-of-00002\.tfrecord is missing\. Copy the dataset again\.$"
+    with pytest.raises(FormatError, match=sentence):
+        read("gs://data/photos", CONFIG, 1)
+    source = data_source("gs://data/photos", "train")
+    with pytest.raises(FormatError, match=r"train-00001-of-00002\.tfrecord: It is missing\. Copy the dataset again"):
+        source[11]

@@ -1,0 +1,165 @@
+"""The client of object stores, against real servers on loopback."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.object_stores.folder_store import FolderStore, pose_as_google
+from tests.object_stores.proxy import Answer
+from tfpipe.errors import DataError, FormatError, MissingDependencyError
+from tfpipe.system import file_io, object_store
+from tfpipe.system.object_store import Range, RangeReader
+
+DATA = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
+    """A store with the object gs://data/photos/a, to which this process comes instead of Google's."""
+    (tmp_path / "photos" / "more").mkdir(parents=True)
+    (tmp_path / "photos" / "a").write_bytes(DATA)
+    (tmp_path / "photos" / "b&c").write_bytes(b"")
+    (tmp_path / "photos" / "more" / "d").write_bytes(b"d")
+    with pose_as_google(tmp_path, lambda tls: FolderStore(tmp_path, tls)) as (store, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        object_store.forget_buckets()
+        yield store
+        object_store.forget_buckets()
+
+
+def test_a_whole_object(store: FolderStore) -> None:
+    assert object_store.read_object("gs://data/photos/a", 1024) == DATA
+    assert object_store.get_size("gs://data/photos/a") == 1024
+    with pytest.raises(FormatError, match=r"^gs://data/photos/a must have at most 1,023 bytes, got 1,024\.$"):
+        object_store.read_object("gs://data/photos/a", 1023)
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: 'gs://data/photos/none'$"):
+        object_store.read_object("gs://data/photos/none", 1023)
+
+
+def test_the_start_of_an_object(store: FolderStore) -> None:
+    assert object_store.read_start("gs://data/photos/a", 3) == DATA[:3]
+    assert object_store.read_start("gs://data/photos/a", 5000) == DATA
+    assert object_store.read_start("gs://data/photos/b&c", 3) == b""
+
+
+def test_a_folder_is_listed_without_those_in_it(store: FolderStore) -> None:
+    assert object_store.list_sizes("gs://data/photos") == {"gs://data/photos/a": 1024, "gs://data/photos/b&c": 0}
+    assert object_store.list_sizes("gs://data/nothing") == {}
+
+
+def test_files_anywhere_are_read_by_it(store: FolderStore) -> None:
+    assert file_io.read_bytes("gs://data/photos/a", 2000) == DATA
+    assert file_io.read_start("gs://data/photos/a", 2) == DATA[:2]
+    assert file_io.find("gs://data/photos/*a*") == ["gs://data/photos/a"]
+    assert file_io.total_bytes(["gs://data/photos/a", "gs://data/photos/more/d"]) == 1025
+    file_io.check_files(["gs://data/photos/a", "gs://data/photos/more/d"], [1024, 1])
+    with pytest.raises(FormatError, match=r"^gs://data/photos/x is missing\. Copy the dataset again\.$"):
+        file_io.check_files(["gs://data/photos/x"], [1])
+    with pytest.raises(FormatError, match=r"^gs://data/photos/a must have 7 bytes, as its manifest says, got 1,024\."):
+        file_io.check_files(["gs://data/photos/a"], [7])
+
+
+def test_parts_are_read_with_what_follows_them(store: FolderStore) -> None:
+    """What was asked for ahead is read without another request, once."""
+    reader = RangeReader(["gs://data/photos/a"])
+    reader.announce([Range(0, 10, 20, 40), Range(0, 100, 110)])
+    assert [bytes(part) for part in reader.read([Range(0, 20, 30), Range(0, 10, 20)])] == [DATA[20:30], DATA[10:20]]
+    assert bytes(reader.read([Range(0, 100, 110)])[0]) == DATA[100:110]
+    assert sorted(seen.range for seen in store.log) == ["bytes=10-39", "bytes=100-109"]
+    assert bytes(reader.read([Range(0, 30, 40)])[0]) == DATA[30:40]
+    assert len(store.log) == 2
+    assert bytes(reader.read([Range(0, 30, 40)])[0]) == DATA[30:40]  # it is no longer held
+    assert store.log[2].range == "bytes=30-39"
+
+
+def test_what_nobody_reads_is_dropped(store: FolderStore) -> None:
+    reader = RangeReader(["gs://data/photos/a"])
+    for begin in range(0, 100, 10):
+        reader.announce([Range(0, begin, begin + 10)])
+    assert reader._held_bytes == 80  # eight times what was asked for at once
+    assert bytes(reader.read([Range(0, 0, 10)])[0]) == DATA[:10]
+    reader._threads.shutdown()
+    assert sorted(seen.range for seen in store.log) == sorted(
+        ["bytes=0-9", *(f"bytes={begin}-{begin + 9}" for begin in range(0, 100, 10))]
+    )
+
+
+def test_many_parts_are_waited_for_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store answers only when it has sixteen requests."""
+    together, ask = threading.Barrier(16), store.ask
+
+    def wait_for_others(command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        together.wait(timeout=60)
+        return ask(command, path, headers, body)
+
+    monkeypatch.setattr(store, "ask", wait_for_others)
+    RangeReader(["gs://data/photos/a"]).read([Range(0, 16 * at, 16 * at + 16) for at in range(64)])
+    assert len(store.log) == 64
+
+
+def test_an_error_of_the_store_is_a_sentence(store: FolderStore) -> None:
+    store.harm = lambda _: 403
+    reader = RangeReader(["gs://data/photos/a"])
+    sentence = (
+        r"^gs://data/photos/a may not be read with these credentials, or without any\. Log in, or ask for the right to "
+        r"read\.$"
+    )
+    with pytest.raises(DataError, match=sentence):
+        reader.read([Range(0, 0, 10, 40)])
+    store.reset()
+    assert bytes(reader.read([Range(0, 10, 20)])[0]) == DATA[10:20]  # an error is not held
+    with pytest.raises(DataError, match=r"^gs://data/photos/a cannot be read: .*416"):
+        reader.read([Range(0, 5000, 5010)])
+
+
+def test_an_error_that_passes_is_not_noticed(store: FolderStore) -> None:
+    store.harm = lambda seen: 503 if seen.number == 0 else None
+    assert bytes(RangeReader(["gs://data/photos/a"]).read([Range(0, 0, 10)])[0]) == DATA[:10]
+    assert len(store.log) == 2
+
+
+def _read(reader: RangeReader, answers: object) -> None:
+    try:
+        answer = bytes(reader.read([Range(0, 0, 4)])[0]).hex()
+    except DataError as error:
+        answer = str(error)
+    answers.put(answer)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_processes(store: FolderStore, method: str) -> None:
+    """The threads that read are not there in a forked process, where a request would wait for ever."""
+    reader = RangeReader(["gs://data/photos/a"])
+    reader.read([Range(0, 0, 4)])
+    context = multiprocessing.get_context(method)
+    answers = context.SimpleQueue()
+    process = context.Process(target=_read, args=(reader, answers))
+    process.start()
+    expected = (
+        "00010203"
+        if method == "spawn"
+        else (
+            "A forked process cannot read gs://data/photos/a, because it has none of the threads that its parent reads "
+            "with. Start it with the method spawn or forkserver."
+        )
+    )
+    assert answers.get() == expected
+    process.join()
+    assert pickle.loads(pickle.dumps(reader))._urls == reader._urls
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not object_store.can_read("gs://data/photos/a")
+    with pytest.raises(MissingDependencyError) as error:
+        object_store.check_can_read("s3://data/photos")
+    assert str(error.value) == (
+        "Reading s3://data/photos without TensorFlow needs obstore. Install it with: pip install 'tfpipe[buckets]'."
+    )
