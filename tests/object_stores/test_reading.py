@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
-from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe import PipelineConfig, build_dataset, fill_cache, load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -122,10 +122,25 @@ def test_what_tensorflow_would_have_to_read(bucket: str, tmp_path: Path) -> None
         with pytest.raises(ConfigError) as error:
             build_dataset(manifest, "train", replace(CONFIG, **options))
         assert str(error.value) == (
-            "TensorFlow reads compressed files, and what a `service`, `cache_dir`, `cache_bytes` or `on_bad_record` "
-            f"skip asks for, and it cannot read {bucket}/train-00000-of-00002.tfrecord. Leave these out, or copy the "
-            "dataset to a local disk."
+            "TensorFlow reads compressed files, and what a `service`, `cache_bytes` or `on_bad_record` skip asks for, "
+            f"and it cannot read {bucket}/train-00000-of-00002.tfrecord. Leave these out, or copy the dataset to a "
+            "local disk."
         )
+
+
+def test_a_cache_in_files(bucket: str, store: FolderStore, small_dataset: Path, tmp_path: Path) -> None:
+    """The cache of a bucket that TensorFlow cannot read is filled first."""
+    for place, folder in ((bucket, "amazon"), ("gs://data/photos", "google")):
+        cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / folder))
+        if place == "gs://data/photos":  # else a process fills it beside the pipeline, and goes on after this test
+            fill_cache(load_manifest(place), "train", cached)
+        assert_equal(read(place, cached, 5), read(small_dataset, CONFIG, 5))
+        assert_equal(read(place, cached, 2, begin=3), read(small_dataset, CONFIG, 5)[3:])
+    decoded = replace(CONFIG, cache="decoded", cache_dir=str(tmp_path / "decoded"))
+    with pytest.raises(
+        ConfigError, match=r"^`cache` decoded in files is made by TensorFlow, which cannot read s3://.*"
+    ):
+        read(bucket, decoded, 1)
 
 
 def test_amazons_store(bucket: str, small_dataset: Path) -> None:

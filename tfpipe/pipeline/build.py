@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -301,17 +301,14 @@ def _check(plan: ReadPlan) -> None:
 def _check_client(plan: ReadPlan) -> None:
     """Refuses options with which TensorFlow must read, where it has no client."""
     file = plan.source.files[0]
-    if plan.reads_store:
+    if plan.reads_store or file_io.can_tensorflow_read(file):
         return
-    try:
+    if not object_store.can_read(file):
         file_io.check_tensorflow_reads(file)
-    except DataError as error:
-        if not object_store.can_read(file):
-            raise
-        raise ConfigError(
-            f"TensorFlow reads compressed files, and what a `service`, `cache_dir`, `cache_bytes` or `on_bad_record` "
-            f"skip asks for, and it cannot read {file}. Leave these out, or copy the dataset to a local disk."
-        ) from error
+    raise ConfigError(
+        "TensorFlow reads compressed files, and what a `service`, `cache_bytes` or `on_bad_record` skip asks for, and "
+        f"it cannot read {file}. Leave these out, or copy the dataset to a local disk."
+    )
 
 
 def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:

@@ -430,6 +430,15 @@ def check_tensorflow_reads(path: str) -> None:
         _tensorflow(path)
 
 
+def can_tensorflow_read(path: str) -> bool:
+    """Returns whether TensorFlow has a client for a URL, or the path is a local one."""
+    try:
+        check_tensorflow_reads(path)
+    except DataError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def explain_os_errors(
     action: str, if_full: str = "Free some and run the same command again.", otherwise: str = ""

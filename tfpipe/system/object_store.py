@@ -80,6 +80,16 @@ def read_start(url: str, num_bytes: int) -> bytes:
         return bytes(obstore.get_range(store, key, start=0, end=size)) if size else b""
 
 
+def iterate(url: str, chunk_bytes: int) -> Iterator[bytes]:
+    """Yields the bytes of an object, at least `chunk_bytes` at once. Raises the errors of `read_object`."""
+    import obstore
+
+    store, key = _find(url)
+    with _explain_errors(url):
+        for chunk in obstore.get(store, key).stream(min_chunk_size=chunk_bytes):
+            yield bytes(chunk)
+
+
 def get_size(url: str) -> int:
     """Returns the bytes of an object. Raises the errors of `read_object`."""
     import obstore

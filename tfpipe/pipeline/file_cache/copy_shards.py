@@ -21,7 +21,7 @@ from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.tfrecord import scan_records
 from tfpipe.pipeline.file_cache.fill_threads import CHUNK_BYTES, FillCounter, run_in_threads
-from tfpipe.system import file_io
+from tfpipe.system import file_io, object_store
 
 MAX_COPIES = 8
 """Files read at once: an object store gives one reader a fraction of what it gives several."""
@@ -95,7 +95,9 @@ def _copy_index(directory: str, shard: ShardInfo, folder: str) -> None:
 def _read_chunks(path: str) -> Iterator[bytes]:
     """Yields the bytes of a local file or of a URL."""
     try:
-        if file_io.is_url(path):
+        if object_store.can_read(path):
+            yield from object_store.iterate(path, CHUNK_BYTES)
+        elif file_io.is_url(path):
             with tf.io.gfile.GFile(path, "rb") as remote:
                 while chunk := remote.read(CHUNK_BYTES):
                     yield chunk

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tfpipe.errors import ConfigError
 from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_ENCODED, IMAGE_FORMAT
 from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder
 from tfpipe.pipeline.file_cache.live_fill import start_live_fill
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
+from tfpipe.system import file_io
 
 _CHANGED = {IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_CHANNELS, IMAGE_COLORSPACE}
 """The features that differ between a source and its cache of decoded images."""
@@ -25,7 +27,8 @@ def plan_cached_read(plan: ReadPlan, cache: CacheFolder, fill_first: bool) -> Re
         plan: The read plan of the source without a cache.
         cache: The cache.
         fill_first: Whether to return only once the cache is whole. Otherwise a cache that is not whole begins to be
-            filled, unless an extra feature is one that the cache changes: then it is filled first, too.
+            filled, unless an extra feature is one that the cache changes, or TensorFlow has no client for the source:
+            then it is filled first, too.
 
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.
@@ -35,6 +38,9 @@ def plan_cached_read(plan: ReadPlan, cache: CacheFolder, fill_first: bool) -> Re
     plan.check()
     cache.check()
     pinned = plan.pin_order()
+    if not file_io.can_tensorflow_read(plan.source.files[0]):  # the pipeline of a cache that is being filled is its own
+        _check_copied(plan, cache)
+        fill_first = True
     fill_first |= cache.is_decoded and not _CHANGED.isdisjoint(plan.config.extra_features)
     whole = fill_cache(cache.manifest, cache.split, cache.config) if fill_first else cache.find()
     if whole is not None:
@@ -47,3 +53,12 @@ def plan_cached_read(plan: ReadPlan, cache: CacheFolder, fill_first: bool) -> Re
     total_bytes = round(cache.info.records * cache.record_bytes)
     source = replace(cache.source, images=cache.images, record_bytes=cache.record_bytes, total_bytes=total_bytes)
     return replace(pinned, source=source, filling=filling)
+
+
+def _check_copied(plan: ReadPlan, cache: CacheFolder) -> None:
+    """Refuses a cache of decoded images of files that TensorFlow has no client for."""
+    if cache.is_decoded:
+        raise ConfigError(
+            f"`cache` decoded in files is made by TensorFlow, which cannot read {plan.source.files[0]}. Use bytes, or "
+            "copy the dataset to a local disk."
+        )

@@ -701,18 +701,20 @@ class ReadPlan:
     @property
     def _reads_places(self) -> bool:
         """Whether single records of these files can be read, by tfpipe-kernels or from an object store."""
-        config, files = self.config, self.source.files
-        if self.chosen is not None or self.filling is not None or config.on_bad_record != "raise":
-            return False
-        if any(map(file_io.is_url, files)):
+        if any(map(file_io.is_url, self.source.files)):
             return self._is_in_store
-        return config.decoder != "tensorflow" and self._has_kernels
+        return self._is_plain and self.config.decoder != "tensorflow" and self._has_kernels
 
     @property
     def _is_in_store(self) -> bool:
         """Whether the files lie where tfpipe's own client reads, which the workers of a service do not have."""
-        counted = self.source.shard_records is not None
-        return counted and self.config.service is None and all(map(object_store.can_read, self.source.files))
+        counted, here = self.source.shard_records is not None, self.config.service is None
+        return self._is_plain and counted and here and all(map(object_store.can_read, self.source.files))
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all records are read, from the source, and damage is an error."""
+        return self.chosen is None and self.filling is None and self.config.on_bad_record == "raise"
 
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.
