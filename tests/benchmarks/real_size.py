@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCH, NUM_SHARDS = 64, 16
 REPEATED_BYTES = 2_000_000  # of a large record
 STREAM_BYTES_PER_S = 100e6  # of each answer of the object store
-READAHEAD_BYTES = {"exact": 2**19, "throughput": 2**22}  # of TensorFlow's client in each order, as docs/howto advises
 _ASKS = "a turn, please\n"
 
 
@@ -138,7 +137,9 @@ ROWS = [
         delay_ms=50,
         in_store=True,
     ),
-    Row("object store, exact", "originals", "originals, throughput", HIDES_STORE, delay_ms=50, in_store=True),
+    Row("object store, exact", "originals", "originals, exact", HIDES_STORE, delay_ms=50, in_store=True),
+    Row("object store, PyTorch", "originals", "originals, PyTorch", HIDES_STORE, "torch", delay_ms=50, in_store=True),
+    Row("object store, JAX", "originals", "originals, JAX", HIDES_STORE, "jax", delay_ms=50, in_store=True),
     # Throughput order reads small records in exact order, but for a shuffle buffer of a number of records.
     Row("1 KB, throughput", "small", "", Goal(first_batch_s=1.5), options=THROUGHPUT),
     Row("1 KB, shuffle buffer", "small", options={**THROUGHPUT, "shuffle_buffer_size": 32_768}),
@@ -220,13 +221,12 @@ def provide_storage(row: Row, folder: Path) -> Iterator[tuple[str, dict[str, str
 
 @contextlib.contextmanager
 def _serve(row: Row, folder: Path) -> Iterator[dict[str, str]]:
-    """Serves a folder as an object store, and yields the environment in which TensorFlow comes to it."""
+    """Serves a folder as an object store, and yields the environment in which its clients come to it."""
     from tests.object_stores.folder_store import FolderStore, pose_as_google
 
     with pose_as_google(folder, lambda tls: FolderStore(folder, tls)) as (store, environment):
         store.harm = lambda _: row.delay_ms / 1000
         store.bytes_per_s = STREAM_BYTES_PER_S
-        environment["GCS_READAHEAD_BUFFER_SIZE_BYTES"] = str(READAHEAD_BYTES[row.options.get("order", "exact")])
         yield environment
 
 

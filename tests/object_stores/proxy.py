@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -127,6 +128,11 @@ class Proxy(Server):
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256  # with five, a client that comes with fifty connections at once waits a second
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing of a client that ends while it is answered; it prints any other error."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -106,7 +106,7 @@ class BatchReader:
     """The batches of one rank. Threads may share it; a pickled one opens the files anew.
 
     Args:
-        manifest: The manifest of a local dataset, from `load_manifest`.
+        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
         split: The name of a split.
         config: The options of `build_dataset`, without those that only `tf.data` has.
         rank: The part of each batch that is read.

@@ -267,7 +267,7 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
     Opening reads the manifest only. Reading checks every record against its checksums.
 
     Args:
-        manifest: A manifest from `load_manifest`, or a dataset's local directory.
+        manifest: A manifest from `load_manifest`, or a dataset's directory or URL.
         split: The name of a split.
 
     Raises:

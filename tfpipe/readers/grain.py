@@ -62,7 +62,7 @@ class RecordSource:
         """Opens the records of a split, which reads the manifest only.
 
         Args:
-            manifest: A manifest from `load_manifest`, or a dataset's local directory. It may describe TFRecords of
+            manifest: A manifest from `load_manifest`, or a dataset's directory or URL. It may describe TFRecords of
                 another program.
             split: The name of a split.
             features: The features that an element holds beside the image and the class.

@@ -51,7 +51,7 @@ class DeviceBatches(Resumable):
     batches ahead. In training they go on with the next epoch meanwhile, so its first batches are ready.
 
     Args:
-        manifest: The manifest of a local dataset, from `load_manifest`.
+        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
         split: The name of a split.
         config: The options of `build_dataset`; each part of the rows is a replica. Options that only tf.data supports
             are refused, and so is text in `extra_features`, which no device holds.

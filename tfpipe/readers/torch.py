@@ -58,7 +58,7 @@ class ShardedImages(IterableDataset[Any]):
     with `batch_size=None`, but not to a wrapper that shards it again.
 
     Args:
-        manifest: The manifest of a local dataset, from `load_manifest`.
+        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
         split: The name of a split.
         config: The options of `build_dataset`. Options that only tf.data supports are refused; its threads, buffers and
             budgets have no effect here.
