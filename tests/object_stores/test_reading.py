@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
-from tfpipe import PipelineConfig, build_dataset, fill_cache, load_manifest
+from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import get_source
 from tfpipe.pipeline.store_records import StoreRecords
@@ -70,6 +71,7 @@ def assert_equal(left: list[Any], right: list[Any]) -> None:
             np.testing.assert_array_equal(np.array(value), np.array(other[name]), err_msg=name)
 
 
+SLOW_OPTIONS = {"TensorFlow's decoder", "cached images", "device"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "throughput": {"order": "throughput"},
@@ -81,7 +83,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_OPTIONS else ()) for name in OPTIONS]
+)
 def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> None:
     config = replace(CONFIG, **OPTIONS[name])
     local = replace(config, order="exact")

@@ -37,7 +37,10 @@ def open_files(foreign: Any, folder: Path, compression: str, described: bool) ->
 
 @pytest.mark.parametrize(
     ("compression", "described"),
-    [("", True), ("", False), ("GZIP", True), pytest.param("GZIP", False, marks=pytest.mark.slow)],
+    [
+        ("GZIP", True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("", True), ("", False), ("GZIP", False))),
+    ],
 )
 def test_reading_less_is_measured_with_the_records(
     foreign: Any, tmp_path: Path, compression: str, described: bool
