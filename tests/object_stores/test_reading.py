@@ -122,13 +122,14 @@ def test_a_run_of_records_is_one_request(store: FolderStore, copy: Path) -> None
 
 def test_what_tensorflow_would_have_to_read(bucket: str, tmp_path: Path) -> None:
     manifest = load_manifest(bucket)
-    for options in ({"on_bad_record": "skip"}, {"cache": "bytes", "cache_bytes": 4000}):
+    buffer: dict[str, Any] = {"order": "throughput", "shuffle_buffer_size": 9}
+    for options in ({"on_bad_record": "skip"}, {"cache": "bytes", "cache_bytes": 4000}, buffer):
         with pytest.raises(ConfigError) as error:
             build_dataset(manifest, "train", replace(CONFIG, **options))
         assert str(error.value) == (
-            "TensorFlow reads compressed files, and what a `service`, `cache_bytes` or `on_bad_record` skip asks for, "
-            f"and it cannot read {bucket}/train-00000-of-00002.tfrecord. Leave these out, or copy the dataset to a "
-            "local disk."
+            "TensorFlow reads compressed files, and where a `service`, `cache_bytes`, `on_bad_record` skip or a number "
+            f"as `shuffle_buffer_size` is asked for, and it cannot read {bucket}/train-00000-of-00002.tfrecord. Leave "
+            "these out, or copy the dataset to a local disk."
         )
 
 

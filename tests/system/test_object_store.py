@@ -91,6 +91,16 @@ def test_what_nobody_reads_is_dropped(store: FolderStore) -> None:
     )
 
 
+def test_what_was_read_too_far_is_dropped(store: FolderStore) -> None:
+    reader = RangeReader(["gs://data/photos/a"])
+    for begin in range(0, 300, 30):
+        assert bytes(reader.read([Range(0, begin, begin + 10, begin + 30)])[0]) == DATA[begin : begin + 10]
+    assert reader._held_bytes == 10 * 20 <= 8 * 30
+    for begin in range(300, 600, 30):
+        reader.read([Range(0, begin, begin + 10, begin + 30)])
+    assert reader._held_bytes == 8 * 30
+
+
 def test_many_parts_are_waited_for_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store answers only when it has sixteen requests."""
     together, ask = threading.Barrier(16), store.ask
@@ -157,6 +167,7 @@ def test_other_processes(store: FolderStore, method: str) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(object_store, "_is_installed", lambda: False)
     assert not object_store.can_read("gs://data/photos/a")
     with pytest.raises(MissingDependencyError) as error:
         object_store.check_can_read("s3://data/photos")

@@ -306,8 +306,9 @@ def _check_client(plan: ReadPlan) -> None:
     if not object_store.can_read(file):
         file_io.check_tensorflow_reads(file)
     raise ConfigError(
-        "TensorFlow reads compressed files, and what a `service`, `cache_bytes` or `on_bad_record` skip asks for, and "
-        f"it cannot read {file}. Leave these out, or copy the dataset to a local disk."
+        "TensorFlow reads compressed files, and where a `service`, `cache_bytes`, `on_bad_record` skip or a number as "
+        f"`shuffle_buffer_size` is asked for, and it cannot read {file}. Leave these out, or copy the dataset to a "
+        "local disk."
     )
 
 

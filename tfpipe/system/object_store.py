@@ -31,12 +31,18 @@ REQUIREMENT = "tfpipe[buckets]"
 _REGION = "us-east-1"  # of Amazon, where nothing says another
 _READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 _THREADS = 64  # of one reader: 1,200 answers a second from a store that takes 50 ms
+_OPENING = threading.Lock()  # so that credentials are looked for once, although many threads begin to read at once
 _HELD_ANNOUNCEMENTS = 8  # an order uses what it asks for; what is left over at the end of an epoch goes in time
 
 
 def can_read(url: str) -> bool:
     """Returns whether obstore is installed and reads URLs of this kind."""
-    return _get_scheme(url) in SCHEMES and importlib.util.find_spec("obstore") is not None
+    return url.partition("://")[0] in SCHEMES and "://" in url and _is_installed()
+
+
+@cache
+def _is_installed() -> bool:
+    return importlib.util.find_spec("obstore") is not None
 
 
 def check_can_read(url: str) -> None:
@@ -130,7 +136,7 @@ class Range(NamedTuple):
     stop: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Held:
     """A part of an object that was asked for.
 
@@ -170,8 +176,7 @@ class RangeReader:
         self._check_process()
         with self._lock:
             asked = sum(self._hold(one)[1] for one in ranges)
-            self._most_bytes = max(self._most_bytes, asked)
-            self._drop_oldest()
+            self._drop_oldest(asked)
 
     def read(self, ranges: Sequence[Range]) -> list[memoryview]:
         """Reads parts of objects, all at once, with what follows them up to their `stop`.
@@ -185,7 +190,11 @@ class RangeReader:
         """
         self._check_process()
         with self._lock:
-            parts = [self._take(one) for one in ranges]
+            held = [self._hold(one) for one in ranges]
+            parts = [part for part, _ in held]
+            for one, part in zip(ranges, parts, strict=True):
+                self._take(one, part)
+            self._drop_oldest(sum(asked for _, asked in held))
         frames = []
         for one, part in zip(ranges, parts, strict=True):
             try:
@@ -212,15 +221,13 @@ class RangeReader:
         self._held_bytes += held.unread
         return held, held.unread
 
-    def _take(self, one: Range) -> _Held:
-        """Returns the part that holds a range, and drops it once all of it is taken."""
-        held = self._hold(one)[0]
-        size = min(one.end - one.begin, held.unread)
-        held.unread -= size
+    def _take(self, one: Range, part: _Held) -> None:
+        """Counts a range as read, and drops the part that holds it once all of that is read."""
+        size = min(one.end - one.begin, part.unread)
+        part.unread -= size
         self._held_bytes -= size
-        if not held.unread:
-            self._held[one.place].remove(held)
-        return held
+        if not part.unread and part in self._held[one.place]:
+            self._held[one.place].remove(part)
 
     def _drop(self, place: int, part: _Held) -> None:
         with self._lock:
@@ -228,8 +235,9 @@ class RangeReader:
                 self._held[place].remove(part)
                 self._held_bytes -= part.unread
 
-    def _drop_oldest(self) -> None:
-        """Drops what nobody read, if it became much."""
+    def _drop_oldest(self, asked: int) -> None:
+        """Drops what nobody read, if it became much more than what is asked for at once."""
+        self._most_bytes = max(self._most_bytes, asked)
         while self._held_bytes > _HELD_ANNOUNCEMENTS * self._most_bytes:
             oldest = min((parts for parts in self._held.values() if parts), key=lambda parts: parts[0].number)
             self._held_bytes -= oldest.pop(0).unread
@@ -250,16 +258,12 @@ def _read_range(url: str, begin: int, end: int) -> memoryview:
         return memoryview(obstore.get_range(store, key, start=begin, end=end))
 
 
-def _get_scheme(url: str) -> str:
-    return url.partition("://")[0] if "://" in url else ""
-
-
 def _find(url: str) -> tuple[Any, str]:
     """Returns the bucket of a URL, and the name of the object in it."""
     scheme, _, path = url.partition("://")
     bucket, _, key = path.partition("/")
     _check_not_forked(url)
-    with importing(f"Reading {url}", "obstore", REQUIREMENT):
+    with importing(f"Reading {url}", "obstore", REQUIREMENT), _OPENING:
         return (_open_google if scheme == "gs" else _open_amazon)(bucket), key
 
 

@@ -695,8 +695,9 @@ class ReadPlan:
 
     @property
     def reads_store(self) -> bool:
-        """Whether tfpipe's own client reads single records from an object store."""
-        return self._reads_places and file_io.is_url(self.source.files[0])
+        """Whether tfpipe's own client reads single records from an object store, in exact order or in evaluation."""
+        in_order = self.exact or not self.config.training
+        return in_order and self._is_in_store
 
     @property
     def _reads_places(self) -> bool:
