@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
+from tests.object_stores.proxy import Answer
 from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
@@ -152,6 +153,31 @@ def test_amazons_store(bucket: str, small_dataset: Path) -> None:
     assert_equal(read(bucket, CONFIG, 5), read(small_dataset, CONFIG, 5))
     remote, local = data_source(bucket, "train"), data_source(str(small_dataset), "train")
     assert [record.encoded for record in remote] == [record.encoded for record in local]
+
+
+def test_a_public_bucket_needs_no_credentials(
+    amazon: Amazon, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without credentials requests are not signed."""
+    signed: list[bool] = []
+    ask = amazon.proxy.ask
+
+    def note(command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        signed.append("authorization" in {name.lower() for name in headers})
+        return ask(command, path, headers, body)
+
+    monkeypatch.setattr(amazon.proxy, "ask", note)
+    assert load_manifest(bucket).splits["train"].records == 12
+    assert signed == [True]
+    for name in amazon.keys:
+        if name != "AWS_EC2_METADATA_DISABLED":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = f"{bucket.removeprefix('s3://data/')}/manifest.json"
+    amazon._client.put_object_acl(Bucket="data", Key=name, ACL="public-read")
+    object_store.forget_buckets()
+    assert load_manifest(bucket).splits["train"].records == 12
+    assert signed == [True, False]
 
 
 def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:

@@ -1,7 +1,7 @@
 """Records of an object store, those of a batch at once, by tfpipe's own client instead of TensorFlow's.
 
-A call of Python reads a batch: what it waits for, it waits for without Python's lock. It works in this process only, so
-not in the workers of a service.
+A call of Python reads a batch. It waits without Python's lock. It works in this process only, so not in the workers of
+a service.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class StoreRecords:
             The payloads, string [n], and whether each record is whole, bool [n]. The payload of one that is not is
             empty.
         """
-        payloads, whole = tf.numpy_function(self._read, [numbers], [tf.string, tf.bool])
+        # An iterator whose state is saved must not hold a function with a state of its own. What this one holds changes
+        # nothing but the time.
+        payloads, whole = tf.numpy_function(self._read, [numbers], [tf.string, tf.bool], stateful=False)
         return tf.ensure_shape(payloads, numbers.shape), tf.ensure_shape(whole, numbers.shape)
 
     def _read(self, numbers: IntArray) -> tuple[Any, Any]:

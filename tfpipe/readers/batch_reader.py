@@ -2,7 +2,8 @@
 
 The records and their order, the crops and the flips are those of `tfpipe.pipeline`. A record is found by its number
 and read on its own, about 20 us from the page cache or 100 us from a local SSD; on spinning disks and network mounts,
-where each read waits, `build_dataset` reads runs of adjacent records instead.
+where each read waits, `build_dataset` reads runs of adjacent records instead. An object store is asked for the rest of
+a run with its first record, which costs about 200 us a record of 110 KB.
 """
 
 from __future__ import annotations
