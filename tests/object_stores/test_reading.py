@@ -69,7 +69,7 @@ def assert_equal(left: list[Any], right: list[Any]) -> None:
     for one, other in zip(left, right, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():
-            np.testing.assert_array_equal(np.array(value), np.array(other[name]), err_msg=name)
+            np.testing.assert_array_equal(np.asarray(value), np.asarray(other[name]), err_msg=name)
 
 
 SLOW_OPTIONS = {"TensorFlow's decoder", "cached images", "device"}

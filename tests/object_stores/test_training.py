@@ -16,7 +16,7 @@ from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Google
-from tests.object_stores.folder_store import pose_as_google
+from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Proxy
 from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import DataError
@@ -25,6 +25,8 @@ from tfpipe.system import object_store
 _READ = """
 import itertools, json, sys
 import tfpipe
+from tfpipe.system import object_store
+object_store._is_installed = lambda: False  # TensorFlow's own client is tested here
 config = tfpipe.PipelineConfig(per_replica_batch_size=4, seed=3)
 def sums(dataset, count):
     batches = itertools.islice(dataset, count)
@@ -72,10 +74,12 @@ def test_tensorflow_reads_the_dataset_and_resumes(google: Google, posing: dict[s
 
 
 @pytest.mark.slow
-def test_inspect_reads_the_dataset(google: Google, posing: dict[str, str]) -> None:
+def test_inspect_reads_the_dataset(google: Google, tmp_path: Path) -> None:
     output = f"{google.new()}/out"
     make_dataset(google.put(f"{google.new()}/photos", make_photos({"cat": 3})), output)
-    assert "cat" in google.run("inspect", output, **posing).stdout
+    write_files(tmp_path / "out", google.tree(output))
+    with pose_as_google(tmp_path, lambda tls: FolderStore(tmp_path, tls)) as (_, environment):
+        assert "cat" in google.run("inspect", "gs://data/out", **environment).stdout
 
 
 def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
