@@ -399,8 +399,8 @@ class BatchReader:
 
     @cached_property
     def _run_steps(self) -> int:
-        """The steps that use a run of records up; 1 where there are no runs."""
-        if not self.config.training:
+        """The steps that use a run of records up; 1 where none are read at once, as on a local disk."""
+        if not self.config.training or not is_url(self.manifest.directory):
             return 1
         order = self.plan.order
         return min(order.turns_per_run * max(order.lanes * order.turn_records // self.plan.share, 1), _MOST_RUN_STEPS)

@@ -160,7 +160,8 @@ def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | Non
     num_bytes = int(ends[-1]) if len(ends) else 0
     memory = np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
     for payload, begin, end in zip(payloads, (ends - sizes).tolist(), ends.tolist(), strict=True):
-        memory[begin:end] = np.frombuffer(payload or b"", np.uint8)
+        if payload:
+            memory[begin:end] = np.frombuffer(payload, np.uint8)
     return RecordBlock(
         memory.data, ends - sizes, ends, np.array([payload is not None for payload in payloads], np.bool_)
     )

@@ -167,7 +167,7 @@ class RecordReader:
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
         place = self.locate(index)
-        read_at = self._open(place.shard).read_at if self._ranges is None else self._read_remote(place.shard)
+        read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(index)
         try:
             return read_record_at(read_at, place.shard.bytes, place.offset, place.size)
         except FormatError as error:
@@ -209,9 +209,9 @@ class RecordReader:
         places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
         ranges.announce([Range(*place) for place in places.tolist()])
 
-    def _read_remote(self, shard: ShardInfo) -> Callable[[int, int], bytes]:
-        """Returns a function that reads a shard in an object store at an offset."""
-        ranges, place = self._ranges, self._shards.index(shard)
+    def _make_remote_read(self, index: int) -> Callable[[int, int], bytes]:
+        """Makes a function that reads at an offset of the shard of a record, which lies in an object store."""
+        ranges, place = self._ranges, bisect_right(self._ends, resolve_index(index, len(self), self.split))
         assert ranges is not None
 
         def read_at(offset: int, size: int) -> bytes:

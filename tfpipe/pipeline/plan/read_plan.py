@@ -706,7 +706,7 @@ class ReadPlan:
             return self._is_in_store
         return self._is_plain and self.config.decoder != "tensorflow" and self._has_kernels
 
-    @property
+    @cached_property
     def _is_in_store(self) -> bool:
         """Whether the files lie where tfpipe's own client reads, which the workers of a service do not have."""
         counted, here = self.source.shard_records is not None, self.config.service is None
