@@ -228,8 +228,9 @@ def make_worker_options(plan: ReadPlan) -> tf.data.Options:
 
 
 def count_held_threads(plan: ReadPlan) -> int:
-    """Counts the threads of tf.data that calls of tfpipe-kernels hold while they make a batch."""
-    return _count_threads(plan)[0] if plan.decodes_batches else 0
+    """Counts the threads of tf.data that wait in a call: of tfpipe-kernels for a batch, or of an object store."""
+    decoding = _count_threads(plan)[0] if plan.decodes_batches else 0
+    return decoding + (plan.batches_read if plan.reads_store else 0)
 
 
 def _count_threads(plan: ReadPlan) -> tuple[int, int]:

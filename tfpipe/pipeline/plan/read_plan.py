@@ -47,7 +47,8 @@ _MAX_READS = 48
 """The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
 asks twice for a run that does not begin a file, so storage that answers in 50 ms gives them 480 runs a second."""
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
-_STORE_BATCHES_READ = 4  # 2,000 photos in batches of 64 a second from a store that takes 100 ms
+_STORE_BATCHES_READ, _MOST_STORE_BATCHES_READ = 4, 16  # small ones are waited for as long as large ones
+_STORE_READ_BYTES = 2**25  # that many batches are read at once
 """The cores for each batch that tfpipe-kernels reads, and the batches at least. A record of 110 KB takes 25 us of a
 core from the page cache; its image takes 200 us or more."""
 _NEAR_READS = 4
@@ -569,7 +570,8 @@ class ReadPlan:
         Those of an object store are waited for.
         """
         if self.reads_store:
-            return _STORE_BATCHES_READ
+            batches = int(_STORE_READ_BYTES / (self.batch_size * self.source.record_bytes))
+            return min(max(batches, _STORE_BATCHES_READ), _MOST_STORE_BATCHES_READ)
         return max(self.cpus // _CORES_PER_READ, _MIN_BATCHES_READ)
 
     @property
