@@ -8,7 +8,7 @@ from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
 from beam_jobs.shards.duplicates import drop_duplicates
 from beam_jobs.shards.output_dir import check_output, check_outside
 from beam_jobs.storage import filesystem
-from tfpipe.system import kernels
+from tfpipe.native import library
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer
 
@@ -62,7 +62,7 @@ def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
         DataError: A store cannot be reached.
     """
     if config.form.seekable or config.form_changes.get("seekable"):
-        kernels.check_kernels("`seekable`")
+        library.check("`seekable`")
     filesystem.configure((*beam_args, *config.store_args))
     filesystem.check_stores((*config.inputs, config.output))
     check_output(config)

@@ -28,16 +28,16 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError, first_line
+from tfpipe.native import library
 from tfpipe.pipeline.service_client import (
     announce_journal,
-    announce_kernels,
+    announce_native_library,
     announce_workers,
     check_address,
     find_workers,
     is_address,
     split_address,
 )
-from tfpipe.system import kernels
 from tfpipe.system.child_process import die_with_parent, hold_interrupts
 from tfpipe.system.options import Count, Names, check_options, option
 
@@ -313,7 +313,7 @@ def _run_worker(dispatcher: str, joins: bool, address: str, port: int, ready: Co
             f"--worker-address {address}."
         )
         return
-    has_kernels = kernels.has_kernels() and loads_operations()  # before the first job comes
+    has_library = library.is_available() and loads_operations()  # before the first job comes
     service = tf.data.experimental.service
     server = service.WorkerServer(
         service.WorkerConfig(
@@ -324,8 +324,8 @@ def _run_worker(dispatcher: str, joins: bool, address: str, port: int, ready: Co
             heartbeat_interval_ms=_HEARTBEAT_MS,
         )
     )
-    if has_kernels:
-        announce_kernels(f"grpc://{dispatcher}", address)
+    if has_library:
+        announce_native_library(f"grpc://{dispatcher}", address)
     ready.send("")
     server.join()
 

@@ -166,8 +166,8 @@ class Job:
     header: "PlanHeader | None" = None
 
     @property
-    def needs_kernels(self) -> bool:
-        """Whether the workers need the package that makes JPEGs seekable."""
+    def needs_native_library(self) -> bool:
+        """Whether the workers need the native library, which makes JPEGs seekable."""
         return self.header is not None and self.header.form.seekable
 
 

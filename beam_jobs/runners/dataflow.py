@@ -22,10 +22,9 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import GraphWritten, Job, Runner, ShardObserver, SubmittedJob
 from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
 from beam_jobs.runners.metrics import read_metrics
-from beam_jobs.runners.wheel import build_kernels_wheel, build_wheel
+from beam_jobs.runners.wheel import build_wheel
 from beam_jobs.shards.work_dir import WorkDir
 from tfpipe.errors import ConfigError, DataError, TfpipeError, first_line
-from tfpipe.system import kernels
 from tfpipe.system.extras import importing
 from tfpipe.system.progress import Progress
 
@@ -122,10 +121,8 @@ class DataflowRunner(Runner):
             machines.num_workers = min(machines.max_num_workers, job.num_tasks)
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
-                wheels = [build_wheel(folder)]
-                if job.needs_kernels and kernels.get_version() is not None:
-                    wheels.append(build_kernels_wheel(folder))
-                setup.extra_packages = [*(setup.extra_packages or ()), *wheels]
+                wheel = build_wheel(folder, needs_native_library=job.needs_native_library)
+                setup.extra_packages = [*(setup.extra_packages or ()), wheel]
             yield
 
     def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:

@@ -1,4 +1,4 @@
-"""Wheels of this installation, for the machines of a cluster, so that the same code runs there as here."""
+"""The wheel of this installation, for the machines of a cluster, so that the same code runs there as here."""
 
 import base64
 import hashlib
@@ -12,34 +12,40 @@ from pathlib import Path
 import beam_jobs
 from tfpipe import errors
 from tfpipe.errors import DataError
-from tfpipe.system import kernels
 
 _DISTRIBUTION = "tfpipe"
-_TAG = "py3-none-any"
+_ANY_PLATFORM = "py3-none-any"
+_WORKERS = "py3-none-linux_x86_64"
+_WORKERS_TAG = re.compile(r"py3-none-(?:many)?linux\w*_x86_64")
+_ELF_X86_64 = re.compile(rb"\x7fELF.{14}\x3e\x00", re.DOTALL)
 _PILLOW = re.compile(r"^Requires-Dist: pillow\b[^;\n]*", re.MULTILINE)
-_WHEEL = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
 _WHEEL_TAG = re.compile(r"^Tag: (\S+)$", re.MULTILINE)
 _PACKAGES = Path(beam_jobs.__file__).parent, Path(errors.__file__).parent
+_SOURCES = Path("tfpipe", "native", "csrc")
+_LIBRARIES = re.compile(r"tfpipe/native/\w+\.so")
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest of a zip file; equal code gives equal bytes
 
 _Files = Iterable[tuple[str, bytes]]
 
 
-def build_wheel(folder: str) -> str:
+def build_wheel(folder: str, *, needs_native_library: bool = False) -> str:
     """Writes the wheel of tfpipe. This needs neither the repository nor a build tool nor the network.
 
     The code comes from the packages that this process imports, installed or editable. Name, version, dependencies and
-    commands come from the installed distribution. The wheel requires the version of Pillow that is installed here:
-    another one may encode the same pixels as other bytes.
+    commands come from the installed distribution, and so does the platform. The native library goes along if it is one
+    for Linux on x86-64, which the workers run. The wheel requires the version of Pillow that is installed here: another
+    one may encode the same pixels as other bytes.
 
     Args:
         folder: The folder to write to.
+        needs_native_library: Whether the workers cannot do without the native library.
 
     Returns:
         The wheel's path.
 
     Raises:
-        DataError: tfpipe runs from a folder and is not installed, so its dependencies are unknown.
+        DataError: tfpipe runs from a folder and is not installed, so its dependencies are unknown. Or the workers need
+            a native library that this installation does not have.
     """
     try:
         distribution = metadata.distribution(_DISTRIBUTION)
@@ -48,42 +54,33 @@ def build_wheel(folder: str) -> str:
             "The workers get tfpipe as it is installed here, but it is not installed. Install it with pip, as in "
             "`pip install -e .` in its folder."
         ) from error
+    tag = _choose_tag(distribution)
+    if needs_native_library and tag == _ANY_PLATFORM:
+        raise DataError(
+            "`seekable` needs tfpipe's native library in the workers, which run Linux on x86-64. They get tfpipe as it is "
+            "installed here, without one for that system. Start the job on Linux, or let `sdk_location` be a container."
+        )
+    files = _read_code(_PACKAGES)
+    if tag == _ANY_PLATFORM:
+        files = (file for file in files if not _LIBRARIES.fullmatch(file[0]))
     stem = _make_stem(distribution)
     info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
     texts = {name: _pin_pillow(text) for name, text in info.items() if text is not None}
-    files = *_read_code(_PACKAGES), *_make_dist_info(stem, {**texts, "WHEEL": _WHEEL})
-    return _write_wheel(folder, stem, _TAG, files)
+    return _write_wheel(folder, stem, tag, (*files, *_make_dist_info(stem, {**texts, "WHEEL": _make_wheel_text(tag)})))
 
 
-def build_kernels_wheel(folder: str) -> str:
-    """Writes the wheel of tfpipe-kernels, with the libraries that are installed here.
+def _choose_tag(distribution: metadata.Distribution) -> str:
+    """Returns the tag of the wheel for the workers. An editable installation names no platform."""
+    library = Path(errors.__file__).parent / "native" / "libtfpipe_native.so"
+    if not (library.exists() and _ELF_X86_64.match(library.read_bytes())):
+        return _ANY_PLATFORM
+    tags = _WHEEL_TAG.findall(distribution.read_text("WHEEL") or "")
+    return next(filter(_WORKERS_TAG.fullmatch, tags), _WORKERS)
 
-    Args:
-        folder: The folder to write to.
 
-    Returns:
-        The wheel's path.
-
-    Raises:
-        DataError: The libraries are not for Linux, which the workers run.
-    """
-    import tfpipe_kernels
-
-    distribution = metadata.distribution(kernels.DISTRIBUTION)
-    wheel = distribution.read_text("WHEEL") or ""
-    tags = _WHEEL_TAG.findall(wheel)
-    tag = next((tag for tag in tags if "linux" in tag), None)
-    if tag is None:
-        raise DataError(
-            f"The workers run Linux and get {kernels.DISTRIBUTION} as it is installed here, but it is installed for "
-            f"{', '.join(tags) or 'an unknown system'}. Start the job on Linux, or let `sdk_location` be a container."
-        )
-    package = Path(tfpipe_kernels.__file__).parent
-    # Libraries that a wheel brings along lie beside its package, by the convention of wheel tools.
-    packages = [path for path in (package, package.with_name("tfpipe_kernels.libs")) if path.is_dir()]
-    stem = _make_stem(distribution)
-    texts = {"METADATA": distribution.read_text("METADATA") or "", "WHEEL": wheel}
-    return _write_wheel(folder, stem, tag, (*_read_code(packages), *_make_dist_info(stem, texts)))
+def _make_wheel_text(tag: str) -> str:
+    is_pure = str(tag == _ANY_PLATFORM).lower()
+    return f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: {is_pure}\nTag: {tag}\n"
 
 
 def _make_stem(distribution: metadata.Distribution) -> str:
@@ -122,7 +119,7 @@ def _read_code(packages: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     for package in packages:
         for path in sorted(package.rglob("*")):
             inside = path.relative_to(package.parent)
-            if path.is_file() and "__pycache__" not in inside.parts:
+            if path.is_file() and "__pycache__" not in inside.parts and _SOURCES not in inside.parents:
                 yield inside.as_posix(), path.read_bytes()
 
 

@@ -23,7 +23,6 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.shard_stats import ShardStats, sort_counts
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.system import kernels
 from tfpipe.system.host_limits import usable_cpus
 
 _COPY_ROWS_FROM_SHARDS = 4
@@ -89,14 +88,11 @@ def _group_shards(plan: Plan) -> Iterator[Sequence[ShardPlan]]:
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
     """Returns a digest of the facts that shape the dataset. The place of the input and the runner do not."""
-    codecs = get_codec_versions()
-    if header.form.seekable:
-        codecs[kernels.DISTRIBUTION] = kernels.get_version() or ""
     facts = json.dumps(
         {
             "format_version": FORMAT_VERSION,
             "tool_version": __version__,
-            "codecs": codecs,
+            "codecs": get_codec_versions(),
             "lines": lines_sha256,
             "name": header.name,
             "seed": header.seed,

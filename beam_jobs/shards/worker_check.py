@@ -8,7 +8,7 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.system import kernels
+from tfpipe.native import library
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
@@ -32,25 +32,19 @@ class WorkerCheck:
         Args:
             header: The header of the plan.
             codecs: Whether workers must have the image libraries of this process. This is not needed if all of them
-                have the same ones anyway. The package that makes JPEGs seekable is needed in any case.
+                have the same ones anyway.
         """
-        versions = _get_versions()
-        needed = {"tfpipe", kernels.DISTRIBUTION} if header.form.seekable else {"tfpipe"}
-        if codecs:
-            needed |= get_codec_versions().keys()
-        return cls(header.fingerprint, {name: version for name, version in versions.items() if name in needed})
+        return cls(header.fingerprint, _get_versions() if codecs else get_planner_versions())
 
     def open_plan(self, work: WorkDir) -> PlanHeader:
         """Returns the header of the plan, in a worker.
 
         Raises:
             DataError: The worker has other versions, or does not see this plan.
-            MissingDependencyError: The package that makes JPEGs seekable cannot be loaded.
+            MissingDependencyError: JPEGs are made seekable, and the native library is missing.
         """
         check_versions(self.versions)
         host = socket.gethostname()
-        if kernels.DISTRIBUTION in self.versions:
-            kernels.check_kernels("`seekable`")
         try:
             header = work.read_header()
         except OSError as error:
@@ -59,6 +53,8 @@ class WorkerCheck:
             ) from error
         if header.fingerprint != self.fingerprint:
             raise DataError(f"The worker on {host} finds another job's plan in {work.base}. {_SHARE}")
+        if header.form.seekable:
+            library.check(f"`seekable`, on {host},")
         return header
 
 
@@ -86,9 +82,4 @@ def get_planner_versions() -> dict[str, str]:
 
 
 def _get_versions() -> dict[str, str]:
-    version = kernels.get_version()
-    return {
-        "tfpipe": __version__,
-        **get_codec_versions(),
-        **({} if version is None else {kernels.DISTRIBUTION: version}),
-    }
+    return {**get_planner_versions(), **get_codec_versions()}

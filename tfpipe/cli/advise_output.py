@@ -11,8 +11,8 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.advise_run import AdviseArgs, Measured
 from tfpipe.cli.shared.command_line import format_command
 from tfpipe.cli.shared.progress import format_duration
+from tfpipe.native import library
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.kernels import explain_missing_kernels
 from tfpipe.system.units import human_bytes, human_count, human_rate
 from tfpipe.tuning.candidates import describe_changes
 from tfpipe.tuning.form_advice import Advice, FormFigures, choose_forms
@@ -123,8 +123,8 @@ def _list_notes(forms: Sequence[FormFigures]) -> list[str]:
             f"The cache takes {human_bytes(cached.memory_bytes)} of memory on each host{fits}. It was full; the first "
             "epoch fills it."
         )
-    if (reason := explain_missing_kernels()) is not None:
-        notes.append(f"Forms with restart markers were not measured: they need tfpipe-kernels, and {reason}.")
+    if (reason := library.explain_missing()) is not None:
+        notes.append(f"Forms with restart markers were not measured: they need the native library, and {reason}.")
     given = (forms[0].storage_price, forms[0].cores_price)
     if any(price is not None for price in given) and None in given:
         part = "storage" if given[1] is None else "cores"

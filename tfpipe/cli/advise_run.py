@@ -116,8 +116,8 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
     process_pool.start_early()
     from beam_jobs.list_and_plan import plan_shards
     from beam_jobs.sample import SPLIT, take_sample
+    from tfpipe.native import library
     from tfpipe.system.file_io import explain_os_errors
-    from tfpipe.system.kernels import has_kernels
 
     with quiet_start():
         from tfpipe.tuning.stored_forms import choose_batch_size, list_candidates, measure_forms
@@ -131,7 +131,9 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
         planned_s = time.monotonic() - started
         count = min(advise_config.count_sample(plan.num_bytes / plan.num_images), plan.num_images)
         _check_room(plan, count, pipeline, folder)
-        candidates = list_candidates(config.form, pipeline, advise_config.crop, has_kernels=has_kernels())
+        candidates = list_candidates(
+            config.form, pipeline, advise_config.crop, has_native_library=library.is_available()
+        )
         with status_line("Drawing the sample") as status:
             small = max(count * 2 // (5 * _SHARDS), 1)
             sample = take_sample(plan, config.seed, count, (small, 4 * small), folder)

@@ -56,10 +56,12 @@ def _print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None
     from platform import python_version
 
     from tfpipe._version import __version__
-    from tfpipe.system import kernels, versions
+    from tfpipe.native import library
+    from tfpipe.system import versions
 
-    kernels_version = kernels.get_version() or "not installed"
-    found = {"tfpipe": __version__, kernels.DISTRIBUTION: kernels_version, "Python": python_version()}
+    missing = library.explain_missing()
+    native = "there" if missing is None else f"missing: {missing}"
+    found = {"tfpipe": __version__, "native library": native, "Python": python_version()}
     for name, version in {**found, **versions.get_versions(versions.LIBRARIES)}.items():
         click.echo(f"{name} {version}")
     ctx.exit()
@@ -72,7 +74,7 @@ def _print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None
     is_eager=True,
     expose_value=False,
     callback=_print_versions,
-    help="Show the versions of tfpipe, of its kernels and of the libraries, and exit.",
+    help="Show the versions of tfpipe and of the libraries, and whether its native library is there, and exit.",
 )
 @debug_option
 def tfpipe() -> None:

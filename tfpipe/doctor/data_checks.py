@@ -167,14 +167,14 @@ def check_decoder(decoder: str, missing: str | None) -> Check:
 
     Args:
         decoder: The decoder of the plan, "native" or "tensorflow".
-        missing: Why tfpipe-kernels cannot be used; None if it can, or if it would not decode these images.
+        missing: Why the native library cannot be used; None if it can, or if it would not decode these images.
     """
     name = "decoder"
     if decoder == "native":
-        return Check(name, "ok", "tfpipe-kernels decodes, crops and resizes in one call.")
+        return Check(name, "ok", "The native library decodes, crops and resizes in one call.")
     if missing is not None:
-        advice = "Install it with pip install ./kernels from a checkout: it takes about 0.7 of the processor time."
-        return Check(name, "ok", f"TensorFlow decodes. tfpipe-kernels is faster, and {missing}.", advice)
+        advice = "Install tfpipe again where a C compiler is: the library takes about 0.7 of the processor time."
+        return Check(name, "ok", f"TensorFlow decodes. The native library is faster, and {missing}.", advice)
     return Check(name, "ok", "TensorFlow decodes.")
 
 

@@ -47,5 +47,5 @@ def _advise(refused: Mapping[str, int]) -> str:
     if UNREADABLE in refused:
         return "Run `tfpipe verify` to find the damaged records."
     if set(refused) == {"progressive JPEG"}:
-        return "`tfpipe reshard --seekable` makes sequential JPEGs of them without loss, with tfpipe-kernels."
+        return "`tfpipe reshard --seekable` makes sequential JPEGs of them without loss, with the native library."
     return "`tfpipe reshard --encoding jpeg --reencode-progressive` makes baseline JPEGs of all."

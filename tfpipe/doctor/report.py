@@ -21,9 +21,10 @@ from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.format.manifest import Manifest
+from tfpipe.native import library
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.system import host_limits, kernels, versions
+from tfpipe.system import host_limits, versions
 from tfpipe.system.options import Address, Names, Text, get_options
 from tfpipe.system.units import human_bytes, human_count
 
@@ -58,7 +59,7 @@ def make_report(
         Values that JSON can hold, by the parts `tfpipe`, `libraries`, `machine`, `settings`, `config` and `dataset`.
     """
     return {
-        "tfpipe": {"version": __version__, "kernels": _describe_kernels()},
+        "tfpipe": {"version": __version__, "native_library": _describe_native_library()},
         "libraries": versions.get_versions(versions.LIBRARIES),
         "machine": _describe_machine(root),
         "settings": {name: _hide_text(settings[name]) for name in SETTINGS if name in settings},
@@ -74,7 +75,7 @@ def format_report(report: Mapping[str, Any]) -> str:
     cores = f"{machine['cores']} of {human_count(machine['all_cores'], 'core')}"
     memory = f"{human_bytes(machine['memory_bytes'])} of memory, {human_bytes(machine['available_bytes'])} free"
     lines = [
-        f"tfpipe        {report['tfpipe']['version']}, tfpipe-kernels {report['tfpipe']['kernels']}",
+        f"tfpipe        {report['tfpipe']['version']}, native library {report['tfpipe']['native_library']}",
         f"Python        {machine['python']}",
         f"system        {machine['system']}",
         f"machine       {machine['processor']}, {cores}, {memory}",
@@ -86,11 +87,11 @@ def format_report(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _describe_kernels() -> str:
-    version, missing = kernels.get_version(), kernels.explain_missing_kernels()
-    if version is None:
-        return "not installed"
-    return version if missing is None else f"{version}, which cannot be loaded"  # the reason may hold a path
+def _describe_native_library() -> str:
+    """Returns whether it is there. The reason may hold a path, so it stays out of the report."""
+    if not library.is_built():
+        return "not built"
+    return "there" if library.is_available() else "built, but cannot be loaded"
 
 
 def _describe_machine(root: Path) -> dict[str, Any]:

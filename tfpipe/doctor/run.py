@@ -23,6 +23,7 @@ from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
+from tfpipe.native import library
 from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
@@ -31,7 +32,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.pipeline.stages.cache import check_cache_fits
-from tfpipe.system import host_limits, kernels, versions
+from tfpipe.system import host_limits, versions
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
@@ -249,7 +250,7 @@ def _check_decoder(facts: _Facts) -> Check:
         return Check("decoder", "ok", "The records have no image.")
     if facts.config.service is not None:
         return service_checks.check_decoder(facts.plan)
-    missing = kernels.explain_missing_kernels() if facts.plan.lacks_kernels else None
+    missing = library.explain_missing() if facts.plan.lacks_native_library else None
     return data_checks.check_decoder(facts.plan.decoder, missing)
 
 

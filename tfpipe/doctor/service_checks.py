@@ -198,7 +198,7 @@ def check_decoder(plan: ReadPlan) -> Check:
         service_client.check_address(plan.config.service)
     except ConfigError:
         return Check("decoder", "skipped", "Not reached: see dispatcher.")
-    cpus = service_client.count_kernel_cpus(plan.config.service)
+    cpus = service_client.count_native_cpus(plan.config.service)
     fits = replace(plan, worker_cpus=1).decoder == "native"
     missing = "not every worker of the `service` has the release of this machine" if fits and cpus is None else None
     return data_checks.check_decoder(replace(plan, worker_cpus=cpus).decoder, missing)

@@ -17,6 +17,6 @@ verify         the check of a stored image
 contact_sheet  many images in one picture
 ```
 
-Pillow decodes, and tfpipe-kernels adds restart markers without loss. NumPy is imported only for 16-bit
+Pillow decodes, and the native library adds restart markers without loss. NumPy is imported only for 16-bit
 images, masks and contact sheets.
 """

@@ -16,7 +16,8 @@ from PIL import Image, JpegImagePlugin
 
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
-from tfpipe.system import kernels
+from tfpipe.native import jpeg as native_jpeg
+from tfpipe.native import library
 
 EOI = b"\xff\xd9"
 SIZES_DIFFER = "damaged JPEG: decoders do not agree about its size"
@@ -134,7 +135,7 @@ def verify_jpeg(header: JpegHeader) -> None:
     At 1/8 of the size and without color libjpeg still reads all entropy-coded data. So it refuses exactly the files
     that a full decode refuses. But it skips nearly all of the inverse transform, and takes two thirds of the time.
 
-    Where tfpipe-kernels is installed, it reads the data in less time and computes nothing. It finds more faults than
+    The native library, where it is there, reads the data in less time and computes nothing. It finds more faults than
     Pillow, which has the last word: which files are refused does not depend on what is installed.
 
     Raises:
@@ -265,14 +266,12 @@ def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Returns whether tfpipe-kernels is installed and has nothing to complain of."""
-    if not kernels.has_kernels():
+    """Returns whether the native library is there and has nothing to complain of."""
+    if not library.is_available():
         return False
-    import tfpipe_kernels
-
     try:
-        tfpipe_kernels.check(data)
-    except (tfpipe_kernels.BadJpeg, MemoryError):
+        native_jpeg.check(data)
+    except (native_jpeg.BadJpeg, MemoryError):
         return False
     return True
 

@@ -2,12 +2,12 @@
 
 ```
 interval = choose_interval(width, mcu_width)       # MCUs between two markers, for a JPEG that is encoded anew
-smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss, by tfpipe-kernels
+smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss, by the native library
 is_seekable(smaller)                               # True: reads headers and markers, and decodes nothing
 splice = splice_box(smaller, (y, x, height, width))  # a small JPEG around a box, for any decoder; or None
 ```
 
-The package tfpipe-kernels decodes a crop of such a JPEG from the intervals that the crop needs. It recognizes the
+The native library decodes a crop of such a JPEG from the intervals that the crop needs. It recognizes the
 same files as `is_seekable`, and chooses the interval as `choose_interval` does. (An MCU is a square or rectangle of
 8 x 8 up to 32 x 32 pixels, the unit in which a JPEG is coded.)
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfpipe.images.errors import BadImage
-from tfpipe.system import kernels
+from tfpipe.native import jpeg, library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,14 +171,12 @@ def make_seekable(data: bytes, max_pixels: int) -> bytes:
 
     Raises:
         BadImage: libjpeg complains of the JPEG, or it is too large.
-        MissingDependencyError: tfpipe-kernels is not installed, or cannot be loaded.
+        MissingDependencyError: The native library is missing, or cannot be loaded.
     """
-    kernels.check_kernels("`seekable`")
-    import tfpipe_kernels
-
+    library.check("`seekable`")
     try:
-        return tfpipe_kernels.make_seekable(data, max_pixels)
-    except tfpipe_kernels.BadJpeg as error:
+        return jpeg.make_seekable(data, max_pixels)
+    except jpeg.BadJpeg as error:
         raise BadImage(f"damaged JPEG: {error}") from error
 
 

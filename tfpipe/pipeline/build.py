@@ -11,13 +11,15 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from tfpipe._version import __version__
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.native import library
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
-from tfpipe.pipeline.native_stages import count_held_threads, offer_kernel
+from tfpipe.pipeline.native_stages import count_held_threads, fuse_stages
 from tfpipe.pipeline.plan.batch_features import check_class_names
 from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
@@ -35,7 +37,7 @@ from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once, read_steps
 from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_steps, repeat_uncounted
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer
-from tfpipe.system import file_io, kernels, object_store
+from tfpipe.system import file_io, object_store
 
 
 def build_dataset(
@@ -266,25 +268,26 @@ def _mixture_stages(
     for manifest, whole_plan, part_bytes in zip(mixture.manifests, plans, cache_bytes, strict=True):
         plan = replace(whole_plan, config=replace(whole_plan.config, cache_bytes=part_bytes))
         _check(plan)
-        stages = Stages(offer_kernel(get_decoding_plan(plan), _example_stages(plan)))
+        stages = Stages(fuse_stages(get_decoding_plan(plan), _example_stages(plan)))
         parts.append(MixturePart(stages, plan, mixture.map_labels(manifest)))
     stages_of_all = (mix_datasets(whole, parts), batch_examples(whole), prefetch_batches(whole))
     return _with_options(stages_of_all, whole, deterministic=False)
 
 
 def _ask_workers(plan: ReadPlan) -> ReadPlan:
-    """Asks a service whether its workers have tfpipe-kernels, and returns the plan with the answer."""
+    """Asks a service whether its workers have the native library, and returns the plan with the answer."""
     service, decoder = plan.config.service, plan.config.decoder
     if service is None:
         return plan
     service_client.check_address(service)
-    if decoder == "tensorflow" or not kernels.has_kernels():
+    if decoder == "tensorflow" or not library.is_available():
         return plan
-    worker_cpus = service_client.count_kernel_cpus(service)
+    worker_cpus = service_client.count_native_cpus(service)
     if decoder == "native" and worker_cpus is None:
         raise ConfigError(
-            f"`decoder` native needs tfpipe-kernels {kernels.get_version()} in every worker of the `service`, and the "
-            f"dispatcher {service} does not know it of all. Install it there and start the workers again, or use auto."
+            f"`decoder` native needs tfpipe {__version__} with its native library in every worker of the `service`, "
+            f"and the dispatcher {service} does not know it of all. Install it there and start the workers again, or use "
+            "auto."
         )
     return replace(plan, worker_cpus=worker_cpus)
 
@@ -314,4 +317,4 @@ def _check_client(plan: ReadPlan) -> None:
 
 def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:
     options = tf_data_options(plan.config, deterministic, count_held_threads(plan))
-    return Stages(offer_kernel(get_decoding_plan(plan), [without_autograph(stage) for stage in stages]), options)
+    return Stages(fuse_stages(get_decoding_plan(plan), [without_autograph(stage) for stage in stages]), options)

@@ -1,4 +1,4 @@
-"""The operations of tfpipe-kernels: one call in place of many of TensorFlow's, with the same values to the bit.
+"""The native TensorFlow operations: one call in place of many of TensorFlow's own, with the same values to the bit.
 
 `decode_and_resize` decodes a crop, resizes, mirrors and converts it, row by row. No image lies in memory between these
 steps. `draw_crops` draws the crops of a batch. `read_records` reads records from their places in files.
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfpipe.errors import ConfigError, first_line
+from tfpipe.native import library
 from tfpipe.pipeline.config.augment_config import AugmentOptions, compute_scaling
 
 _MAX_PIXELS = 2**29 // 3  # `tf.io.decode_jpeg` refuses larger images too
@@ -19,13 +20,11 @@ _MAX_PIXELS = 2**29 // 3  # `tf.io.decode_jpeg` refuses larger images too
 
 @functools.cache
 def _load_operations() -> Any:
-    from tfpipe_kernels import OPERATION_PATH
-
     try:
-        return tf.load_op_library(OPERATION_PATH)
+        return tf.load_op_library(library.OPERATIONS_PATH)
     except tf.errors.OpError as error:
         raise ConfigError(
-            f"This TensorFlow cannot load tfpipe-kernels: {first_line(error)}. Set `decoder` to tensorflow."
+            f"This TensorFlow cannot load tfpipe's operations: {first_line(error)}. Set `decoder` to tensorflow."
         ) from error
 
 

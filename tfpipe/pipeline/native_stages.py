@@ -1,4 +1,4 @@
-"""Stages that one call does for a whole batch, most of them by tfpipe-kernels.
+"""Stages that one call does for a whole batch, most of them by the native library.
 
     list, read, parse               in exact order and evaluation: one call reads the records of a batch
     list, read                      in front of a cache in memory: the same
@@ -7,8 +7,8 @@
     decode, augment                 one call for each image
 
 Records are collected into batches first where that is possible. What TensorFlow does for one record then takes as long
-for all of them: 190 us of 500 for an image of 256 px. The images are made by threads of tfpipe-kernels. They work for
-the first batch first, so batches come evenly.
+for all of them: 190 us of 500 for an image of 256 px. The images are made by threads of the native library. They
+work for the first batch first, so batches come evenly.
 
 A stage that somebody puts between them, or in place of one, finds what it finds without the package.
 """
@@ -35,8 +35,8 @@ from tfpipe.pipeline.stages.read import read_batches
 _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
 
 
-def offer_kernel(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
-    """Lets tfpipe-kernels do the work of neighboring stages, if that fits."""
+def fuse_stages(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
+    """Lets the native library do the work of neighboring stages, if that fits."""
     offered = list(stages)
 
     def collect(records: tf.data.Dataset) -> tf.data.Dataset:
@@ -74,7 +74,7 @@ def _read_batches(plan: ReadPlan, listing: Stage, read: Stage) -> tuple[Stage, S
         )
 
     settings = {**read.settings, "cycle_length": plan.batches_read, "block_length": plan.batch_size}
-    reader = "the store's client" if plan.reads_store else "tfpipe-kernels"
+    reader = "the store's client" if plan.reads_store else "the native library"
     native = (
         replace(listing, apply=list_records, reason=f"{listing.reason}, batch by batch"),
         replace(
@@ -108,7 +108,7 @@ def _decode_and_augment(plan: ReadPlan, decode: Stage, augment: Stage) -> tuple[
         decode,
         apply=lambda dataset: map_in_parallel(plan, dataset, lambda features: _decode_record(plan, features)),
         settings={**decode.settings, "decoder": "native"},
-        reason="one call of tfpipe-kernels decodes the crop, resizes, flips and converts it",
+        reason="one call of the native library decodes the crop, resizes, flips and converts it",
     )
     # The graphs do not branch on a tensor in Python.
     return without_autograph(native), replace(augment, apply=lambda dataset: dataset, reason="done by the decoder")
@@ -175,7 +175,7 @@ def _make_batches(
     parsing = {**parse.settings, "num_parallel_calls": calls}
     decoding = {**decode.settings, "decoder": "native", "num_parallel_calls": calls, "threads": threads}
     augmented = "done by the decoder" if plan.fuses_augment else augment.reason
-    one_call = "one call of tfpipe-kernels makes all images of a batch"
+    one_call = "one call of the native library makes all images of a batch"
     merged = (
         replace(parse, apply=parse_all, settings=parsing, reason=f"{parse.reason}, of a batch of records at once"),
         replace(decode, apply=decode_all, settings=decoding, reason=one_call),
@@ -228,7 +228,7 @@ def make_worker_options(plan: ReadPlan) -> tf.data.Options:
 
 
 def count_held_threads(plan: ReadPlan) -> int:
-    """Counts the threads of tf.data that wait in a call: of tfpipe-kernels for a batch, or of an object store."""
+    """Counts the threads of tf.data that wait in a call: of the native library for a batch, or of an object store."""
     decoding = _count_threads(plan)[0] if plan.decodes_batches else 0
     return decoding + (plan.batches_read if plan.reads_store else 0)
 
@@ -236,8 +236,8 @@ def count_held_threads(plan: ReadPlan) -> int:
 def _count_threads(plan: ReadPlan) -> tuple[int, int]:
     """Returns the number of batches that are made at once, and of the threads that decode them.
 
-    Threads of tfpipe-kernels are not in tf.data's statistics. Where these must tell the stages apart, each batch has
-    the one thread that tf.data counts.
+    Threads of the native library are not in tf.data's statistics. Where these must tell the stages apart, each batch
+    has the one thread that tf.data counts.
     """
     config = plan.config
     threads = config.num_parallel_calls or plan.cpus

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.format.protobuf_wire import Budget, fields
-from tfpipe.system import host_limits, kernels
+from tfpipe.system import host_limits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Compression = Literal["AUTO", "SNAPPY"]
 
 _ADDRESS = re.compile(r"grpc://(\[[0-9A-Fa-f:.%]+\]|[^:/\s\[\]]+):([0-9]{1,5})")
-_WORKERS_ID, _JOURNAL_ID, _KERNELS_ID = "tfpipe-workers", "tfpipe-journal", "tfpipe-kernels"
+_WORKERS_ID, _JOURNAL_ID, _NATIVE_ID = "tfpipe-workers", "tfpipe-journal", "tfpipe-native"
 _LIST_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
 _ANSWER_S = 3.0
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty settings
@@ -158,8 +159,8 @@ def keeps_journal(address: str) -> bool:
     return True
 
 
-def announce_kernels(address: str, worker: str) -> None:
-    """Tells trainers that a worker has tfpipe-kernels, of which version, and how many cores it has.
+def announce_native_library(address: str, worker: str) -> None:
+    """Tells trainers that a worker has the native library, of which release, and how many cores it has.
 
     The first number of cores stays, if the dispatcher knows the worker from its journal.
     """
@@ -168,12 +169,12 @@ def announce_kernels(address: str, worker: str) -> None:
     cores = {str(host_limits.usable_cpus()): tf.constant(0)}
     with contextlib.suppress(tf.errors.InvalidArgumentError):  # another number is known
         tf.data.experimental.service.register_dataset(
-            address, tf.data.Dataset.from_tensors(cores), dataset_id=_name_kernels(worker)
+            address, tf.data.Dataset.from_tensors(cores), dataset_id=_name_native(worker)
         )
 
 
-def count_kernel_cpus(address: str) -> int | None:
-    """Returns the cores of the largest worker, if every fixed worker has tfpipe-kernels as it is here; None if not.
+def count_native_cpus(address: str) -> int | None:
+    """Returns the cores of the largest worker; None unless every fixed worker has this release's native library.
 
     One question for each worker, about a millisecond, and none for a dispatcher without fixed workers.
     """
@@ -183,7 +184,7 @@ def count_kernel_cpus(address: str) -> int | None:
     for worker in find_workers(address):
         try:
             spec = tf.data.experimental.service.from_dataset_id(
-                "parallel_epochs", address, _name_kernels(worker)
+                "parallel_epochs", address, _name_native(worker)
             ).element_spec
         except ValueError:  # no such dataset
             return None
@@ -191,8 +192,8 @@ def count_kernel_cpus(address: str) -> int | None:
     return max(cores, default=None)
 
 
-def _name_kernels(worker: str) -> str:
-    return f"{_KERNELS_ID} {kernels.get_version()} {worker}"
+def _name_native(worker: str) -> str:
+    return f"{_NATIVE_ID} {__version__} {worker}"
 
 
 def list_live_workers(address: str) -> tuple[str, ...]:

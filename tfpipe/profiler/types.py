@@ -223,7 +223,7 @@ class DatasetFacts:
         exact: Whether training reads in the exact order of `tfpipe.order`.
         in_lanes: Whether the exact order reads lanes, whose number `cycle_length` does not change.
         shuffled_records: The number of records that are held in memory to be shuffled.
-        lacks_kernels: Whether tfpipe-kernels would decode the images if it were installed.
+        lacks_native_library: Whether the native library would decode the images if it were there.
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
         filters: The names of the user's stages that can drop single images.
@@ -254,7 +254,7 @@ class DatasetFacts:
     exact: bool
     in_lanes: bool
     shuffled_records: int
-    lacks_kernels: bool = False
+    lacks_native_library: bool = False
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
@@ -291,8 +291,8 @@ class OptionCosts:
         cached: The cost with decoded images that are fetched from memory.
         cached_device: The cost with decoded images from memory and augmentation on the device.
         smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
-        native: The cost with tfpipe-kernels as the decoder.
-        seekable: The cost with JPEGs that have restart markers, from which tfpipe-kernels decodes no more than a crop.
+        native: The cost with the native library as the decoder.
+        seekable: The cost with JPEGs that have restart markers: the native library decodes no more of them than a crop.
         read: The cost of reading a record from a local file in memory, apart from `now`.
         read_without_unread: The cost of reading without `DatasetFacts.unread_features`.
         read_unpacked: The cost of reading from a file that is not compressed.

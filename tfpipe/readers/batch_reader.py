@@ -26,6 +26,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.images.errors import BadImage
+from tfpipe.native import jpeg
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
@@ -55,7 +56,7 @@ _READS_AT_ONCE = 64  # of one process: 900 records a second from storage that an
 _RECORDS_PER_READ = 3  # a task of a thread costs about 40 us
 _STEPS_AHEAD = 2  # are read, and where threads make whole batches as many are decoded
 _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
-_PART_IMAGES = 8  # of a batch that tfpipe-kernels decodes for one call of `Run`
+_PART_IMAGES = 8  # of a batch that the native library decodes for one call of `Run`
 _MOST_RUN_STEPS = 64
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
 
@@ -185,7 +186,7 @@ class BatchReader:
 
     @cached_property
     def decodes_batches(self) -> bool:
-        """Whether tfpipe-kernels decodes many images in one call, with several threads."""
+        """Whether the native library decodes many images in one call, with several threads."""
         fits = self._transform is None and self.plan.num_images is None and self.plan.decodes_batches
         return fits and native_batch.can_make_batches()
 
@@ -198,8 +199,8 @@ class BatchReader:
         Args:
             positions: The epoch and the step of each batch.
             run: A `map` that may work on several records at once.
-            threads: The number of threads that decode where tfpipe-kernels decodes whole batches. Above 1 they work on
-                several batches, the first one first, and `run` is not called.
+            threads: The number of threads that decode where the native library decodes whole batches. Above 1 they
+                work on several batches, the first one first, and `run` is not called.
         """
         if not self.decodes_batches:
             yield from self._iterate_rows(positions, run)
@@ -220,7 +221,7 @@ class BatchReader:
         return _ReadStep(epoch, numbers, self._read_all_features(numbers, memory))
 
     def _decode_step(self, step: _ReadStep, run: Run, threads: int) -> Batch:
-        """Makes a batch of records by tfpipe-kernels: with several threads in one call, else part by part."""
+        """Makes a batch of records by the native library: with several threads in one call, else part by part."""
         config, numbers, features = self.config, step.numbers, step.features
         encoded = [
             self._get_stored_image(int(number), record) for number, record in zip(numbers, features, strict=True)
@@ -235,7 +236,7 @@ class BatchReader:
             rows = slice(begin, len(numbers) if threads > 1 else begin + _PART_IMAGES)
             decoded = native_batch.decode_images(encoded[rows], boxes[rows], flips[rows], images[rows], decoding)
             for row in (begin + np.flatnonzero(~decoded)).tolist():
-                # What tfpipe-kernels refuses is left to Pillow, whose error then says why.
+                # What the native library refuses is left to Pillow, whose error then says why.
                 draws = draws or _RandomDraws(self.plan, step.epoch, numbers)
                 record = {**features[row], self.manifest.image_key or "": [bytes(encoded[row])]}
                 images[row] = self._make_image(int(numbers[row]), record, draws, row, 0)
@@ -480,10 +481,10 @@ class BatchReader:
         place: int,
         out: NDArray[np.uint8] | None = None,
     ) -> Any:
-        """Makes an image of a record. It lies in `out` if that is given and tfpipe-kernels can decode the record.
+        """Makes an image of a record. It lies in `out` if that is given and the native library can decode the record.
 
-        What tfpipe-kernels refuses is left to Pillow, whose error then says why. `row` is that of the image among the
-        random numbers, and `place` its place in the record.
+        What the native library refuses is left to Pillow, whose error then says why. `row` is that of the image among
+        the random numbers, and `place` its place in the record.
         """
         from tfpipe.images.decode import decode_crop, decode_pixels, make_image, mirror
 
@@ -527,11 +528,9 @@ class BatchReader:
     def _decode_natively(
         self, encoded: bytes, crop_box: numpy_crops.CropBox, ratio: int, flip: bool, out: NDArray[np.uint8]
     ) -> bool:
-        import tfpipe_kernels
-
         try:
-            tfpipe_kernels.decode(encoded, crop_box, out, ratio=ratio, flip=flip, max_pixels=self.form.max_pixels)
-        except tfpipe_kernels.BadJpeg:
+            jpeg.decode(encoded, crop_box, out, ratio=ratio, flip=flip, max_pixels=self.form.max_pixels)
+        except jpeg.BadJpeg:
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""The crops and the images of a batch, each in one call of tfpipe-kernels.
+"""The crops and the images of a batch, each in one call of the native library.
 
 ```
 boxes, flips = draw_crops(seeds, sizes, None, AugmentOptions())
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.native import batches, library
 from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.system.kernels import load_native_batches
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Decoding:
 
 
 def can_make_batches() -> bool:
-    """Returns whether tfpipe-kernels is there, and not of a release that has no calls for batches."""
-    return load_native_batches() is not None
+    """Returns whether the native library is there."""
+    return library.is_available()
 
 
 def draw_crops(
@@ -57,11 +57,9 @@ def draw_crops(
     Raises:
         ValueError: A size is below 1.
     """
-    native = load_native_batches()
-    assert native is not None
     boxes, flips = np.empty((len(seeds), 4), np.int32), np.empty(len(seeds), np.bool_)
     arrays = np.array(seeds, np.int32, order="C"), np.array(sizes, np.int32, order="C")
-    native.draw_crops(*arrays, boxes, flips, scale=options.scale, ratio=options.ratio, stored=stored or (0, 0))
+    batches.draw_crops(*arrays, boxes, flips, scale=options.scale, ratio=options.ratio, stored=stored or (0, 0))
     return boxes, flips
 
 
@@ -84,11 +82,9 @@ def decode_images(
     Returns:
         Whether each image was decoded, bool [n].
     """
-    native = load_native_batches()
-    assert native is not None
     arrays = [np.frombuffer(data, np.uint8) for data in encoded]
     places = np.array([(array.ctypes.data, array.size) for array in arrays], np.int64).reshape(-1, 2)
     limits = {"max_ratio": decoding.max_ratio, "threads": decoding.threads, "max_pixels": decoding.max_pixels}
-    results = native.decode(places, boxes, flips, images, **limits)
-    decoded: NDArray[np.bool_] = np.asarray(results) == native.OK
+    results = batches.decode(places, boxes, flips, images, **limits)
+    decoded: NDArray[np.bool_] = np.asarray(results) == batches.OK
     return decoded

@@ -7,7 +7,7 @@ block.decode()              # the features of each, None for what is damaged or 
 block.cut_columns(kinds)    # features with one value in each record, without a copy of their bytes
 ```
 
-Records that lie near each other are read together. The package tfpipe-kernels does the rest in two calls that do not
+Records that lie near each other are read together. The native library does the rest in two calls that do not
 hold Python's lock; without it Python does the same, with equal results. Whoever gets a None reads that record on its
 own, which tells what is wrong.
 """
@@ -15,7 +15,6 @@ own, which tells what is wrong.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +24,8 @@ from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
-from tfpipe.system.kernels import load_native_records
+from tfpipe.native import library
+from tfpipe.native import records as native_records
 
 _MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
 _MAX_RECORD_BYTES, _MAX_RECORD_BYTES_IN_PYTHON = 1 << 21, 1 << 15
@@ -66,8 +66,7 @@ class RecordBlock:
 
         An array of one value may share its memory with those of other records in the block.
         """
-        native = load_native_records()
-        examples = None if native is None or not self.whole.all() else _decode_natively(self, native)
+        examples = _decode_natively(self) if library.is_available() and self.whole.all() else None
         if examples is None:
             return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
         return examples
@@ -79,12 +78,11 @@ class RecordBlock:
             kinds: The kind of each feature.
 
         Returns:
-            None without tfpipe-kernels, or if a record is damaged, unusual, or has not one value of this kind.
+            None without the native library, or if a record is damaged, unusual, or has not one value of this kind.
         """
-        native = load_native_records()
-        if native is None or not self.whole.all():
+        if not library.is_available() or not self.whole.all():
             return None
-        tables = native.parse_examples(self.data, np.stack((self.begins, self.ends - self.begins), axis=1))
+        tables = native_records.parse_examples(self.data, np.stack((self.begins, self.ends - self.begins), axis=1))
         counts = np.frombuffer(tables.num_features, np.int64)
         if (counts < 0).any():
             return None
@@ -92,7 +90,7 @@ class RecordBlock:
         record_of, keys = np.repeat(records, counts), _cut(self.data, tables.keys)
         columns: dict[str, Column] = {}
         for name, kind in kinds.items():
-            number = {"bytes": native.TEXTS, "float": native.FLOATS, "int64": native.INTS}[kind]
+            number = {"bytes": native_records.TEXTS, "float": native_records.FLOATS, "int64": native_records.INTS}[kind]
             key = keys.index(name.encode()) if name.encode() in keys else -1
             chosen = np.flatnonzero(rows[:, 0] == key)
             # A key that comes twice in a record counts once, for which there is no room here.
@@ -114,12 +112,12 @@ class RecordBlock:
 
 def can_cut_columns() -> bool:
     """Returns whether `RecordBlock.cut_columns` may find anything."""
-    return load_native_records() is not None
+    return library.is_available()
 
 
 def get_max_record_bytes() -> int:
     """Returns the size from which on reading a record on its own takes less time, as it is copied once less."""
-    return _MAX_RECORD_BYTES_IN_PYTHON if load_native_records() is None else _MAX_RECORD_BYTES
+    return _MAX_RECORD_BYTES if library.is_available() else _MAX_RECORD_BYTES_IN_PYTHON
 
 
 def read_block(
@@ -179,11 +177,10 @@ def _read_spans(
     spans: _IntArray, frames: _IntArray, memory: NDArray[np.uint8] | None
 ) -> tuple[memoryview, NDArray[np.bool_]]:
     """Reads parts of files behind each other, and checks the records that lie there."""
-    native = load_native_records()
-    if native is not None:
+    if library.is_available():
         num_bytes = spans[:, 2].sum()
         memory = np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
-        whole = np.frombuffer(native.read_records(spans, frames, memory), np.bool_)
+        whole = np.frombuffer(native_records.read_records(spans, frames, memory), np.bool_)
         return memory.data, whole
     pieces = [read_at(descriptor, offset, size).ljust(size, b"\0") for descriptor, offset, size, _ in spans.tolist()]
     data = b"".join(pieces)
@@ -197,10 +194,10 @@ def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:
         return None
 
 
-def _decode_natively(block: RecordBlock, native: ModuleType) -> list[dict[str, Feature] | None] | None:
+def _decode_natively(block: RecordBlock) -> list[dict[str, Feature] | None] | None:
     """Decodes the records of a block; None if a key is not UTF-8."""
     data = block.data
-    tables = native.parse_examples(data, np.stack((block.begins, block.ends - block.begins), axis=1))
+    tables = native_records.parse_examples(data, np.stack((block.begins, block.ends - block.begins), axis=1))
     try:
         keys = [key.decode() for key in _cut(data, tables.keys)]
     except UnicodeDecodeError:
@@ -208,9 +205,9 @@ def _decode_natively(block: RecordBlock, native: ModuleType) -> list[dict[str, F
     rows = np.frombuffer(tables.features, np.int64).reshape(-1, 4)
     cells = np.full(len(rows), None, object)
     values: tuple[tuple[int, Sequence[Any] | NDArray[Any]], ...] = (
-        (native.TEXTS, _cut(data, tables.texts)),
-        (native.FLOATS, np.frombuffer(tables.floats, np.float32)),
-        (native.INTS, np.frombuffer(tables.ints, np.int64)),
+        (native_records.TEXTS, _cut(data, tables.texts)),
+        (native_records.FLOATS, np.frombuffer(tables.floats, np.float32)),
+        (native_records.INTS, np.frombuffer(tables.ints, np.int64)),
     )
     for kind, pool in values:
         places = np.flatnonzero(rows[:, 1] == kind)

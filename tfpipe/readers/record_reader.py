@@ -252,7 +252,7 @@ class RecordReader:
     ) -> dict[str, Column]:
         """Reads some features of many records, each of which has one value of them.
 
-        With tfpipe-kernels bytes are not copied once they are read, unless a record has 2 MB or more.
+        With the native library bytes are not copied once they are read, unless a record has 2 MB or more.
 
         Args:
             indices: The numbers of the records, each as for `reader[index]`.

@@ -10,8 +10,9 @@ for epoch in range(90):
 
 Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is four integers.
 
-Crops and flips are those that `build_dataset` draws for the same record, epoch and seed. With tfpipe-kernels the pixels
-of JPEGs are the same too. Without it Pillow decodes, and they differ by a few levels where it rounds differently.
+Crops and flips are those that `build_dataset` draws for the same record, epoch and seed. With the native library the
+pixels of JPEGs are the same too. Without it Pillow decodes, and they differ by a few levels where it rounds in another
+way.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class ShardedImages(IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
     A worker of a DataLoader makes every n-th batch, and the DataLoader takes them in turn, so batches come in the same
-    order for any number of workers, and each record is read once. With tfpipe-kernels the workers share the cores, and
-    each decodes with its part of them. Give it to `data_loader`, or to your own DataLoader
+    order for any number of workers, and each record is read once. With the native library the workers share the cores,
+    and each decodes with its part of them. Give it to `data_loader`, or to your own DataLoader
     with `batch_size=None`, but not to a wrapper that shards it again.
 
     Args:
@@ -230,8 +231,8 @@ def data_loader(
     Args:
         images: The images to read.
         num_workers: The number of processes that read and decode. None: one for each of this machine's cores, which are
-            shared out among its GPUs; where tfpipe-kernels decodes whole batches one for four cores, since each works
-            on four then, and batches come more evenly. 0: the trainer's own process.
+            shared out among its GPUs; where the native library decodes whole batches one for four cores, since each
+            works on four then, and batches come more evenly. 0: the trainer's own process.
         prefetch_factor: The number of batches that each worker has ready.
         pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
         start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default, but for

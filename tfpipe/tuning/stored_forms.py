@@ -1,6 +1,6 @@
 """Measures how fast pipelines read the same images in the forms in which they can be stored.
 
-    candidates = list_candidates(ImageForm(), config, "both", has_kernels=True)
+    candidates = list_candidates(ImageForm(), config, "both", has_native_library=True)
     speeds = measure_forms(candidates, {form: manifest, ...}, config, observer)
 
 Each pipeline runs in a separate process, and all take turns, so that other work on the machine hits all alike. The
@@ -75,23 +75,25 @@ class Speed:
     images_per_second: float
 
 
-def list_candidates(form: ImageForm, config: PipelineConfig, crop: Crop, *, has_kernels: bool) -> list[Candidate]:
+def list_candidates(
+    form: ImageForm, config: PipelineConfig, crop: Crop, *, has_native_library: bool
+) -> list[Candidate]:
     """Lists the forms that are compared, each with the pipeline that fits it.
 
     Args:
         form: The form of images that stay as they are, with the quality and the limits that hold for every form.
         config: The options of the pipeline. Reduced images get its `resolve_decoded_size`.
         crop: The place where crops may be taken.
-        has_kernels: Whether tfpipe-kernels is installed, which restart markers need.
+        has_native_library: Whether the native library is there, which restart markers need.
     """
     side = min(config.resolve_decoded_size())
-    short = replace(form, resize_short=side, seekable=has_kernels)
+    short = replace(form, resize_short=side, seekable=has_native_library)
     square = replace(form, encoding="jpeg", square=side)
     raw = replace(form, encoding="raw", square=side)
     device, cached = {"augment": "device"}, {"cache": "decoded"}
     candidates = [
         Candidate("original", form, keeps_crops=True),
-        *([Candidate("seekable", replace(form, seekable=True), keeps_crops=True)] if has_kernels else []),
+        *([Candidate("seekable", replace(form, seekable=True), keeps_crops=True)] if has_native_library else []),
         Candidate(f"short side {side}", short),
         Candidate(f"square JPEG {side}", square),
         Candidate(f"raw {side}", raw),

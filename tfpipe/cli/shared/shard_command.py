@@ -51,7 +51,7 @@ max_bad_option = click.option(
 seekable_option = config_option(
     ImageForm,
     "seekable",
-    "Give every JPEG restart markers, without loss, so that a crop is decoded faster. Needs tfpipe-kernels.",
+    "Give every JPEG restart markers, without loss, so that a crop is decoded faster. Needs the native library.",
 )
 drop_features_option = click.option(
     "--drop-feature",

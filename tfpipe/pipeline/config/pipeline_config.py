@@ -84,7 +84,7 @@ class PipelineConfig:
             that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
         dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
             image is at least that many times larger than the result. It saves decoding time. Default: True.
-        decoder: The decoder of JPEGs. "native": that of the package tfpipe-kernels, which crops, resizes and converts
+        decoder: The decoder of JPEGs. "native": that of the native library, which crops, resizes and converts
             in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
             native if the package is installed and fits: all images are JPEGs, no `antialias`, no `service`. TensorFlow
             gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the package also reads the
@@ -130,8 +130,8 @@ class PipelineConfig:
         block_length: The number of records taken from one file before the next one has its turn. At least 1.
             Default: 16.
         read_parallel_calls: The number of threads that read, of which each reads another file or run. Those of
-            tfpipe-kernels read only what is not in the page cache. None: 48 in exact order and `cycle_length` for whole
-            files, because AUTOTUNE would begin with one or two; AUTOTUNE in evaluation; 4 in exact order by a
+            the native library read only what is not in the page cache. None: 48 in exact order and `cycle_length` for
+            whole files, because AUTOTUNE would begin with one or two; AUTOTUNE in evaluation; 4 in exact order by a
             `service`, if the files have paths and not URLs. At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
             exact order and in evaluation only. Default: None.

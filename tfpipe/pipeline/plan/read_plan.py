@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
+from tfpipe.native import library
 from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.pipeline.plan.batch_features import BatchFeature, list_batch_features
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.pipeline.plan.source import Source
-from tfpipe.system import file_io, host_limits, kernels, object_store
+from tfpipe.system import file_io, host_limits, object_store
 from tfpipe.system.units import parse_bytes
 
 MAX_CACHE_SHARE = 0.9
@@ -49,7 +50,7 @@ asks twice for a run that does not begin a file, so storage that answers in 50 m
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
 _STORE_BATCHES_READ, _MOST_STORE_BATCHES_READ = 4, 16  # small ones are waited for as long as large ones
 _STORE_READ_BYTES = 2**25  # that many batches are read at once
-"""The cores for each batch that tfpipe-kernels reads, and the batches at least. A record of 110 KB takes 25 us of a
+"""The cores for each batch that the native library reads, and the batches at least. A record of 110 KB takes 25 us of a
 core from the page cache; its image takes 200 us or more."""
 _NEAR_READS = 4
 """The threads of a service's worker that read single records from files with a path. With 32, which far storage needs,
@@ -159,8 +160,8 @@ class ReadPlan:
             is then that of the cache.
         chosen: Whether each record is read, bool [records]; None for all. The others keep their places in the order, so
             that another plan may read them.
-        worker_cpus: The cores of the largest worker of the `service`, if all of them have this tfpipe-kernels. None: a
-            worker lacks it, or there is no service, or nobody asked.
+        worker_cpus: The cores of the largest worker of the `service`, if all of them have the native library of this
+            release. None: a worker lacks it, or there is no service, or nobody asked.
 
     Raises:
         ConfigError: The start step or a number of hosts or replicas cannot be used.
@@ -655,29 +656,29 @@ class ReadPlan:
 
     @property
     def decoder(self) -> Literal["native", "tensorflow"]:
-        """The decoder of JPEGs: that of tfpipe-kernels, or TensorFlow's (in readers without TensorFlow: Pillow)."""
+        """The decoder of JPEGs: that of the native library, or TensorFlow's (in readers without TensorFlow: Pillow)."""
         fits = self.config.decoder != "tensorflow" and self._explain_misfit() is None
-        return "native" if fits and not self.has_two_forms and self._has_kernels else "tensorflow"
+        return "native" if fits and not self.has_two_forms and self._has_native_library else "tensorflow"
 
     @property
-    def _has_kernels(self) -> bool:
-        """Whether tfpipe-kernels is installed where the batches are made, and here, where they are planned."""
-        return kernels.has_kernels() and (self.config.service is None or self.worker_cpus is not None)
+    def _has_native_library(self) -> bool:
+        """Whether the native library is there where the batches are made, and here, where they are planned."""
+        return library.is_available() and (self.config.service is None or self.worker_cpus is not None)
 
     @property
-    def lacks_kernels(self) -> bool:
-        """Whether tfpipe-kernels would decode if it were installed."""
+    def lacks_native_library(self) -> bool:
+        """Whether the native library would decode if it were there."""
         asks = self.config.decoder == "auto" and self.config.service is None
-        return asks and self._explain_misfit() is None and not kernels.has_kernels()
+        return asks and self._explain_misfit() is None and not library.is_available()
 
     @property
     def fuses_augment(self) -> bool:
-        """Whether one call of tfpipe-kernels does the stages `decode` and `augment`."""
+        """Whether one call of the native library does the stages `decode` and `augment`."""
         return self.decoder == "native" and self.config.augment != "device" and not self.caches_whole
 
     @property
     def decodes_batches(self) -> bool:
-        """Whether one call of tfpipe-kernels makes the images of a whole batch, from records of known sizes."""
+        """Whether one call of the native library makes the images of a whole batch, from records of known sizes."""
         one_form = not self.caches_whole and not self.has_two_forms
         sized = self.source.has_sizes or self.source.images.size is not None
         plain = not self.is_ragged and not self.masks  # a mask follows the crop of one image
@@ -703,10 +704,10 @@ class ReadPlan:
 
     @property
     def _reads_places(self) -> bool:
-        """Whether single records of these files can be read, by tfpipe-kernels or from an object store."""
+        """Whether single records of these files can be read, by the native library or from an object store."""
         if any(map(file_io.is_url, self.source.files)):
             return self._is_in_store
-        return self._is_plain and self.config.decoder != "tensorflow" and self._has_kernels
+        return self._is_plain and self.config.decoder != "tensorflow" and self._has_native_library
 
     @cached_property
     def _is_in_store(self) -> bool:
@@ -724,14 +725,14 @@ class ReadPlan:
 
         Raises:
             ConfigError: It does not fit the images or another option.
-            MissingDependencyError: tfpipe-kernels is not installed.
+            MissingDependencyError: The native library is missing.
         """
         if self.config.decoder != "native":
             return
         misfit = self._explain_misfit()
         if misfit is not None and self.source.images.formats != {"RAW"}:  # a cache of pixels needs no decoder
             raise ConfigError(f"`decoder` native {misfit}. Use auto.")
-        kernels.check_kernels("`decoder` native")
+        library.check("`decoder` native")
 
     def _explain_misfit(self) -> str | None:
         """Returns why the native decoder does not fit, as the rest of a sentence; None if it does."""

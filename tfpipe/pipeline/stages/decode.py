@@ -174,7 +174,7 @@ def decode_for_device(
         config: The options, of which `dct_scaling` and `antialias` are used. libjpeg may reduce large images, but to no
             less than `decoded_size`.
         decoded_size: Height and width in pixels, as `config.resolve_decoded_size` has it.
-        native: Whether tfpipe-kernels decodes and squeezes, see `ReadPlan.decoder`.
+        native: Whether the native library decodes and squeezes, see `ReadPlan.decoder`.
 
     Returns:
         uint8 of shape [*decoded_size, 3].

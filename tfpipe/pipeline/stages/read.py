@@ -54,7 +54,7 @@ def read_exact(plan: ReadPlan) -> Stage:
 def read_batches(plan: ReadPlan) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
     """Makes the function that reads the records of each batch that `_exact_order.list_batches` lists.
 
-    Each batch is one call of tfpipe-kernels, which reads each record from its place, 25 us of a core for 110 KB in
+    Each batch is one call of the native library, which reads each record from its place, 25 us of a core for 110 KB in
     place of 100. What is not in the page cache is asked for before the first record is waited for, with the rest of its
     run, which the next batches need. An object store is asked in the same way, by `StoreRecords`.
     """

@@ -49,8 +49,8 @@ CPU_LEFT_WHEN_FUSED = 0.9
 """The share of the processor time from `parse` to `batch` that is left when `parse`, `decode` and `augment` are one
 function. No run is on record; `tests/benchmarks/profile_overhead.py` measures what fusion saves in a whole pipeline."""
 
-CPU_LEFT_WITH_KERNELS = 0.65
-"""The share of the processor time from `parse` to `batch` that is left when tfpipe-kernels decodes. About 0.65 with
+CPU_LEFT_WITH_NATIVE_DECODER = 0.65
+"""The share of the processor time from `parse` to `batch` that is left when the native library decodes. About 0.65 with
 ImageNet's originals as bytes, 0.71 as floats, and 0.54 with JPEGs of 256 pixels, from rates of whole pipelines."""
 
 READ_CPU_LEFT_ON_DEVICE = 0.72

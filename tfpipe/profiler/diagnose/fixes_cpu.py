@@ -13,7 +13,7 @@ from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import (
     CACHE_FETCH_US,
     CPU_LEFT_WHEN_FUSED,
-    CPU_LEFT_WITH_KERNELS,
+    CPU_LEFT_WITH_NATIVE_DECODER,
     JOIN_PARTS_US,
     READ_CPU_LEFT_ON_DEVICE,
     RECORD_READ_US,
@@ -49,7 +49,7 @@ def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """
     yield from _change_options(profile, demand)
     yield from _add_cache(profile, demand)
-    yield from _install_kernels(profile, demand)
+    yield from _install_native_library(profile, demand)
     yield from _store_smaller(profile, demand)
     yield from _store_seekable(profile, demand)
     yield from _add_machines(profile, demand)
@@ -71,7 +71,7 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
         reason = "If a crop is twice as large as needed, libjpeg decodes half of each side."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"dct_scaling": True})
     if cpu_s := scale_cpu(profile, demand, costs.native):
-        reason = "tfpipe-kernels, which is installed, decodes, crops and resizes in one call."
+        reason = "The native library, which is there, decodes, crops and resizes in one call."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
     if not config.map_fusion:
         fused = _scale_stages(demand, CPU_LEFT_WHEN_FUSED)
@@ -184,14 +184,14 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
 
 
-def _install_kernels(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+def _install_native_library(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the native decoder, if it is not installed."""
     now_us = profile.option_costs.now
-    if now_us is None or not profile.dataset.lacks_kernels:
+    if now_us is None or not profile.dataset.lacks_native_library:
         return
-    if cpu_s := scale_cpu(profile, demand, CPU_LEFT_WITH_KERNELS * now_us):
-        reason = "tfpipe-kernels decodes, crops and resizes in one call."
-        instruction = "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
+    if cpu_s := scale_cpu(profile, demand, CPU_LEFT_WITH_NATIVE_DECODER * now_us):
+        reason = "The native library decodes, crops and resizes in one call."
+        instruction = "Install tfpipe again where a C compiler is, so that it has its native library."
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
 

@@ -61,7 +61,7 @@ def get_dataset_facts(
         exact=plan.exact,
         in_lanes=plan.in_lanes,
         shuffled_records=_count_shuffled_records(plan),
-        lacks_kernels=plan.lacks_kernels,
+        lacks_native_library=plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
         late_caches=_find_late_caches(planned, plan.fuses_augment),
@@ -116,7 +116,7 @@ def _find_late_caches(planned: Sequence[PlannedOperation], fused: bool = False) 
 
     Args:
         planned: The operations of the stages.
-        fused: Whether one call of tfpipe-kernels does `decode` and `augment`.
+        fused: Whether one call of the native library does `decode` and `augment`.
     """
     stages = [operation.stage for operation in planned]
     augments = next((name for name in ("augment", "decode") if name in stages and (fused or name == "augment")), None)

@@ -22,7 +22,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.native_stages import offer_kernel
+from tfpipe.pipeline.native_stages import fuse_stages
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stages, tf_data_options
@@ -167,7 +167,7 @@ def _build_dataset(source: Source, config: PipelineConfig, payloads: list[bytes]
         records = _repeat_records(payloads)
     options = tf_data_options(config, plan.deterministic)
     options.experimental_optimization.apply_default_optimizations = True  # a map and a batch in one, as in the pipeline
-    return Stages(offer_kernel(plan, stages)).apply_to(records).with_options(options)
+    return Stages(fuse_stages(plan, stages)).apply_to(records).with_options(options)
 
 
 def list_records(payloads: list[bytes]) -> tf.data.Dataset:

@@ -262,7 +262,7 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
 
 
 def _count_records_at_once(built: list[BuiltStage], plan: ReadPlan) -> int:
-    """Counts the records of an element of `read`: those of a batch where tfpipe-kernels reads them."""
+    """Counts the records of an element of `read`: those of a batch where the native library reads them."""
     read = [stage for stage in built if stage.name == "read"]
     return plan.batch_size if read and tf.nest.flatten(read[0].dataset.element_spec)[0].shape.rank else 1
 

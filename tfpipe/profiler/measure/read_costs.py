@@ -109,4 +109,4 @@ def _read_without_end(source: Source, config: PipelineConfig) -> tf.data.Dataset
     names = [stage.name for stage in stages]
     read = Stages(stages[: names.index("read") + 1], stages.options).dataset()
     sizes = read.map(lambda record, _: tf.strings.length(record[1]))
-    return sizes if sizes.element_spec.shape.rank else sizes.batch(BATCH)  # tfpipe-kernels reads whole batches
+    return sizes if sizes.element_spec.shape.rank else sizes.batch(BATCH)  # the native library reads whole batches

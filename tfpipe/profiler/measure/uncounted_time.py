@@ -3,7 +3,7 @@
 The kernel counts the processor time of all threads exactly. A few percent of it are never in a stage: see
 `MOST_OTHER_PER_STAGE_TIME`. What is missing beyond that goes to the stages, in this order:
 
-1. Reading. Threads that unpack a file ahead, or read for a call of tfpipe-kernels, are counted nowhere. On a busy
+1. Reading. Threads that unpack a file ahead, or read for a call of the native library, are counted nowhere. On a busy
    machine reading can also be counted too high, since its many threads wait for a core. So it has at least what it cost
    when it was tried with a few records, as far as time is missing. It has at most twice as much, and the time of
    copying its bytes from memory, which the trial has in the processor's caches.

@@ -10,7 +10,7 @@
 
 #include "huffman.h"
 #include "jpeg_input.h"
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* The pixels between two restart markers: a marker costs about two bytes, and a crop decodes half an interval in vain
    on each side. */

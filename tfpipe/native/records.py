@@ -11,14 +11,13 @@ Tables are buffers of int64 in C order, such as NumPy's arrays.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, NamedTuple
 
-from tfpipe_kernels import _LIBRARY
+from tfpipe.native import library
 
 NOTHING, TEXTS, FLOATS, INTS = range(4)
 """The kinds of a feature."""
-
-_NO_MEMORY = 4
 
 
 class Examples(NamedTuple):
@@ -48,17 +47,18 @@ class _Examples(ctypes.Structure):
     )
 
 
-def _declare() -> None:
+@functools.cache
+def _declare() -> ctypes.CDLL:
+    """Returns the library with the types of the functions that this module calls."""
+    loaded = library.load()
     text, size, memory = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p
-    _LIBRARY.tfpipe_masked_crc32c.argtypes = (text, size, ctypes.c_int)
-    _LIBRARY.tfpipe_masked_crc32c.restype = ctypes.c_uint32
-    _LIBRARY.tfpipe_read_records.argtypes = (memory, size, memory, size, memory, size, memory)
-    _LIBRARY.tfpipe_parse_examples.argtypes = (memory, size, memory, size, ctypes.POINTER(_Examples), memory)
-    _LIBRARY.tfpipe_free_examples.argtypes = (ctypes.POINTER(_Examples),)
-    _LIBRARY.tfpipe_free_examples.restype = None
-
-
-_declare()
+    loaded.tfpipe_masked_crc32c.argtypes = (text, size, ctypes.c_int)
+    loaded.tfpipe_masked_crc32c.restype = ctypes.c_uint32
+    loaded.tfpipe_read_records.argtypes = (memory, size, memory, size, memory, size, memory)
+    loaded.tfpipe_parse_examples.argtypes = (memory, size, memory, size, ctypes.POINTER(_Examples), memory)
+    loaded.tfpipe_free_examples.argtypes = (ctypes.POINTER(_Examples),)
+    loaded.tfpipe_free_examples.restype = None
+    return loaded
 
 
 def masked_crc32c(data: bytes, by_tables: bool = False) -> int:
@@ -68,7 +68,7 @@ def masked_crc32c(data: bytes, by_tables: bool = False) -> int:
         data: Any bytes.
         by_tables: Whether to leave out the processor's own instruction, as where there is none.
     """
-    result: int = _LIBRARY.tfpipe_masked_crc32c(data, len(data), by_tables)
+    result: int = _declare().tfpipe_masked_crc32c(data, len(data), by_tables)
     return result
 
 
@@ -91,7 +91,7 @@ def read_records(spans: Any, frames: Any, block: Any) -> bytearray:
     (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
     whole = bytearray(frame_rows)
     tables = (span_memory, span_rows, frame_memory, frame_rows)
-    _check(_LIBRARY.tfpipe_read_records(*tables, *_get_block(block), _get_memory(memoryview(whole))))
+    _check(_declare().tfpipe_read_records(*tables, *_get_block(block), _get_memory(memoryview(whole))))
     return whole
 
 
@@ -112,7 +112,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
     rows, memory = _get_table(payloads, 2)
     num_features, out = bytearray(8 * rows), _Examples()
     counts = _get_memory(memoryview(num_features))
-    _check(_LIBRARY.tfpipe_parse_examples(*_get_block(block), memory, rows, out, counts))
+    _check(_declare().tfpipe_parse_examples(*_get_block(block), memory, rows, out, counts))
     try:
         return Examples(
             num_features=num_features,
@@ -123,7 +123,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
             ints=_copy(out.ints, 8 * out.num_ints),
         )
     finally:
-        _LIBRARY.tfpipe_free_examples(out)
+        _declare().tfpipe_free_examples(out)
 
 
 def _get_table(table: Any, columns: int) -> tuple[int, Any]:
@@ -153,7 +153,7 @@ def _copy(address: int | None, num_bytes: int) -> bytes:
 
 
 def _check(result: int) -> None:
-    if result == _NO_MEMORY:
-        raise MemoryError("tfpipe-kernels got no memory for the features of records.")
+    if result == library.NO_MEMORY:
+        raise MemoryError("The native library got no memory for the features of records.")
     if result:
         raise ValueError("A place leaves the block.")

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "../csrc/tf_operations.h"
-#include "../csrc/tfpipe_kernels.h"
+#include "../csrc/tfpipe_native.h"
 #include "fuzz.h"
 #include "memory.h"
 

@@ -1,29 +1,25 @@
-"""Native decoding for tfpipe: a crop of a JPEG, resized and converted, in one call that does not hold Python's lock.
+"""Crops of JPEGs, decoded, resized and converted in one call; and JPEGs checked and rewritten.
 
 ```
 image = np.empty((224, 224, 3), np.uint8)
 decode(jpeg, (16, 40, 300, 280), image, flip=True)
+check(jpeg)                         # raises BadJpeg for one that is damaged; no pixel is computed
 seekable = make_seekable(jpeg)      # the same coefficients, with restart markers: a crop is decoded in less time
 ```
-
-It needs neither TensorFlow nor NumPy. `OPERATION_PATH` is the library that `tf.load_op_library` takes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-OPERATION_PATH = str(Path(__file__).with_name("tfpipe_operation.so"))
-"""The library of the TensorFlow operation `tfpipe_decode`."""
+from tfpipe.native import library
 
 MAX_PIXELS = 2**28
 """The most pixels that an image may have, if nothing else is asked for."""
 
-_INTERFACE = 4
-_MESSAGE_BYTES = 256
 _DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}
 
 
@@ -31,7 +27,9 @@ class BadJpeg(ValueError):
     """An image that cannot be decoded, or a box that leaves it. The message is a phrase that says why."""
 
 
-class _Request(ctypes.Structure):
+class Request(ctypes.Structure):
+    """What is asked of the decoder: `tfpipe_request` in C."""
+
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("y", "x", "height", "width", "ratio")),
         *((name, ctypes.c_int32) for name in ("out_height", "out_width", "flip", "dtype", "seeks")),
@@ -39,25 +37,6 @@ class _Request(ctypes.Structure):
         ("offset", ctypes.c_float * 3),
         ("factor", ctypes.c_float * 3),
     )
-
-
-def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(Path(__file__).with_name("libtfpipe_kernels.so")))
-    if library.tfpipe_interface() != _INTERFACE:
-        raise ImportError("tfpipe-kernels is damaged: its library is of another release. Install it again.")
-    text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
-    library.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(_Request), ctypes.c_void_p, text)
-    library.tfpipe_check.argtypes = (text, size, pixels, text)
-    library.tfpipe_make_seekable.argtypes = (
-        *(text, size, pixels),
-        *(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(size), text),
-    )
-    library.tfpipe_free.argtypes = (ctypes.c_void_p,)
-    library.tfpipe_free.restype = None
-    return library
-
-
-_LIBRARY = _load()
 
 
 def decode(
@@ -93,6 +72,7 @@ def decode(
         BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large, or the box leaves it.
         ValueError: The array does not fit.
         MemoryError: There is no memory.
+        OSError: The native library cannot be loaded.
     """
     view = memoryview(out)
     code, value_bytes = _DTYPES[dtype]
@@ -102,12 +82,12 @@ def decode(
     height, width, _ = shape
     if not resize and (height, width) != tuple(_reduce(box[i], box[i + 2], ratio) for i in range(2)):
         raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
-    request = _Request(
+    request = Request(
         *box, ratio, *((height, width) if resize else (0, 0)), flip, code, seeks, max_pixels, (*offset,), (*factor,)
     )
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     memory = (ctypes.c_char * view.nbytes).from_buffer(view)
-    _check(_LIBRARY.tfpipe_decode(data, len(data), request, memory, message), message)
+    _check(_declare().tfpipe_decode(data, len(data), request, memory, message), message)
 
 
 def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
@@ -119,14 +99,15 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     Raises:
         BadJpeg: The bytes are not a JPEG, or libjpeg complains of them, or the image is too large.
         MemoryError: There is no memory.
+        OSError: The native library cannot be loaded.
     """
     result, size = ctypes.c_void_p(), ctypes.c_size_t()
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    _check(_LIBRARY.tfpipe_make_seekable(data, len(data), max_pixels, result, size, message), message)
+    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
+    _check(_declare().tfpipe_make_seekable(data, len(data), max_pixels, result, size, message), message)
     try:
         return ctypes.string_at(result, size.value)
     finally:
-        _LIBRARY.tfpipe_free(result)
+        _declare().tfpipe_free(result)
 
 
 def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
@@ -135,9 +116,26 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     Raises:
         BadJpeg: The bytes are not a JPEG, or libjpeg complains of them, or the image is too large.
         MemoryError: There is no memory.
+        OSError: The native library cannot be loaded.
     """
-    message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-    _check(_LIBRARY.tfpipe_check(data, len(data), max_pixels, message), message)
+    message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
+    _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)
+
+
+@functools.cache
+def _declare() -> ctypes.CDLL:
+    """Returns the library with the types of the functions that this module calls."""
+    loaded = library.load()
+    text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
+    loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
+    loaded.tfpipe_check.argtypes = (text, size, pixels, text)
+    loaded.tfpipe_make_seekable.argtypes = (
+        *(text, size, pixels),
+        *(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(size), text),
+    )
+    loaded.tfpipe_free.argtypes = (ctypes.c_void_p,)
+    loaded.tfpipe_free.restype = None
+    return loaded
 
 
 def _reduce(begin: int, size: int, ratio: int) -> int:
@@ -145,7 +143,7 @@ def _reduce(begin: int, size: int, ratio: int) -> int:
 
 
 def _check(result: int, message: Any) -> None:
-    if result == 4:
-        raise MemoryError("tfpipe-kernels got no memory for an image.")
+    if result == library.NO_MEMORY:
+        raise MemoryError("The native library got no memory for an image.")
     if result:
         raise BadJpeg(message.value.decode(errors="replace"))

@@ -4,7 +4,7 @@
 
 #include "tf_api.h"
 #include "tf_operations.h"
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* What the attributes of an operation say.
 

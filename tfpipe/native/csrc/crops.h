@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* Draws a random resized crop of an image of this size, which must have a pixel. The box is y, x, height, width. */
 void tfpipe_draw_crop(const int32_t seed[2], int32_t height, int32_t width, const tfpipe_crops *crops, int32_t box[4]);

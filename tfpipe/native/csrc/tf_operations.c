@@ -34,7 +34,7 @@ static void infer_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
 }
 
 static void report(const TF_Status *status) {
-    if (TF_GetCode(status) != TF_OK) fprintf(stderr, "tfpipe-kernels: %s\n", TF_Message(status));
+    if (TF_GetCode(status) != TF_OK) fprintf(stderr, "tfpipe: %s\n", TF_Message(status));
 }
 
 void tfpipe_register(TF_OpDefinitionBuilder *builder, const char *name, void *(*create)(TF_OpKernelConstruction *),

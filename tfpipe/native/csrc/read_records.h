@@ -3,7 +3,7 @@
 #ifndef TFPIPE_READ_RECORDS_H
 #define TFPIPE_READ_RECORDS_H
 
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* The framing of a record.
 

@@ -8,7 +8,7 @@
 #include "jpeg_input.h"
 #include "resize.h"
 #include "splice.h"
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* Where the result of a request goes, row by row. */
 typedef struct {

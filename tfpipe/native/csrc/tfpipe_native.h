@@ -1,7 +1,7 @@
 /* The functions of the library, for C and for Python through ctypes. None of them keeps a pointer or calls Python. */
 
-#ifndef TFPIPE_KERNELS_H
-#define TFPIPE_KERNELS_H
+#ifndef TFPIPE_NATIVE_H
+#define TFPIPE_NATIVE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -11,10 +11,12 @@ Tables are buffers in C order, such as NumPy's arrays.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
-from tfpipe_kernels import _LIBRARY, MAX_PIXELS, _Request
+from tfpipe.native import library
+from tfpipe.native.jpeg import MAX_PIXELS, Request
 
 OK = 0
 """The result of an image that was decoded."""
@@ -27,17 +29,18 @@ class _Crops(ctypes.Structure):
     )
 
 
-def _declare() -> None:
+@functools.cache
+def _declare() -> ctypes.CDLL:
+    """Returns the library with the types of the functions that this module calls."""
+    loaded = library.load()
     pointer, size, int32 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
-    _LIBRARY.tfpipe_decode_batch.argtypes = (
+    loaded.tfpipe_decode_batch.argtypes = (
         *(pointer, pointer, pointer, size),
-        *(ctypes.POINTER(_Request), int32, int32, pointer, pointer),
+        *(ctypes.POINTER(Request), int32, int32, pointer, pointer),
     )
-    _LIBRARY.tfpipe_decode_batch.restype = None
-    _LIBRARY.tfpipe_draw_crops.argtypes = (pointer, pointer, size, ctypes.POINTER(_Crops), pointer, pointer)
-
-
-_declare()
+    loaded.tfpipe_decode_batch.restype = None
+    loaded.tfpipe_draw_crops.argtypes = (pointer, pointer, size, ctypes.POINTER(_Crops), pointer, pointer)
+    return loaded
 
 
 def decode(
@@ -50,7 +53,7 @@ def decode(
     threads: int = 1,
     max_pixels: int = MAX_PIXELS,
 ) -> memoryview:
-    """Decodes a crop of each of many JPEGs, resizes it to uint8 and mirrors it, as `tfpipe_kernels.decode` does.
+    """Decodes a crop of each of many JPEGs, resizes it to uint8 and mirrors it, as `jpeg.decode` does.
 
     Args:
         places: int64 [n, 2]: the address of each JPEG in memory, and its size in bytes. The caller keeps them there.
@@ -70,8 +73,8 @@ def decode(
     count = len(memoryview(places))
     _, height, width, _ = (memoryview(images).shape or ()) if memoryview(images).ndim == 4 else (0, 0, 0, 0)
     results = memoryview(bytearray(4 * count)).cast("i")
-    request = _Request(out_height=height, out_width=width, seeks=1, max_pixels=max_pixels)
-    _LIBRARY.tfpipe_decode_batch(
+    request = Request(out_height=height, out_width=width, seeks=1, max_pixels=max_pixels)
+    _declare().tfpipe_decode_batch(
         _get_memory(places, "places", (count, 2), 8),
         _get_memory(boxes, "boxes", (count, 4), 4),
         _get_memory(flips, "flips", (count,), 1),
@@ -110,7 +113,7 @@ def draw_crops(
         ValueError: A table has another form, or an image has no pixel.
     """
     count = len(memoryview(seeds))
-    result = _LIBRARY.tfpipe_draw_crops(
+    result = _declare().tfpipe_draw_crops(
         _get_memory(seeds, "seeds", (count, 2), 4),
         _get_memory(sizes, "sizes", (count, 2), 4),
         count,

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* Threads that stay for the next call. */
 typedef struct tfpipe_threads tfpipe_threads;

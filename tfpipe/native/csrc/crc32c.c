@@ -6,11 +6,17 @@
 
 #include <string.h>
 
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define HAS_SSE42 1
 #include <nmmintrin.h>
+/* The instruction has a name of its own, which newer compilers ask for and older ones do not know. */
+#if defined(__clang__) ? __clang_major__ >= 14 : __GNUC__ >= 11
+#define SSE42 "sse4.2,crc32"
+#else
+#define SSE42 "sse4.2"
+#endif
 #else
 #define HAS_SSE42 0
 #endif
@@ -63,7 +69,7 @@ static uint32_t carry_on(uint32_t state) {
     return carry[0][state & 255] ^ carry[1][state >> 8 & 255] ^ carry[2][state >> 16 & 255] ^ carry[3][state >> 24];
 }
 
-__attribute__((target("sse4.2"))) static uint32_t extend_by_sse42(uint32_t begin, const uint8_t *data, size_t size) {
+__attribute__((target(SSE42))) static uint32_t extend_by_sse42(uint32_t begin, const uint8_t *data, size_t size) {
     uint64_t state = begin;
     for (; size >= 3 * PART_BYTES; data += 3 * PART_BYTES, size -= 3 * PART_BYTES) {
         uint64_t second = 0, third = 0;

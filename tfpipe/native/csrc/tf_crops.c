@@ -4,7 +4,7 @@
 
 #include "tf_api.h"
 #include "tf_operations.h"
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 static void *create(TF_OpKernelConstruction *context) {
     TF_Status *status = TF_NewStatus();

@@ -2,7 +2,7 @@
 
 #include "crops.h"
 #include "parallel.h"
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* A batch that is decoded. Results are those of tfpipe_decode. */
 typedef struct {

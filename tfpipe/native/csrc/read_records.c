@@ -14,7 +14,7 @@
 
 #include "parallel.h"
 #include "read_records.h"
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* The system call itself: the function of this name would ask for a C library of 2017. */
 #if defined(SYS_preadv2) && defined(RWF_NOWAIT) && defined(__LP64__)

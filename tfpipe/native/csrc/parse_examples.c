@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* MAX_FIELDS  the most fields of one Example; the caller's own parser, which takes what is refused, has a limit too
    MAX_KEYS    the most different keys: each is compared with all others */

@@ -3,7 +3,7 @@
 #include <jerror.h>
 #include <string.h>
 
-#include "tfpipe_kernels.h"
+#include "tfpipe_native.h"
 
 /* Ten scans are usual. A small file with thousands of scans of a large image would keep the decoder busy. */
 enum { MAX_SCANS = 200 };

@@ -1,0 +1,301 @@
+"""Compiles `tfpipe/native/csrc` into the wheel.
+
+```
+pip install .                          # by $CC, cc, gcc or clang; else by zig, which pip fetches
+TFPIPE_NATIVE=0 pip install .          # without the native library: a wheel of Python alone
+TFPIPE_NATIVE=1 pip install .          # fails where the library cannot be built
+TFPIPE_NATIVE=macosx_11_0_arm64 pip wheel --no-deps .      # by zig, for another machine
+```
+
+tfpipe works without the library, so an installation never fails for want of a compiler: the wheel is then one of Python
+alone, and `tfpipe --version` says why. Neither library is an extension of Python, so one wheel serves every Python 3.
+"""
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NATIVE = "libtfpipe_native.so"
+OPERATIONS = "tfpipe_operations.so"
+REASON = "not_built.txt"
+
+_LIBRARIES = ("-lm", "-ljpeg")
+
+# Products must not be fused with sums: results equal TensorFlow's to the bit.
+_FLAGS = (
+    *("-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-pthread", "-Wall", "-Wextra"),
+    *("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
+)
+_ELF_LINK = ("-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,-z,now")
+
+# The operations' functions are in these libraries, which TensorFlow has opened before it opens the operations.
+_TENSORFLOW = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+
+_ZIG_TARGETS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_1_x86_64": "x86_64-linux-musl",
+    "musllinux_1_1_aarch64": "aarch64-linux-musl",
+    "macosx_10_13_x86_64": "x86_64-macos.10.13",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+}
+"""The platforms of the wheels that zig can make, and zig's name of each."""
+
+_SECOND_TAGS = {"manylinux_2_17": "manylinux2014"}  # the name that pip had for it before 20.3
+
+_PROBE = "#include <stdint.h>\n#include <stdlib.h>\nuint8_t *probe(void) { return malloc(1); }\n"
+
+
+class NotBuilt(Exception):
+    """The library cannot be built. The message is a clause that says why."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler, and what it compiles for.
+
+    Attributes:
+        command: The words before its options.
+        platform: The tag of the wheel's platform.
+    """
+
+    command: tuple[str, ...]
+    platform: str
+
+    @property
+    def is_elf(self) -> bool:
+        """Whether it makes libraries of Linux, and not of macOS."""
+        return not self.platform.startswith("macosx")
+
+
+class NativeHook(BuildHookInterface[Any]):
+    """Adds the libraries to a wheel, or lays them into the source tree for an editable installation."""
+
+    def dependencies(self) -> list[str]:
+        """Returns what the build needs from the package index; hatchling asks before the build.
+
+        zig is not among it: where it cannot be had, the installation would fail.
+        """
+        needs_zig = os.environ.get("TFPIPE_NATIVE") != "0" and find_compiler() is None
+        return ["pip"] if needs_zig and not find_pip() else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compiles; hatchling calls it before it collects the files."""
+        setting = os.environ.get("TFPIPE_NATIVE", "")
+        package = Path(self.root, "tfpipe", "native")
+        self._temporary = tempfile.TemporaryDirectory(prefix="tfpipe-build-")  # until the wheel is written
+        work = Path(self._temporary.name)
+        out = package if version == "editable" else work / "out"
+        out.mkdir(exist_ok=True)
+        for name in (NATIVE, OPERATIONS, REASON):
+            (out / name).unlink(missing_ok=True)
+        try:
+            compiler = choose_compiler(setting, work)
+            build_libraries(compiler, package / "csrc", work, out)
+        except NotBuilt as error:
+            if setting not in ("", "0"):
+                sys.exit(f"TFPIPE_NATIVE is {setting}, and {error}.")
+            (out / REASON).write_text(f"{error}\n", encoding="utf-8")
+            self.app.display_warning(
+                f"tfpipe has no native library: {error}. All else works, but decoding takes about 1.5 times the "
+                "processor time, and no JPEG can be made seekable."
+            )
+        else:
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{add_second_tag(compiler.platform)}"
+        if version != "editable":
+            build_data["force_include"] |= {str(path): f"tfpipe/native/{path.name}" for path in out.iterdir()}
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Removes the temporary files; hatchling calls it after the build."""
+        self._temporary.cleanup()
+
+
+def choose_compiler(setting: str, work: Path) -> Compiler:
+    """Returns the compiler that `TFPIPE_NATIVE` asks for, or the one that is there.
+
+    Args:
+        setting: The value of `TFPIPE_NATIVE`; empty if it is not set.
+        work: A folder that takes zig if it comes from the package index.
+
+    Raises:
+        NotBuilt: The library is not wanted, or nothing can compile it.
+    """
+    if setting == "0":
+        raise NotBuilt("it was left out of this build of tfpipe by TFPIPE_NATIVE=0")
+    if setting not in ("", "1", *_ZIG_TARGETS):
+        raise NotBuilt(f"it must be 0, 1, or a platform that zig compiles for: {', '.join(_ZIG_TARGETS)}")
+    if setting in _ZIG_TARGETS:
+        return make_zig(setting, work)
+    if sys.platform not in ("linux", "darwin"):
+        raise NotBuilt(f"it is not written for {sys.platform}")
+    command = find_compiler()
+    if command is None:
+        return make_zig(get_zig_platform(), work)
+    if sys.platform == "linux":
+        return Compiler((*command,), sysconfig.get_platform().replace("-", "_").replace(".", "_"))
+    arch = "arm64" if platform.machine() == "arm64" else "x86_64"
+    oldest = "11.0" if arch == "arm64" else "10.13"
+    return Compiler(
+        (*command, "-arch", arch, f"-mmacosx-version-min={oldest}"), f"macosx_{oldest.replace('.', '_')}_{arch}"
+    )
+
+
+def find_compiler() -> list[str] | None:
+    """Returns the first C compiler that compiles a small program; None if there is none."""
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        command = shlex.split(name or "")
+        if command and shutil.which(command[0]) and _can_compile(command):
+            return command
+    return None
+
+
+def _can_compile(command: Sequence[str]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text(_PROBE, encoding="utf-8")
+        options = ("-shared", "-fPIC", str(source), "-o", str(source.with_suffix(".so")))
+        return subprocess.run([*command, *options], capture_output=True, check=False).returncode == 0
+
+
+def get_zig_platform() -> str:
+    """Returns the tag of the wheel that zig makes for this machine.
+
+    Raises:
+        NotBuilt: There is none.
+    """
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    if sys.platform == "darwin":
+        return "macosx_11_0_arm64" if machine == "aarch64" else "macosx_10_13_x86_64"
+    libc = "manylinux_2_17" if platform.libc_ver()[0] == "glibc" else "musllinux_1_1"
+    if f"{libc}_{machine}" not in _ZIG_TARGETS:
+        raise NotBuilt("no C compiler was found when tfpipe was installed")
+    return f"{libc}_{machine}"
+
+
+def add_second_tag(name: str) -> str:
+    """Returns the tag of a platform with the older name that it has, if any."""
+    for begin, second in _SECOND_TAGS.items():
+        if name.startswith(begin):
+            return f"{name}.{second}{name.removeprefix(begin)}"
+    return name
+
+
+def make_zig(name: str, work: Path) -> Compiler:
+    """Returns zig, which brings the headers and libraries of each platform.
+
+    Args:
+        name: One of `_ZIG_TARGETS`.
+        work: A folder that takes zig if it comes from the package index.
+
+    Raises:
+        NotBuilt: It is neither installed nor can it be had.
+    """
+    spec = importlib.util.find_spec("ziglang")
+    package = Path(spec.origin).parent if spec and spec.origin else _fetch_zig(work / "zig") / "ziglang"
+    return Compiler((str(package / "zig"), "cc", "-target", _ZIG_TARGETS[name]), name)
+
+
+def find_pip() -> list[str]:
+    """Returns the command of pip; empty if there is none. pip hides itself from a build that it isolates."""
+    for options in (["-I"], []):
+        command = [sys.executable, *options, "-m", "pip"]
+        if subprocess.run([*command, "--version"], capture_output=True, check=False).returncode == 0:
+            return command
+    return []
+
+
+def _fetch_zig(folder: Path) -> Path:
+    """Installs zig into a folder from the package index that pip is set up for, 100 MB."""
+    reason = "no C compiler was found when tfpipe was installed"
+    pip = find_pip()
+    if not pip:
+        raise NotBuilt(f"{reason}, nor pip, to fetch zig")
+    quick = ("--retries=1", "--timeout=15", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:")
+    command = [*pip, "install", "--quiet", *quick, "--target", str(folder), "ziglang"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        raise NotBuilt(f"{reason}, and the package index did not give ziglang, which has one")
+    return folder
+
+
+def build_libraries(compiler: Compiler, sources: Path, work: Path, out: Path) -> None:
+    """Compiles all sources: those of TensorFlow's operations, which begin with `tf_`, into a library of their own.
+
+    Args:
+        compiler: The compiler.
+        sources: The folder with the sources.
+        work: A folder for what lies between.
+        out: The folder that takes the libraries.
+
+    Raises:
+        NotBuilt: The compiler fails.
+    """
+    paths = sorted(sources.rglob("*.c"))
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        names = (work / f"{number}.o" for number in range(len(paths)))
+        objects = [*threads.map(_compile, [compiler] * len(paths), paths, names)]
+    operations = [made for path, made in zip(paths, objects, strict=True) if path.name.startswith("tf_")]
+    native = [made for made in objects if made not in operations]
+    if compiler.is_elf:
+        # Without `-z defs` a shared library may lack what it calls.
+        alone = (*_ELF_LINK, "-Wl,-z,defs", f"-Wl,-soname,{NATIVE}")
+        stubs = ("-Wl,--no-as-needed", *_make_stubs(compiler, work))
+        beside = (*_ELF_LINK, "-Wl,-rpath,$ORIGIN", *stubs)
+    else:
+        alone = (f"-Wl,-install_name,@rpath/{NATIVE}",)
+        beside = ("-Wl,-rpath,@loader_path", "-Wl,-undefined,dynamic_lookup")
+    _link(compiler, work, out / NATIVE, (*native, *alone, *_LIBRARIES))
+    _link(compiler, work, out / OPERATIONS, (*operations, out / NATIVE, *beside))
+
+
+def _compile(compiler: Compiler, source: Path, made: Path) -> Path:
+    _run(compiler, made.parent, (*_FLAGS, *_read_flags("CFLAGS"), "-c", str(source), "-o", str(made)))
+    return made
+
+
+def _link(compiler: Compiler, work: Path, target: Path, what: Iterable[str | Path]) -> None:
+    words = ("-shared", "-pthread", *_read_flags("CFLAGS"), "-o", str(target), *map(str, what))
+    _run(compiler, work, (*words, *_read_flags("LDFLAGS")))
+
+
+def _make_stubs(compiler: Compiler, work: Path) -> list[str]:
+    """Makes empty libraries with the names of TensorFlow's, so that the operations are built without TensorFlow.
+
+    The operations then ask for their functions by the libraries' names. Older releases of TensorFlow do not offer them
+    to libraries that name none.
+    """
+    source = work / "empty.c"
+    source.write_text("", encoding="utf-8")
+    stubs = [str(work / name) for name in _TENSORFLOW]
+    for name, stub in zip(_TENSORFLOW, stubs, strict=True):
+        _run(compiler, work, ("-shared", "-nostdlib", str(source), f"-Wl,-soname,{name}", "-o", stub))
+    return stubs
+
+
+def _read_flags(name: str) -> list[str]:
+    """Returns the flags that the user gave."""
+    return shlex.split(os.environ.get(name, ""))
+
+
+def _run(compiler: Compiler, work: Path, words: Iterable[str]) -> None:
+    """Runs the compiler, and shows what it prints."""
+    caches = {name: str(work / "cache") for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")}
+    command = [*compiler.command, *words]
+    done = subprocess.run(command, env={**caches, **os.environ}, capture_output=True, text=True, check=False)
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+        raise NotBuilt(f"the C compiler failed ({errors[0] if errors else f'exit code {done.returncode}'})")

@@ -1,0 +1,14 @@
+"""Calls into C that hold no lock of Python's: crops of JPEGs, records of TFRecord files, and whole batches of both.
+
+```
+if library.is_available():
+    jpeg.decode(data, (16, 40, 300, 280), image, flip=True)      # a crop, resized and mirrored
+    whole = records.read_records(spans, frames, block)           # many records, read and checked
+    batches.decode(addresses, boxes, flips, images, threads=4)   # the images of a batch
+```
+
+The sources lie in `csrc/`; `hatch_build.py` compiles them into the package while it is installed. There are two
+libraries: `libtfpipe_native.so`, which these modules open by ctypes, and `tfpipe_operations.so`, which only TensorFlow
+can open. An installation without them works, more slowly: whoever calls asks `library.is_available()` first. Importing
+these modules loads neither library.
+"""

@@ -1,0 +1,90 @@
+"""The native library: where it lies, whether it is there, and why not.
+
+```
+library.is_available()              # False where tfpipe was installed without it
+library.explain_missing()           # "no C compiler was found when tfpipe was installed"
+library.check("`seekable`")         # raises MissingDependencyError, with that reason
+```
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+from tfpipe.errors import MissingDependencyError
+
+_FOLDER = Path(__file__).parent
+_PATH = _FOLDER / "libtfpipe_native.so"
+_REASON_PATH = _FOLDER / "not_built.txt"
+_INTERFACE = 4
+
+OPERATIONS_PATH = str(_FOLDER / "tfpipe_operations.so")
+"""The library of TensorFlow operations, for `tf.load_op_library`."""
+
+MESSAGE_BYTES = 256
+"""The size of the buffer for a message that functions of the library take, in bytes."""
+
+NO_MEMORY = 4
+"""What functions of the library return where there is no memory."""
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Loads the library.
+
+    Raises:
+        OSError: It is missing, cannot be opened, or is of other sources.
+    """
+    library = ctypes.CDLL(str(_PATH))
+    if library.tfpipe_interface() != _INTERFACE:
+        raise OSError("it was built from other sources than this release's")
+    return library
+
+
+@functools.cache
+def explain_missing() -> str | None:
+    """Returns the reason why the library cannot be used, as a clause; None if it can."""
+    if not _PATH.exists():
+        return _read_reason()
+    try:
+        load()
+    except (OSError, AttributeError) as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def is_built() -> bool:
+    """Returns whether this installation has the library, which may still fail to load."""
+    return _PATH.exists()
+
+
+def is_available() -> bool:
+    """Returns whether the library is there and can be loaded."""
+    return explain_missing() is None
+
+
+def check(user: str) -> None:
+    """Checks that the library can be used.
+
+    Args:
+        user: The subject of the sentence: what needs the library.
+
+    Raises:
+        MissingDependencyError: It is missing, or cannot be loaded.
+    """
+    reason = explain_missing()
+    if reason is not None:
+        raise MissingDependencyError(
+            f"{user} needs tfpipe's native library, and {reason}. Install tfpipe again where a C compiler is.",
+            page="docs/start/install.md#the-native-library",
+        )
+
+
+def _read_reason() -> str:
+    """Returns the reason that the build has left behind."""
+    try:
+        return _REASON_PATH.read_text(encoding="utf-8").strip()
+    except OSError:
+        return "it was not built when tfpipe was installed"
