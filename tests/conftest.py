@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import json
@@ -19,6 +20,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
+
+from tfpipe.native import library
 
 # PyTorch's builds for GPUs bring Triton. Where it is loaded after TensorFlow, its LLVM ends the process.
 with contextlib.suppress(ImportError):
@@ -41,6 +44,24 @@ PATH_OF_REPOSITORY = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DrawImages = Callable[[Path], Path]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--without-native", action="store_true", help="run as if tfpipe had no native library")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hides the native library from this process; the processes that tests start have it."""
+    if config.getoption("without_native"):
+        library.explain_missing = functools.cache(lambda: "a test hides it")
+
+
+@pytest.fixture
+def native_library() -> None:
+    """Skips a test that needs it where it is missing."""
+    if (reason := library.explain_missing()) is not None:
+        pytest.skip(f"needs the native library, and {reason}")
+
 
 CLASSES = {"cat": 6, "dog": 4, "owl": 2}
 """Images of each class in `train`; `validation` has one of each."""

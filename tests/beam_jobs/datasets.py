@@ -23,9 +23,9 @@ def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Mani
 
 
 def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:
-    """Makes a dataset with `seekable` of JPEGs that have the restart markers already, so that no kernel is needed."""
+    """Makes a dataset with `seekable` of JPEGs that have the restart markers already: it needs no native library."""
     source = write_files(output.with_name(f"{output.name}-images"), images)
-    with unittest.mock.patch("beam_jobs.list_and_plan.kernels.check_kernels"):
+    with unittest.mock.patch("beam_jobs.list_and_plan.library.check"):
         return make_dataset(source, output, form=ImageForm(seekable=True), **options)
 
 

@@ -164,7 +164,7 @@ def test_duplicates_keep_their_names(tmp_path: Path) -> None:
     assert paths == [{*photos, "test/cat/3.jpg"}] * 2
 
 
-# Seekable JPEGs; the tests of tfpipe-kernels have those that are transcoded
+# Seekable JPEGs; tests/native has those that are transcoded
 
 
 def test_copied_records_stay_seekable(tmp_path: Path) -> None:
@@ -195,10 +195,12 @@ def test_markers_that_nobody_asked_for_are_not_counted(tmp_path: Path) -> None:
         assert "seekable" not in (tmp_path / name / "manifest.json").read_text()
 
 
-def test_without_the_package_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_dataset(write_files(tmp_path / "in", make_photos({"cat": 2})), tmp_path / "ds")
-    monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
-    with pytest.raises(MissingDependencyError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed\. "):
+    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
+    with pytest.raises(
+        MissingDependencyError, match=r"^`seekable` needs tfpipe's native library, and it was not built\. "
+    ):
         join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"seekable": True})
     assert not (tmp_path / "out").exists()
 

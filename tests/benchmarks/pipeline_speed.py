@@ -18,7 +18,6 @@ from typing import Any
 import click
 from batch_times import PERIOD_S, measure
 from shard_speed import make_references
-
 from tfpipe.system.kernels import check_kernels
 
 BATCH, NUM_SHARDS = 64, 16

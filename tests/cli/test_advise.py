@@ -20,7 +20,8 @@ from tests.conftest import Ran, Tfpipe
 from tfpipe.cli.advise_run import FormReading, Measured, make_figures
 from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.system import host_limits, kernels
+from tfpipe.native import library
+from tfpipe.system import host_limits
 from tfpipe.tuning import stored_forms
 from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.stored_forms import Candidate, Speed
@@ -56,7 +57,7 @@ Advise = Callable[..., Ran]
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: FREE_BYTES)
-    monkeypatch.setattr(kernels, "explain_missing_kernels", lambda: None)
+    monkeypatch.setattr(library, "explain_missing", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -64,7 +65,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def advise(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> Advise:
     """Runs the command with measurements that are over at once."""
     monkeypatch.setattr("tfpipe.cli.advise_output.usable_cpus", lambda: 2)
-    monkeypatch.setattr("tfpipe.cli.advise_output.explain_missing_kernels", lambda: None)
+    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: None)
 
     def call(*args: object, readings: tuple[FormReading, ...] = READINGS) -> Ran:
         def measure(config: Any, advise_config: Any, pipeline: Any, run_args: Any) -> Measured:
@@ -138,11 +139,11 @@ def test_a_cache_that_does_not_fit_is_not_advised(advise: Advise, monkeypatch: p
 
 
 def test_the_command_names_the_output_that_was_given(monkeypatch: pytest.MonkeyPatch, advise: Advise) -> None:
-    monkeypatch.setattr("tfpipe.cli.advise_output.explain_missing_kernels", lambda: "it is not installed")
+    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
     lines = advise("--crop", "host", "--", "--direct_running_mode=in_memory", readings=READINGS[:1]).out.splitlines()
     assert lines[-1] == "  tfpipe shard photos OUTPUT -- --direct_running_mode=in_memory"
     assert lines[6] == (
-        "Forms with restart markers were not measured: they need tfpipe-kernels, and it is not installed."
+        "Forms with restart markers were not measured: they need the native library, and it was not built."
     )
     assert advise("/data/out", readings=READINGS[2:3]).out.splitlines()[-4:] == [
         "",

@@ -181,15 +181,15 @@ def test_a_mistake_is_one_sentence(
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--square", "64"]], ids=str)
-def test_seekable_without_its_package(
+def test_seekable_without_the_native_library(
     more: list[str], tmp_path: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
+    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
     done = tfpipe("shard", SAMPLE, tmp_path / "out", "--seekable", *more)
     assert (done.code, done.out) == (1, "")
     assert done.err == (
-        "Error: --seekable needs tfpipe-kernels, and it is not installed. Install it from a checkout with: "
-        "pip install ./kernels.\nMore in docs/start/install.md#the-native-decoder.\n"
+        "Error: --seekable needs tfpipe's native library, and it was not built. Install tfpipe again where a C "
+        "compiler is.\nMore in docs/start/install.md#the-native-library.\n"
     )
     assert list(tmp_path.iterdir()) == []
 

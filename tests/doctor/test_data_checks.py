@@ -171,14 +171,14 @@ def test_image_size(facts: ImageFacts | None, expected: Check) -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (("native", None), Check("decoder", "ok", "tfpipe-kernels decodes, crops and resizes in one call.")),
+        (("native", None), Check("decoder", "ok", "The native library decodes, crops and resizes in one call.")),
         (
-            ("tensorflow", "it is not installed"),
+            ("tensorflow", "it was not built"),
             Check(
                 "decoder",
                 "ok",
-                "TensorFlow decodes. tfpipe-kernels is faster, and it is not installed.",
-                "Install it with pip install ./kernels from a checkout: it takes about 0.7 of the processor time.",
+                "TensorFlow decodes. The native library is faster, and it was not built.",
+                "Install tfpipe again where a C compiler is: the library takes about 0.7 of the processor time.",
             ),
         ),
         (("tensorflow", None), Check("decoder", "ok", "TensorFlow decodes.")),

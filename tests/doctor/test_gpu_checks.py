@@ -38,7 +38,7 @@ ALL_BASELINE = "`tfpipe reshard --encoding jpeg --reencode-progressive` makes ba
                 "gpu decode",
                 "warning",
                 "The CPU decodes 20 of 2,000 of 1,281,167 images that were looked at: 20 progressive JPEG.",
-                "`tfpipe reshard --seekable` makes sequential JPEGs of them without loss, with tfpipe-kernels.",
+                "`tfpipe reshard --seekable` makes sequential JPEGs of them without loss, with the native library.",
             ),
         ),
         (

@@ -13,10 +13,10 @@ import pytest
 from tests.conftest import ROOT
 from tfpipe import __version__
 from tfpipe.doctor.report import GIVEN, SETTINGS, format_report, make_report
+from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.source import tfrecord_files
-from tfpipe.system import kernels
 
 SECRET = "hunter2-at-home"
 
@@ -37,7 +37,7 @@ def test_the_machine(tmp_path: Path) -> None:
     assert (machine["memory_bytes"], machine["available_bytes"]) == (4_096_000_000, 1_024_000_000)
     assert machine["devices"] == {"NVIDIA GPU": 1, "TPU": 2}
     lines = format_report(make_report({}, root=tmp_path)).splitlines()
-    assert lines[0].startswith(f"tfpipe        {__version__}, tfpipe-kernels ")
+    assert lines[0].startswith(f"tfpipe        {__version__}, native library ")
     assert lines[3].startswith("machine       Abacus 9000, ")
     assert lines[3].endswith(", 4.1 GB of memory, 1.0 GB free")
     assert lines[4] == "devices       1 NVIDIA GPU, 2 TPUs"
@@ -86,11 +86,11 @@ def test_no_path_name_or_free_text_is_in_it(small_dataset: Path, tmp_path: Path)
             assert not {socket.gethostname(), manifest.name, *manifest.label_names} & set(re.findall(r"[\w.-]+", text))
 
 
-def test_a_damaged_package_is_named_without_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "get_version", lambda: "1.2.3")
-    monkeypatch.setattr(kernels, "explain_missing_kernels", lambda: f"/{SECRET}/lib.so: cannot open")
-    assert make_report({})["tfpipe"]["kernels"] == "1.2.3, which cannot be loaded"
-    monkeypatch.setattr(kernels, "explain_missing_kernels", lambda: None)
-    assert make_report({})["tfpipe"]["kernels"] == "1.2.3"
-    monkeypatch.setattr(kernels, "get_version", lambda: None)
-    assert make_report({})["tfpipe"]["kernels"] == "not installed"
+def test_a_damaged_library_is_named_without_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "is_built", lambda: True)
+    monkeypatch.setattr(library, "explain_missing", lambda: f"/{SECRET}/lib.so: cannot open")
+    assert make_report({})["tfpipe"]["native_library"] == "built, but cannot be loaded"
+    monkeypatch.setattr(library, "explain_missing", lambda: None)
+    assert make_report({})["tfpipe"]["native_library"] == "there"
+    monkeypatch.setattr(library, "is_built", lambda: False)
+    assert make_report({})["tfpipe"]["native_library"] == "not built"

@@ -488,7 +488,7 @@ def test_codec_versions_are_texts_and_errors_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(BadImage("why"))).reason == "why"
 
 
-# Seekable JPEGs. The tests of tfpipe-kernels have those that are transcoded
+# Seekable JPEGs. tests/native has those that are transcoded
 
 
 @pytest.mark.parametrize("options", [{"square": 100}, {"resize_short": 64}, {"encoding": "jpeg"}], ids=str)

@@ -152,11 +152,11 @@ def test_a_jpeg_that_is_not_seekable_is_not_spliced() -> None:
     assert [name for name, other in list_damaged(data).items() if splice_box(other, box) is not None] == []
 
 
-def test_without_the_package_one_sentence_says_how_to_install_it(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for reason in ("it is not installed", "libjpeg.so.62: no such file"):
-        monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda reason=reason: reason)
+def test_without_the_library_one_sentence_says_what_to_do(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for reason in ("it was not built", "libjpeg.so.62: no such file"):
+        monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda reason=reason: reason)
         with pytest.raises(MissingDependencyError) as caught:
             prepare_image(make.jpeg(), ImageForm(seekable=True))
         assert str(caught.value) == (
-            f"`seekable` needs tfpipe-kernels, and {reason}. Install it from a checkout with: pip install ./kernels."
+            f"`seekable` needs tfpipe's native library, and {reason}. Install tfpipe again where a C compiler is."
         )

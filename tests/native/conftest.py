@@ -1,16 +1,22 @@
-"""Images of all kinds of JPEG. Without the kernels, a package of their own, nothing here is collected."""
+"""Images of all kinds of JPEG. Without the native library only tests of its build and its absence are collected."""
 
-import importlib.util
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.native import library
 
-collect_ignore_glob = [] if importlib.util.find_spec("tfpipe_kernels") else ["test_*.py"]
+_ALWAYS = {"test_build.py", "test_library.py"}
+collect_ignore = [
+    path.name
+    for path in Path(__file__).parent.glob("test_*.py")
+    if path.name not in _ALWAYS and not library.is_available()
+]
 
 Draw = Callable[..., bytes]
 

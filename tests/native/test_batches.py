@@ -1,4 +1,4 @@
-"""Crops and images of whole batches, from the operations of tfpipe-kernels."""
+"""Crops and images of whole batches, from the operations of the native library."""
 
 import os
 import random
@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
-import tfpipe_kernels
 from numpy.typing import NDArray
-from tfpipe_kernels import make_seekable
 
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
+from tfpipe.native import library
+from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.native_operations import Result, decode_and_resize, draw_crops
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
@@ -105,7 +105,7 @@ def test_one_bad_image_or_box_ends_a_batch(draw_jpeg: Draw) -> None:
     boxes[11] = (0, 0, 5000, 5000)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data or crop window"):
         decode_and_resize(tf.constant(images), tf.constant(boxes), tf.constant(flips), RESULT, 2)
-    operations = tf.load_op_library(tfpipe_kernels.OPERATION_PATH)
+    operations = tf.load_op_library(library.OPERATIONS_PATH)
     with pytest.raises(tf.errors.InvalidArgumentError, match="needs a box of four numbers and a flip for each image"):
         operations.tfpipe_decode(
             images, boxes[:5], flips, "uint8", 1, 1, 1, 100, 1, True, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)

@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tfpipe_kernels import BadJpeg, decode, make_seekable
 
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
+from tfpipe.native.jpeg import BadJpeg, decode, make_seekable
 
 KINDS = {
     "4:4:4": {"subsampling": 0},

@@ -1,4 +1,4 @@
-"""DeviceImages with the kernels: records are read where the decoder finds them, and pixels are near theirs."""
+"""DeviceImages with the native library: records are read where the decoder finds them, and pixels are near theirs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """Eight JPEGs of noise in color and gray."""
     files = [encode(draw(*SIZE, seed), SAMPLINGS[2 + seed % 2]) for seed in range(8)]
     payloads = [payload(number, encoded=file, height=SIZE[0], width=SIZE[1]) for number, file in enumerate(files)]
-    folder: Path = tmp_path_factory.mktemp("kernels") / "made"
+    folder: Path = tmp_path_factory.mktemp("native") / "made"
     loaded = tfpipe.load_manifest(str(write_dataset(folder, {"train": payloads})))
     return dataclasses.replace(
         loaded, splits={"train": dataclasses.replace(loaded.splits["train"], formats={"JPEG": 8})}
@@ -41,12 +41,12 @@ def test_files_are_not_copied(manifest: Manifest) -> None:
     assert [image.size for image in batch.images] == [SIZE] * 4
 
 
-def test_pixels_are_near_those_of_the_kernels(manifest: Manifest) -> None:
+def test_pixels_are_near_those_of_the_native_library(manifest: Manifest) -> None:
     native = ShardedImages(manifest, "train", CONFIG)
     assert native._batches.plan.decoder == "native"
     for ours, theirs in zip(DeviceImages(manifest, "train", CONFIG, "cpu"), native, strict=True):
         difference = (ours["image"].int() - theirs["image"].int()).abs()
-        # The kernels decode as TensorFlow does, with a transform that rounds less exactly than Pillow's.
+        # The native library decodes as TensorFlow does, with a transform that rounds less exactly than Pillow's.
         assert difference.max() <= 8
         assert difference.float().mean() < 1.5
         assert torch.equal(ours["label"], theirs["label"])

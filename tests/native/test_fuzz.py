@@ -1,4 +1,4 @@
-"""A few seconds of the kernels' fuzzers: images of every kind, records, and files of records."""
+"""A few seconds of the fuzzers of the C sources: images of every kind, records, and files of records."""
 
 import random
 import re
@@ -6,12 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tfpipe_kernels import make_seekable
 
-from tests.kernels.conftest import Draw
-from tests.kernels.test_decode import KINDS
+from tests.native.conftest import Draw
+from tests.native.test_decode import KINDS
+from tfpipe.native.jpeg import make_seekable
 
-FUZZ = Path(__file__).parents[2] / "kernels" / "fuzz"
+FUZZ = Path(__file__).parents[1] / "fuzz" / "native"
 
 
 @pytest.mark.slow

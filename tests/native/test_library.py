@@ -1,61 +1,64 @@
-"""Whether tfpipe-kernels is there: installed, missing, or damaged. The package itself is not needed."""
+"""Whether the native library is there: built, missing, or damaged."""
 
-import importlib.util
-import sys
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tfpipe.errors import MissingDependencyError
-from tfpipe.system import kernels
+from tfpipe.native import batches, jpeg, library, records
+
+HAS_LIBRARY = library.is_available()
 
 
 @pytest.fixture(autouse=True)
-def ask_again() -> Iterator[None]:
-    kernels.explain_missing_kernels.cache_clear()
-    yield
-    kernels.explain_missing_kernels.cache_clear()
+def ask_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Looks for the library in a folder of the test's."""
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "_PATH", tmp_path / "libtfpipe_native.so")
+        patch.setattr(library, "_REASON_PATH", tmp_path / "not_built.txt")
+        library.explain_missing.cache_clear()
+        library.load.cache_clear()
+        yield
+    library.explain_missing.cache_clear()
+    library.load.cache_clear()
 
 
-def test_it_is_there_if_it_is_installed() -> None:
-    assert kernels.has_kernels() == (importlib.util.find_spec("tfpipe_kernels") is not None)
-
-
-def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tfpipe_kernels", None)
-    assert not kernels.has_kernels()
+def test_a_missing_library() -> None:
+    assert not library.is_built()
+    assert not library.is_available()
     with pytest.raises(MissingDependencyError) as error:
-        kernels.check_kernels("`--seekable`")
+        library.check("`--seekable`")
     assert str(error.value) == (
-        "`--seekable` needs tfpipe-kernels, and it is not installed. "
-        "Install it from a checkout with: pip install ./kernels."
+        "`--seekable` needs tfpipe's native library, and it was not built when tfpipe was installed. Install tfpipe "
+        "again where a C compiler is."
     )
 
 
-def test_a_package_without_the_reader_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (kernels.load_native_records() is not None) == kernels.has_kernels()
-    kernels.explain_missing_kernels.cache_clear()
-    monkeypatch.setitem(sys.modules, "tfpipe_kernels", ModuleType("tfpipe_kernels"))  # of an older release
-    monkeypatch.delitem(sys.modules, "tfpipe_kernels.records", raising=False)
-    assert kernels.load_native_records() is None
-    records = ModuleType("tfpipe_kernels.records")
-    monkeypatch.setitem(sys.modules, "tfpipe_kernels.records", records)
-    assert kernels.load_native_records() is records
+def test_the_build_says_why_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "not_built.txt").write_text("no C compiler was found\n")
+    assert library.explain_missing() == "no C compiler was found"
 
 
-def test_the_version_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert (kernels.get_version() is not None) == kernels.has_kernels()
-    (tmp_path / "tfpipe_kernels-9.8.7.dist-info").mkdir()
-    (tmp_path / "tfpipe_kernels-9.8.7.dist-info" / "METADATA").write_text("Name: tfpipe-kernels\nVersion: 9.8.7\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert kernels.get_version() == "9.8.7"
+def test_a_damaged_library(tmp_path: Path) -> None:
+    (tmp_path / "libtfpipe_native.so").write_bytes(b"\x7fELF")
+    assert library.is_built()
+    assert not library.is_available()
+    assert str(tmp_path) in str(library.explain_missing())
 
 
-def test_a_damaged_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "tfpipe_kernels.py").write_text("raise OSError('libjpeg.so.62: cannot open shared object file.')")
-    monkeypatch.delitem(sys.modules, "tfpipe_kernels", raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert kernels.explain_missing_kernels() == "libjpeg.so.62: cannot open shared object file"
-    assert not kernels.has_kernels()
+@pytest.mark.skipif(not HAS_LIBRARY, reason="needs the native library")
+def test_a_library_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(Path(library.OPERATIONS_PATH).with_name("libtfpipe_native.so"), tmp_path)
+    assert library.explain_missing() is None
+    library.explain_missing.cache_clear()
+    library.load.cache_clear()
+    monkeypatch.setattr(library, "_INTERFACE", -1)
+    assert library.explain_missing() == "it was built from other sources than this release's"
+
+
+def test_modules_load_without_the_library() -> None:
+    with pytest.raises(OSError, match="libtfpipe_native"):
+        jpeg.check(b"")
+    assert (records.TEXTS, batches.OK, jpeg.MAX_PIXELS) == (1, 0, 2**28)

@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from tfpipe_kernels import BadJpeg, check, make_seekable
 
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
+from tfpipe.native.jpeg import BadJpeg, check, make_seekable
 
 
 def read_pixels(data: bytes) -> np.ndarray:

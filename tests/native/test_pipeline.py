@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import torch
-from tfpipe_kernels import make_seekable
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
 from tfpipe.format.manifest import Manifest
+from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.pipeline.plan.source import Source
@@ -142,11 +142,11 @@ def test_a_mixture_is_equal_to_the_bit(folder: Path, tmp_path: Path) -> None:
 def test_the_stages_say_which_decoder_runs(manifest: Manifest) -> None:
     text = str(build_stages(manifest, "train", make_config("auto")))
     assert "decoder=native" in text
-    assert "one call of tfpipe-kernels makes all images of a batch" in text
+    assert "one call of the native library makes all images of a batch" in text
     assert "only the features that are needed, of a batch of records at once" in text
     assert "done by the decoder" in text
     evaluation = str(build_stages(manifest, "train", make_config("auto", training=False)))
-    assert "one call of tfpipe-kernels decodes the crop, resizes, flips and converts it" in evaluation
+    assert "one call of the native library decodes the crop, resizes, flips and converts it" in evaluation
     assert "decoder=tensorflow" in str(build_stages(manifest, "train", make_config("tensorflow")))
 
 
@@ -225,7 +225,7 @@ def test_a_profile_has_one_stage_for_decoding_and_augmentation(manifest: Manifes
     )
     assert {"decode", "batch"} < {stage.name for stage in profile.stages}
     assert "augment" not in {stage.name for stage in profile.stages}
-    assert not profile.dataset.lacks_kernels
+    assert not profile.dataset.lacks_native_library
     assert profile.records_per_image == 1
 
 
@@ -242,12 +242,12 @@ def test_what_does_not_fit_is_refused_or_left_to_tensorflow(manifest: Manifest) 
 
 
 def test_a_damaged_installation_is_no_silent_change(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "its library is of another release")
+    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was built from other sources")
     with pytest.raises(tfpipe.MissingDependencyError) as error:
         build_dataset(manifest, "train", make_config("native"))
     assert str(error.value) == (
-        "`decoder` native needs tfpipe-kernels, and its library is of another release. "
-        "Install it from a checkout with: pip install ./kernels."
+        "`decoder` native needs tfpipe's native library, and it was built from other sources. "
+        "Install tfpipe again where a C compiler is."
     )
     assert "decoder=tensorflow" in str(build_stages(manifest, "train", make_config("auto")))
 

@@ -1,4 +1,4 @@
-"""Records of a batch, read from their places by one call of tfpipe-kernels, and the pipeline that reads so."""
+"""Records of a batch, read from their places by one call of the native library, and the pipeline that reads so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
-from tests.kernels.conftest import Draw, frame
+from tests.native.conftest import Draw, frame
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.native_operations import read_records

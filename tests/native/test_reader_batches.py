@@ -1,4 +1,4 @@
-"""Batches of the readers without TensorFlow, whose images tfpipe-kernels makes in one call."""
+"""Batches of the readers without TensorFlow, whose images the native library makes in one call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tfpipe_kernels import batches as native
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
-from tests.kernels.conftest import Draw
-from tests.kernels.test_pipeline import BATCH, folder, make_config
+from tests.native.conftest import Draw
+from tests.native.test_pipeline import BATCH, folder, make_config
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.decode import resize_crop
+from tfpipe.native import batches as native
 from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.readers import native_batch, numpy_crops
 from tfpipe.readers.batch_reader import BatchReader, Rank

@@ -1,4 +1,4 @@
-"""Records read and decoded by the kernels, against the same in Python."""
+"""Records read and decoded by the native library, against the same in Python."""
 
 import os
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
-from tfpipe_kernels import records
 
-from tests.kernels.conftest import frame
+from tests.native.conftest import frame
 from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import check_frames, mask_crc
+from tfpipe.native import records
 from tfpipe.readers.record_block import RecordBlock, read_block
 
 SIZES = [*range(40), 255, 256, 257, 300, 767, 768, 769, 1200, 2304, 5000]
@@ -105,7 +105,7 @@ def test_tables_of_another_form_are_refused() -> None:
 
 
 def decode_all(payloads: list[bytes]) -> list[object]:
-    """Decodes Examples in one call of the kernels; None stands for a refusal."""
+    """Decodes Examples in one call of the native library; None stands for a refusal."""
     sizes = np.array([len(one) for one in payloads], np.int64)
     ends = np.cumsum(sizes)
     data = memoryview(bytearray(b"".join(payloads) + b" "))

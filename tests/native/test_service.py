@@ -1,4 +1,4 @@
-"""Batches that the workers of a tf.data service make with tfpipe-kernels."""
+"""Batches that the workers of a tf.data service make with the native library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
 from tfpipe.data_service import Service, ServiceConfig
 from tfpipe.doctor.service_checks import check_decoder
 from tfpipe.format.manifest import Manifest
@@ -65,7 +65,7 @@ def test_a_worker_makes_any_steps_as_the_host_would(
     manifest: Manifest, host: Host | None, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_client, "check_address", lambda address: None)
-    monkeypatch.setattr(service_client, "count_kernel_cpus", lambda address: 3)
+    monkeypatch.setattr(service_client, "count_native_cpus", lambda address: 3)
     config = dataclasses.replace(CONFIG, **options)
     stages = build_stages(manifest, "train", dataclasses.replace(config, service="grpc://a:1"), host).until("batch")
     merged = stages.merge_neighbors()
@@ -83,7 +83,7 @@ def test_a_worker_makes_any_steps_as_the_host_would(
 
 def test_workers_load_the_operations_and_say_so(manifest: Manifest) -> None:
     with Service(ServiceConfig(host="127.0.0.1", port=0, workers=1)) as service:
-        assert service_client.count_kernel_cpus(service.dispatcher)
+        assert service_client.count_native_cpus(service.dispatcher)
         for options in ({}, {"decoder": "native"}, {"decoder": "tensorflow"}):
             served = dataclasses.replace(CONFIG, service=service.dispatcher, **options)
             check_same(read(manifest, served, 3), read(manifest, CONFIG, 3))
@@ -98,43 +98,44 @@ def test_a_worker_without_the_package_leaves_all_to_tensorflow(manifest: Manifes
     workers = ("a.invalid:1", "b.invalid:1")
     with Service(ServiceConfig(host="127.0.0.1", port=0, workers=0, worker_addresses=workers)) as service:
         address = service.dispatcher
-        service_client.announce_kernels(address, workers[0])
+        service_client.announce_native_library(address, workers[0])
         served = dataclasses.replace(CONFIG, service=address)
         assert build_stages(manifest, "train", served).merge_neighbors()[4].settings["decoder"] == "tensorflow"
         plan = ReadPlan(Source.from_manifest(manifest, "train"), served)
         assert check_decoder(plan).found == (
-            "TensorFlow decodes. tfpipe-kernels is faster, and not every worker of the `service` has the release of "
-            "this machine."
+            "TensorFlow decodes. The native library is faster, and not every worker of the `service` has the release "
+            "of this machine."
         )
         with pytest.raises(tfpipe.ConfigError) as caught:
             build_stages(manifest, "train", dataclasses.replace(served, decoder="native"))
         assert str(caught.value) == (
-            "`decoder` native needs tfpipe-kernels 0.1.0 in every worker of the `service`, and the dispatcher "
-            f"{address} does not know it of all. Install it there and start the workers again, or use auto."
+            f"`decoder` native needs tfpipe {tfpipe.__version__} with its native library in every worker of the "
+            f"`service`, and the dispatcher {address} does not know it of all. Install it there and start the workers "
+            "again, or use auto."
         )
-        service_client.announce_kernels(address, workers[1])
+        service_client.announce_native_library(address, workers[1])
         assert build_stages(manifest, "train", served).merge_neighbors()[4].settings["decoder"] == "native"
-        assert check_decoder(plan).found == "tfpipe-kernels decodes, crops and resizes in one call."
+        assert check_decoder(plan).found == "The native library decodes, crops and resizes in one call."
     assert check_decoder(plan).status == "skipped"
 
 
 def test_each_worker_says_its_cores_once(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = ("a.invalid:1", "b.invalid:1")
     with Service(ServiceConfig(host="127.0.0.1", port=0, workers=0, worker_addresses=workers)) as service:
-        assert service_client.count_kernel_cpus(service.dispatcher) is None
+        assert service_client.count_native_cpus(service.dispatcher) is None
         for worker, cores in (*zip(workers, (4, 16), strict=True), (workers[1], 32)):
             monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda cores=cores: cores)
-            service_client.announce_kernels(service.dispatcher, worker)
-        assert service_client.count_kernel_cpus(service.dispatcher) == 16
-        monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda: "9.9")
-        assert service_client.count_kernel_cpus(service.dispatcher) is None
+            service_client.announce_native_library(service.dispatcher, worker)
+        assert service_client.count_native_cpus(service.dispatcher) == 16
+        monkeypatch.setattr("tfpipe.pipeline.service_client.__version__", "9.9")
+        assert service_client.count_native_cpus(service.dispatcher) is None
 
 
 def test_the_plan_counts_the_cores_of_the_workers(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
     config = dataclasses.replace(CONFIG, service="grpc://a:1")
     plan = ReadPlan(Source.from_manifest(manifest, "train"), config)
-    assert (plan.decoder, plan.reads_batches, plan.cpus, plan.lacks_kernels) == ("tensorflow", False, 4, False)
+    assert (plan.decoder, plan.reads_batches, plan.cpus, plan.lacks_native_library) == ("tensorflow", False, 4, False)
     plan = dataclasses.replace(plan, worker_cpus=64)
     assert (plan.decoder, plan.reads_batches, plan.cpus) == ("native", True, 64)
     assert plan.ahead_records == plan.order.turn_records

@@ -5,29 +5,25 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from tfpipe_kernels import make_seekable
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.commands import kill_at_random_moments
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, read_records, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Tfpipe
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.errors import BadImage
 from tfpipe.images.normalize import prepare_image
 from tfpipe.images.seekable import choose_interval, has_chosen_interval, is_seekable
 from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.native.jpeg import make_seekable
 from tfpipe.open_dataset import load_manifest
 
 SEEKABLE = ImageForm(seekable=True)
@@ -139,7 +135,7 @@ def test_a_finished_dataset_becomes_seekable(photos: Path, dataset: Path, tmp_pa
 
 
 @pytest.mark.parametrize("mcu_width", [8, 16])
-def test_python_and_the_kernels_choose_the_same_interval(draw_jpeg: Draw, mcu_width: int) -> None:
+def test_python_and_the_native_library_choose_the_same_interval(draw_jpeg: Draw, mcu_width: int) -> None:
     for width in (*range(1, 2000, 61), *range(mcu_width, 50 * mcu_width, mcu_width)):
         seekable = make_seekable(draw_jpeg(8, width, subsampling=2 if mcu_width == 16 else 0))
         at = seekable.index(b"\xff\xdd\x00\x04")
@@ -172,16 +168,7 @@ def test_what_libjpeg_complains_of_is_refused(draw_jpeg: Draw) -> None:
             prepare_image(odd, SEEKABLE)
 
 
-def test_workers_must_have_the_kernels(photos: Path, tmp_path: Path) -> None:
-    for form, expected in ((SEEKABLE, metadata.version("tfpipe-kernels")), (ImageForm(), None)):
-        config = ShardConfig(str(photos), str(tmp_path / "out"), form=form)
-        with open_work_dir(config, plan_shards(config)) as work:
-            check = WorkerCheck.make(work.read_header(), codecs=False)
-            assert check.versions.get("tfpipe-kernels") == expected
-            assert check.open_plan(work) == work.read_header()
-
-
-def test_is_seekable_reads_what_the_kernels_write(draw_jpeg: Draw) -> None:
+def test_is_seekable_reads_what_the_native_library_writes(draw_jpeg: Draw) -> None:
     for options in ({}, {"subsampling": 0}, {"subsampling": 1}, {"mode": "L"}, {"mode": "CMYK"}, {"progressive": True}):
         for size in ((1, 1), (40, 8), (9, 500), (200, 488)):
             assert is_seekable(make_seekable(draw_jpeg(*size, **options)))

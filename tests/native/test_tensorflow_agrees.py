@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
-import tfpipe_kernels
 from numpy.typing import NDArray
-from tfpipe_kernels import decode, make_seekable
 
-from tests.kernels.conftest import Draw
-from tests.kernels.test_decode import KINDS, decode_box, draw_box
+from tests.native.conftest import Draw
+from tests.native.test_decode import KINDS, decode_box, draw_box
+from tfpipe.native import library
+from tfpipe.native.jpeg import decode, make_seekable
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OFFSET = [float(np.float32(255 * value)) for value in MEAN]
@@ -61,7 +61,7 @@ def test_the_crop_is_resized_as_by_tensorflow(draw_jpeg: Draw, dtype: str, size:
 
 
 def test_the_operation_gives_what_the_function_gives(draw_jpeg: Draw) -> None:
-    operations = tf.load_op_library(tfpipe_kernels.OPERATION_PATH)
+    operations = tf.load_op_library(library.OPERATIONS_PATH)
     data, box = make_seekable(draw_jpeg(500, 700, subsampling=2)), (3, 40, 480, 600)
     for dtype in ("uint8", "float32", "bfloat16"):
         for max_ratio, ratio in ((1, 1), (8, 4)):

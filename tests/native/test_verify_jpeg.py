@@ -1,4 +1,4 @@
-"""The check of a JPEG refuses the same files whether or not the kernels are installed."""
+"""The check of a JPEG refuses the same files whether or not the native library is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
 from tfpipe.images import jpeg
 
 MAX_PIXELS = 2**24
@@ -48,14 +48,14 @@ def test_the_same_files_are_refused_with_and_without(seeds: list[bytes], monkeyp
     rng = random.Random(7)
     files = [*seeds, *(seed[:-2] for seed in seeds), *(seed + b"\xff\xd9rest" for seed in seeds)]
     files += [damage(rng.choice(seeds), rng) for _ in range(2000)]
-    with_kernels = [find_fault(data) for data in files]
-    monkeypatch.setattr("tfpipe.system.kernels.has_kernels", lambda: False)
-    assert [find_fault(data) for data in files] == with_kernels
-    assert with_kernels[: len(seeds)] == [""] * len(seeds)
-    assert 200 < sum(map(bool, with_kernels)) < 1800
+    with_library = [find_fault(data) for data in files]
+    monkeypatch.setattr("tfpipe.native.library.is_available", lambda: False)
+    assert [find_fault(data) for data in files] == with_library
+    assert with_library[: len(seeds)] == [""] * len(seeds)
+    assert 200 < sum(map(bool, with_library)) < 1800
 
 
-def test_what_the_kernels_accept_is_not_decoded(seeds: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_native_library_accepts_is_not_decoded(seeds: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("PIL.JpegImagePlugin.JpegImageFile.load", None)
     for data in seeds[:-1]:
         assert find_fault(data) == ""

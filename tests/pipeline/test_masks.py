@@ -248,7 +248,7 @@ def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:
     )
 
 
-# Stored squeezed, and tfpipe-kernels
+# Stored squeezed, and the native library
 
 
 def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
@@ -262,8 +262,8 @@ def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
 
 
-def test_kernels_change_no_mask(jpegs: tfpipe.Manifest) -> None:
-    pytest.importorskip("tfpipe_kernels")
+@pytest.mark.usefixtures("native_library")
+def test_the_native_library_changes_no_mask(jpegs: tfpipe.Manifest) -> None:
     for options in ({}, {"training": False}, {"augment": "none"}, {"augment": "device", "decoded_size": 20}):
         native = read(jpegs, make_config(**options))
         check_equal(native, read(jpegs, make_config(decoder="tensorflow", **options)))

@@ -253,7 +253,7 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
         assert (pixels[:, 0] == 10 * int(caption.split()[1])).all()
 
 
-# tfpipe-kernels
+# the native library
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
         pytest.param({"map_fusion": False}, marks=pytest.mark.slow),
     ],
 )
-def test_kernels_change_no_image(jpegs: tfpipe.Manifest, options: dict[str, Any]) -> None:
-    pytest.importorskip("tfpipe_kernels")
+@pytest.mark.usefixtures("native_library")
+def test_the_native_library_changes_no_image(jpegs: tfpipe.Manifest, options: dict[str, Any]) -> None:
     for images in (2, "first"):
         config = make_config(images=images, **options)
         check_equal(read(jpegs, config), read(jpegs, make_config(images=images, decoder="tensorflow", **options)))

@@ -1,6 +1,5 @@
-"""Many records at once, with and without tfpipe-kernels: the records and the errors are those of one at a time."""
+"""Many records at once, with and without the native library: the records and the errors are those of one at a time."""
 
-import importlib.util
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers import record_block, record_reader
 from tfpipe.readers.record_reader import RecordReader
@@ -24,12 +24,12 @@ PAYLOADS = [payload(k, text="x" * (k * 37 % 90)) for k in range(30)]
 CHOSEN = [29, 0, 7, 7, -1, 12, 13, 14, 3, -30, 20, 9, 10]
 
 
-@pytest.fixture(params=[False, True] if importlib.util.find_spec("tfpipe_kernels") else [False], autouse=True)
+@pytest.fixture(params=[False, True] if library.is_available() else [False], autouse=True)
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the kernels are used, where they are installed."""
+    """Whether the native library is used, where it is there."""
     if not request.param:
-        monkeypatch.setattr(record_block, "load_native_records", lambda: None)
-    assert (record_block.load_native_records() is not None) == request.param
+        monkeypatch.setattr(library, "is_available", lambda: False)
+    assert library.is_available() == request.param
     return bool(request.param)
 
 

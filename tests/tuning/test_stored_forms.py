@@ -31,7 +31,7 @@ FORM = ImageForm(**LIMITS)
 
 
 def test_every_form_has_a_pipeline_that_fits_it() -> None:
-    candidates = list_candidates(FORM, CONFIG, "both", has_kernels=True)
+    candidates = list_candidates(FORM, CONFIG, "both", has_native_library=True)
     assert [(one.name, one.crop, one.keeps_crops, one.caches_decoded) for one in candidates] == [
         ("original", "host", True, False),
         ("seekable", "host", True, False),
@@ -55,14 +55,14 @@ def test_every_form_has_a_pipeline_that_fits_it() -> None:
     assert {one.form for one in candidates[6:]} <= {one.form for one in candidates[:6]}
 
 
-def test_without_the_kernels_no_form_has_restart_markers() -> None:
-    candidates = list_candidates(FORM, CONFIG, "both", has_kernels=False)
+def test_without_the_native_library_no_form_has_restart_markers() -> None:
+    candidates = list_candidates(FORM, CONFIG, "both", has_native_library=False)
     assert len(candidates) == 9
     assert not any(one.form.seekable for one in candidates)
 
 
 def test_the_place_of_the_crop_may_be_fixed() -> None:
-    host, device = (list_candidates(FORM, CONFIG, crop, has_kernels=True) for crop in ("host", "device"))
+    host, device = (list_candidates(FORM, CONFIG, crop, has_native_library=True) for crop in ("host", "device"))
     assert (len(host), {one.crop for one in host}) == (6, {"host"})
     assert (len(device), {one.crop for one in device}) == (4, {"device"})
 

@@ -286,8 +286,8 @@ def _ask_workers(plan: ReadPlan) -> ReadPlan:
     if decoder == "native" and worker_cpus is None:
         raise ConfigError(
             f"`decoder` native needs tfpipe {__version__} with its native library in every worker of the `service`, "
-            f"and the dispatcher {service} does not know it of all. Install it there and start the workers again, or use "
-            "auto."
+            f"and the dispatcher {service} does not know it of all. Install it there and start the workers again, or "
+            "use auto."
         )
     return replace(plan, worker_cpus=worker_cpus)
 

@@ -103,15 +103,17 @@ def test_a_job_gets_folders_a_name_machines_and_a_wheel() -> None:
     assert not Path(wheel).exists()
 
 
-def test_a_job_that_makes_seekable_jpegs_brings_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataflow, "build_kernels_wheel", lambda folder: f"{folder}/kernels.whl")
-    for version, names in (("0.1.0", ["tfpipe", "kernels.whl"]), (None, ["tfpipe"])):
-        monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda version=version: version)
-        runner = make_dataflow()
-        header: Any = SimpleNamespace(form=ImageForm(seekable=True))
-        with runner.prepare(replace(make_job("gs://out/pets"), header=header)):
-            wheels = runner.options.view_as(SetupOptions).extra_packages
-            assert [Path(wheel).name.split("-")[0] for wheel in wheels] == names
+@pytest.mark.parametrize("seekable", [False, True])
+def test_a_job_that_makes_seekable_jpegs_needs_the_native_library(
+    seekable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        dataflow, "build_wheel", lambda folder, needs_native_library: asked.append(needs_native_library) or folder
+    )
+    header: Any = SimpleNamespace(form=ImageForm(seekable=seekable))
+    with make_dataflow().prepare(replace(make_job("gs://out/pets"), header=header)):
+        assert asked == [seekable]
 
 
 def test_options_of_the_user_stay() -> None:

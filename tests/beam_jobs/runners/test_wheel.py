@@ -22,6 +22,7 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError
 
 STEM = f"tfpipe-{__version__}"
+LIBRARY = ROOT / "tfpipe" / "native" / "libtfpipe_native.so"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_all_code_and_pins_pillow(wheel: Path) -> None:
-    assert wheel.name == f"{STEM}-py3-none-any.whl"
+    assert wheel.name == f"{STEM}-py3-none-{'linux_x86_64' if LIBRARY.exists() else 'any'}.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
     code = {name: data for name, data in inside.items() if not name.startswith(STEM)}
@@ -38,13 +39,42 @@ def test_the_wheel_holds_all_code_and_pins_pillow(wheel: Path) -> None:
         f"{package}/{name}": data
         for package in ("tfpipe", "beam_jobs")
         for name, data in read_tree(ROOT / package).items()
-        if "__pycache__" not in name
+        if "__pycache__" not in name and not name.startswith("native/csrc/")
     }
     about = inside[f"{STEM}.dist-info/METADATA"].decode()
     assert "Name: tfpipe\n" in about
     assert f"Requires-Dist: pillow=={metadata.version('pillow')}\n" in about
     assert "Requires-Dist: google-crc32c>=" in about
     assert b"tfpipe = tfpipe.cli.main:main" in inside[f"{STEM}.dist-info/entry_points.txt"]
+
+
+def make_elf(machine: int) -> bytes:
+    return b"\x7fELF" + bytes(14) + machine.to_bytes(2, "little") + bytes(44)
+
+
+@pytest.mark.parametrize("data", [None, make_elf(0xB7), b"\xcf\xfa\xed\xfe" + bytes(60)], ids=["none", "arm", "macOS"])
+def test_a_library_that_workers_cannot_load_stays_here(
+    data: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "tfpipe"
+    (package / "native" / "csrc").mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "native/library.py", "native/csrc/decode.c"):
+        (package / name).write_text("")
+    if data is not None:
+        (package / "native" / "libtfpipe_native.so").write_bytes(data)
+        (package / "native" / "tfpipe_operations.so").write_bytes(data)
+    monkeypatch.setattr("tfpipe.errors.__file__", str(package / "errors.py"))
+    monkeypatch.setattr("beam_jobs.runners.wheel._PACKAGES", [package])
+    wheel = Path(build_wheel(str(tmp_path)))
+    assert wheel.name == f"{STEM}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as opened:
+        assert [name for name in opened.namelist() if "native" in name] == ["tfpipe/native/library.py"]
+    with pytest.raises(DataError) as caught:
+        build_wheel(str(tmp_path), needs_native_library=True)
+    assert str(caught.value) == (
+        "`seekable` needs tfpipe's native library in the workers, which run Linux on x86-64. They get tfpipe as it is "
+        "installed here, without one for that system. Start the job on Linux, or let `sdk_location` be a container."
+    )
 
 
 def test_the_record_lists_every_file(wheel: Path) -> None:

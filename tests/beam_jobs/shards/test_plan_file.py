@@ -58,18 +58,6 @@ def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch
     assert get_fingerprint(photos) != fingerprint
 
 
-def test_other_kernels_change_the_fingerprint_of_seekable_datasets(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: None)
-    for form, differs in ((ImageForm(), False), (ImageForm(seekable=True), True)):
-        fingerprints = set()
-        for version in ("0.1.0", "0.2.0"):
-            monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda version=version: version)
-            fingerprints.add(get_fingerprint(photos, form=form))
-        assert (len(fingerprints) == 2) == differs
-
-
 def test_another_form_of_finished_datasets_changes_the_fingerprint(photos: Path, tmp_path: Path) -> None:
     make_dataset(photos, tmp_path / "dataset")
     datasets = (str(tmp_path / "dataset"),)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,21 +43,21 @@ def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
 
 
-def test_a_worker_that_makes_seekable_jpegs_needs_the_package(work: WorkDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    header = replace(work.read_header(), form=ImageForm(seekable=True))
-    monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda: "0.1.0")
-    assert "tfpipe-kernels" not in WorkerCheck.make(work.read_header()).versions
-    check = WorkerCheck.make(header, codecs=False)
-    assert check.versions == {"tfpipe": __version__, "tfpipe-kernels": "0.1.0"}
-    monkeypatch.setattr("tfpipe.system.kernels.explain_missing_kernels", lambda: "it is not installed")
-    with pytest.raises(MissingDependencyError, match=r"^`seekable` needs tfpipe-kernels, and it is not installed\. "):
-        check.open_plan(work)
-    monkeypatch.setattr("tfpipe.system.kernels.get_version", lambda: None)
-    with pytest.raises(DataError) as caught:
-        check.open_plan(work)
+def test_a_worker_that_makes_seekable_jpegs_needs_the_native_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_files(tmp_path / "in", make_photos({"cat": 4}))
+    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2, form=ImageForm(seekable=True))
+    with open_work_dir(config, plan_shards(config)) as work:
+        check = WorkerCheck.make(work.read_header(), codecs=False)
+        monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: None)
+        assert check.open_plan(work) == work.read_header()
+        monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
+        with pytest.raises(MissingDependencyError) as caught:
+            check.open_plan(work)
     assert str(caught.value) == (
-        f"All workers must have tfpipe-kernels 0.1.0, as the process that planned the job has, but the one on {HOST} "
-        "has none. Install the same versions there."
+        f"`seekable`, on {HOST}, needs tfpipe's native library, and it was not built. Install tfpipe again where a C "
+        "compiler is."
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
 
 ROOT = Path(__file__).parents[3]
 HEIGHT, WIDTH = 60, 84

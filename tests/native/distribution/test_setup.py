@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels.conftest import Draw
+from tests.native.conftest import Draw
 
 KERNELS = Path(__file__).parents[3] / "kernels"
 INSTALL = "on Debian and Ubuntu: apt-get install gcc libc6-dev libjpeg62-turbo-dev (libjpeg-turbo8-dev on Ubuntu).\n"

@@ -128,10 +128,14 @@ def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
 
 
 def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
-    assert not any("kernels" in fix.instruction for fix in list_fixes(PROFILE))
-    fix = next(fix for fix in list_fixes(make_profile(dataset={"lacks_kernels": True})) if "kernels" in fix.instruction)
-    assert fix.instruction == "Install tfpipe-kernels: pip install ./kernels in a checkout of tfpipe."
-    assert fix.reason == "tfpipe-kernels decodes, crops and resizes in one call."
+    assert not any("native library" in fix.instruction for fix in list_fixes(PROFILE))
+    fix = next(
+        fix
+        for fix in list_fixes(make_profile(dataset={"lacks_native_library": True}))
+        if "native library" in fix.instruction
+    )
+    assert fix.instruction == "Install tfpipe again where a C compiler is, so that it has its native library."
+    assert fix.reason == "The native library decodes, crops and resizes in one call."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.35 * MADE_S))
     installed = make_profile(config={"decoder": "tensorflow"}, option_costs={"native": 2400.0})
     fix = get_fix(installed, decoder="auto")
@@ -649,7 +653,7 @@ def test_a_filter_is_not_moved_for_nothing() -> None:
 def test_every_fix_says_what_it_changes() -> None:
     kinds = {
         (fix.action, fix.stage, bool(fix.changes), bool(fix.instruction))
-        for fix in list_fixes(make_profile(dataset={"records": 1000, "lacks_kernels": True}))
+        for fix in list_fixes(make_profile(dataset={"records": 1000, "lacks_native_library": True}))
     }
     assert kinds == {
         *(("set_option", None, True, False), ("write_data", None, False, True)),

@@ -295,7 +295,7 @@ FAULTS: dict[str, Fault] = {
         why="Each read of the storage takes 0.2 s, and two whole files are read at once: more at once wait together.",
         stage="read",
         fix={"cycle_length": ...},
-        # In exact order and with tfpipe-kernels, many records are asked for at once.
+        # In exact order and with the native library, many records are asked for at once.
         config={"order": "throughput", "cycle_length": 2, "shuffle_buffer_size": 256, "decoder": "tensorflow"},
         delay_us=200_000,
     ),

@@ -38,7 +38,7 @@ from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False, decoder="tensorflow")
-"""Without tfpipe-kernels, which reads and parses batches where it is installed."""
+"""Without the native library, which reads and parses whole batches."""
 
 
 @pytest.fixture(autouse=True)

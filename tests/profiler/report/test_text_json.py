@@ -131,7 +131,15 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     ]
     assert list(document["dataset"]) == [
         *("name", "records", "files", "record_bytes", "formats", "stored_size", "mean_size", "short_side"),
-        *("decoded_size", "cycle_length", "exact", "in_lanes", "shuffled_records", "lacks_kernels", "own_stages"),
+        *(
+            "decoded_size",
+            "cycle_length",
+            "exact",
+            "in_lanes",
+            "shuffled_records",
+            "lacks_native_library",
+            "own_stages",
+        ),
         *("late_caches", "filters", "unread_features", "unread_share", "foreign", "described", "compression"),
         *("counted_records", "unpacked_record_bytes", "stage_moves", "declared", "unit"),
     ]
