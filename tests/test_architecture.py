@@ -44,7 +44,7 @@ FLOORS = {
         *("beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
-    0: ("tfpipe._version", "tfpipe.errors", "tfpipe.format", "tfpipe.system"),
+    0: ("tfpipe._version", "tfpipe.errors", "tfpipe.format", "tfpipe.native", "tfpipe.system"),
 }
 
 # Rooms on one floor of which the left may import the right.
@@ -52,6 +52,7 @@ NEIGHBORS = {
     ("tfpipe.format", "tfpipe.errors"),
     ("tfpipe.format", "tfpipe.system"),  # its options
     ("tfpipe.system", "tfpipe.errors"),
+    ("tfpipe.native", "tfpipe.errors"),
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.pipeline.plan", "tfpipe.order"),

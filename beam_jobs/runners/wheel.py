@@ -58,7 +58,8 @@ def build_wheel(folder: str, *, needs_native_library: bool = False) -> str:
     if needs_native_library and tag == _ANY_PLATFORM:
         raise DataError(
             "`seekable` needs tfpipe's native library in the workers, which run Linux on x86-64. They get tfpipe as it "
-            "is installed here, without one for that system. Start the job on Linux, or let `sdk_location` be a container."
+            "is installed here, without one for that system. Start the job on Linux, or let `sdk_location` be a "
+            "container."
         )
     files = _read_code(_PACKAGES)
     if tag == _ANY_PLATFORM:

@@ -59,6 +59,7 @@ def test_a_library_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_modules_load_without_the_library() -> None:
+    jpeg._declare.cache_clear()
     with pytest.raises(OSError, match="libtfpipe_native"):
         jpeg.check(b"")
     assert (records.TEXTS, batches.OK, jpeg.MAX_PIXELS) == (1, 0, 2**28)

@@ -1,0 +1,228 @@
+"""The build of the wheel: which compiler it takes, what the wheel is for, and what happens where nothing compiles."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.native.conftest import Draw
+from tfpipe import __version__
+
+NATIVE, OPERATIONS, REASON = "libtfpipe_native.so", "tfpipe_operations.so", "not_built.txt"
+PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+FETCHED = "no C compiler was found when tfpipe was installed"
+
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+needs_compiler = pytest.mark.skipif(not COMPILERS, reason="needs a C compiler")
+
+DECODE = """
+import sys
+from pathlib import Path
+from tfpipe.native.jpeg import decode
+image = memoryview(bytearray(4 * 31 * 33 * 3)).cast("f", (31, 33, 3))
+decode(Path(sys.argv[1]).read_bytes(), (3, 5, 80, 60), image, dtype="float32")
+sys.stdout.buffer.write(image)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A tfpipe of a few files, whose two C sources compile in no time."""
+    folder = tmp_path / "project"
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore", "tfpipe/_version.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    hook = folder / "hatch_build.py"
+    hook.write_text(re.sub("^_LIBRARIES = .*", '_LIBRARIES = ("-lm",)', hook.read_text(), flags=re.MULTILINE))
+    for name in ("tfpipe/__init__.py", "tfpipe/native/__init__.py", "beam_jobs/__init__.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    sources = folder / "tfpipe" / "native" / "csrc"
+    (sources / "deeper").mkdir(parents=True)
+    export = '#include <stdint.h>\n__attribute__((visibility("default"))) '
+    (sources / "a.c").write_text(f"{export}int32_t first(void) {{ return 1; }}\n")
+    (sources / "deeper" / "a.c").write_text(f"{export}int32_t second(void) {{ return 2; }}\n")
+    (sources / "tf_a.c").write_text(f"int second(void);\n{export}int32_t third(void) {{ return 1 + second(); }}\n")
+    return folder
+
+
+def build(project: Path, kind: str = "wheel", **env: object) -> subprocess.CompletedProcess[str]:
+    """Builds into the folder `dist`, as a package tool does, without a network."""
+    steps = f"os.makedirs('dist', exist_ok=True); build.get_requires_for_build_wheel(); build.build_{kind}('dist')"
+    code = f"import os, hatchling.build as build; {steps}"
+    kept = {name: value for name, value in os.environ.items() if name not in ("CC", "CFLAGS", "LDFLAGS")}
+    environment = kept | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""} | {name: str(value) for name, value in env.items()}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+def open_wheel(project: Path) -> tuple[str, dict[str, bytes]]:
+    """Returns the platform of the only wheel, and its files in `tfpipe/native`."""
+    (path,) = (project / "dist").glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        names = [name for name in wheel.namelist() if name.startswith("tfpipe/native/")]
+        return path.stem.removeprefix(f"tfpipe-{__version__}-py3-none-"), {Path(n).name: wheel.read(n) for n in names}
+
+
+def call(folder: Path, library: str, function: str) -> int:
+    """Calls a function in a process of its own, since the stubs of TensorFlow's libraries are not there."""
+    return int(getattr(ctypes.CDLL(str(folder / library)), function)())
+
+
+@pytest.fixture
+def without_compiler(tmp_path: Path) -> Path:
+    """A folder for PATH with nothing in it."""
+    folder = tmp_path / "no programs"
+    folder.mkdir()
+    return folder
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "compiler", ["", *COMPILERS, "/nowhere/cc", "false", "gcc -pipe" if "gcc" in COMPILERS else ""]
+)
+def test_a_compiler_that_works_is_taken(project: Path, compiler: str, tmp_path: Path) -> None:
+    (project / "tfpipe" / "native" / OPERATIONS).write_bytes(b"of an editable installation")
+    done = build(project, CC=compiler, CFLAGS="-Werror")
+    assert (done.returncode, done.stderr) == (0, "")
+    platform, files = open_wheel(project)
+    assert (platform, sorted(files)) == (PLATFORM, ["__init__.py", NATIVE, OPERATIONS])
+    assert b"libtensorflow_framework.so.2\0" in files[OPERATIONS]
+    assert b"libtensorflow_cc.so.2\0" in files[OPERATIONS]
+    (tmp_path / NATIVE).write_bytes(files[NATIVE])
+    assert [call(tmp_path, NATIVE, name) for name in ("first", "second")] == [1, 2]
+
+
+@needs_compiler
+def test_an_editable_installation_has_the_libraries_in_the_source_tree(project: Path) -> None:
+    package = project / "tfpipe" / "native"
+    assert build(project, "editable", TFPIPE_NATIVE=0).returncode == 0
+    assert [path.name for path in package.iterdir() if path.is_file()] == ["__init__.py", REASON]
+    assert build(project, "editable").returncode == 0
+    assert {path.name for path in package.iterdir() if path.is_file()} == {"__init__.py", NATIVE, OPERATIONS}
+
+
+@needs_compiler
+def test_a_source_distribution_makes_the_same_wheel(project: Path) -> None:
+    assert build(project, "editable").returncode == 0
+    shutil.rmtree(project / "dist")
+    assert build(project).returncode == 0
+    expected = open_wheel(project)
+    assert build(project, "sdist").returncode == 0
+    (archive,) = (project / "dist").glob("*.tar.gz")
+    shutil.unpack_archive(archive, project.with_name("unpacked"), filter="data")
+    (unpacked,) = project.with_name("unpacked").iterdir()
+    assert (unpacked / "hatch_build.py").is_file()
+    assert sorted(path.name for path in unpacked.rglob("*.c")) == ["a.c", "a.c", "tf_a.c"]
+    assert [path for path in unpacked.rglob("*") if path.suffix == ".so" or path.name == REASON] == []
+    assert build(unpacked).returncode == 0
+    assert open_wheel(unpacked) == expected
+
+
+def test_a_wheel_of_python_alone(project: Path) -> None:
+    done = build(project, TFPIPE_NATIVE=0)
+    assert done.returncode == 0
+    platform, files = open_wheel(project)
+    reason = "it was left out of this build of tfpipe by TFPIPE_NATIVE=0"
+    assert (platform, files) == ("any", {"__init__.py": b"", REASON: f"{reason}\n".encode()})
+
+
+def test_without_compiler_and_index_the_wheel_says_what_it_lacks(project: Path, without_compiler: Path) -> None:
+    done = build(project, PATH=without_compiler)
+    reason = f"{FETCHED}, and the package index did not give ziglang, which has one"
+    assert done.returncode == 0
+    assert " ".join(done.stdout.split() + done.stderr.split()).endswith(
+        f"tfpipe has no native library: {reason}. All else works, but decoding takes about 1.5 times the processor "
+        "time, and no JPEG can be made seekable."
+    )
+    assert open_wheel(project) == ("any", {"__init__.py": b"", REASON: f"{reason}\n".encode()})
+
+
+def test_a_library_that_must_be_built(project: Path, without_compiler: Path) -> None:
+    done = build(project, PATH=without_compiler, TFPIPE_NATIVE=1)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"TFPIPE_NATIVE is 1, and {FETCHED}, and the package index did not give ziglang, which has one.\n"
+    )
+    done = build(project, TFPIPE_NATIVE="windows")
+    assert done.stderr.startswith(
+        "TFPIPE_NATIVE is windows, and it must be 0, 1, or a platform that zig compiles for: "
+    )
+
+
+@needs_compiler
+def test_sources_that_the_compiler_refuses(project: Path) -> None:
+    (project / "tfpipe" / "native" / "csrc" / "a.c").write_text("#include <nowhere.h>\n")
+    assert build(project).returncode == 0
+    platform, files = open_wheel(project)
+    assert (platform, sorted(files)) == ("any", ["__init__.py", REASON])
+    assert re.match(rb"the C compiler failed \(.*nowhere\.h.*\)\n", files[REASON])
+
+
+# With the package index: zig, 100 MB
+
+
+@pytest.fixture
+def index(without_compiler: Path) -> dict[str, str]:
+    """The environment of a machine without a compiler, with this machine's package index."""
+    return {
+        "PATH": str(without_compiler),
+        "PIP_NO_INDEX": os.environ.get("PIP_NO_INDEX", "0"),
+        "PIP_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", ""),
+    }
+
+
+@pytest.mark.slow
+def test_zig_compiles_where_no_compiler_is(project: Path, index: dict[str, str], tmp_path: Path) -> None:
+    done = build(project, TFPIPE_NATIVE=1, **index)
+    assert (done.returncode, done.stderr) == (0, "")
+    platform, files = open_wheel(project)
+    assert re.fullmatch(r"manylinux_2_17_(\w+)\.manylinux2014_\1|musllinux_1_1_\w+|macosx_\w+", platform)
+    assert sorted(files) == ["__init__.py", NATIVE, OPERATIONS]
+    (tmp_path / NATIVE).write_bytes(files[NATIVE])
+    assert call(tmp_path, NATIVE, "second") == 2
+
+
+# All sources
+
+
+def copy_checkout(folder: Path) -> Path:
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore"):
+        folder.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder)
+    ignored = shutil.ignore_patterns("*.so", REASON, "__pycache__")
+    for name in ("tfpipe", "beam_jobs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    return folder
+
+
+def list_variants() -> Iterator[tuple[str, str]]:
+    yield from itertools.product(COMPILERS, ("", "-DTFPIPE_ONE_VERSION"))  # the second: without AVX2
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_each_compiler_makes_the_same_pixels_without_a_warning(tmp_path: Path, draw_jpeg: Draw) -> None:
+    jpeg = tmp_path / "image.jpg"
+    jpeg.write_bytes(draw_jpeg(90, 70, subsampling=2))
+    checkout, pixels = copy_checkout(tmp_path / "checkout"), {}
+    for compiler, flags in list_variants():
+        done = build(checkout, "editable", CC=compiler, CFLAGS=f"-Werror {flags}", TFPIPE_NATIVE=1)
+        assert (done.returncode, done.stderr) == (0, "")
+        command = [sys.executable, "-c", DECODE, str(jpeg)]
+        pixels[compiler, flags] = subprocess.check_output(command, env=os.environ | {"PYTHONPATH": str(checkout)})
+    assert set(map(len, pixels.values())) == {3 * 31 * 33 * 4}
+    assert len(set(pixels.values())) == 1, {name: hash(value) for name, value in pixels.items()}
