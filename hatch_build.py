@@ -140,12 +140,13 @@ def choose_compiler(setting: str, work: Path) -> Compiler:
         raise NotBuilt(f"it must be 0, 1, or a platform that zig compiles for: {', '.join(_ZIG_TARGETS)}")
     if setting in _ZIG_TARGETS:
         return make_zig(setting, work)
-    if sys.platform not in ("linux", "darwin"):
-        raise NotBuilt(f"it is not written for {sys.platform}")
+    system = platform.system()
+    if system not in ("Linux", "Darwin"):
+        raise NotBuilt(f"it is not written for {system}")
     command = find_compiler()
     if command is None:
         return make_zig(get_zig_platform(), work)
-    if sys.platform == "linux":
+    if system == "Linux":
         return Compiler((*command,), sysconfig.get_platform().replace("-", "_").replace(".", "_"))
     arch = "arm64" if platform.machine() == "arm64" else "x86_64"
     oldest = "11.0" if arch == "arm64" else "10.13"
@@ -178,7 +179,7 @@ def get_zig_platform() -> str:
         NotBuilt: There is none.
     """
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    if sys.platform == "darwin":
+    if platform.system() == "Darwin":
         return "macosx_11_0_arm64" if machine == "aarch64" else "macosx_10_13_x86_64"
     libc = "manylinux_2_17" if platform.libc_ver()[0] == "glibc" else "musllinux_1_1"
     if f"{libc}_{machine}" not in _ZIG_TARGETS:
@@ -251,7 +252,7 @@ def build_libraries(compiler: Compiler, sources: Path, work: Path, out: Path) ->
     native = [made for made in objects if made not in operations]
     if compiler.is_elf:
         # Without `-z defs` a shared library may lack what it calls.
-        alone = (*_ELF_LINK, "-Wl,-z,defs", f"-Wl,-soname,{NATIVE}")
+        alone: tuple[str, ...] = (*_ELF_LINK, "-Wl,-z,defs", f"-Wl,-soname,{NATIVE}")
         stubs = ("-Wl,--no-as-needed", *_make_stubs(compiler, work))
         beside = (*_ELF_LINK, "-Wl,-rpath,$ORIGIN", *stubs)
     else:
@@ -299,3 +300,7 @@ def _run(compiler: Compiler, work: Path, words: Iterable[str]) -> None:
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         raise NotBuilt(f"the C compiler failed ({errors[0] if errors else f'exit code {done.returncode}'})")
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(_ZIG_TARGETS) + "\n")

@@ -14,12 +14,12 @@ ARG BEAM
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev libjpeg62-turbo-dev \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /source
-RUN pip install --no-cache-dir '/source[dataflow]' "apache-beam[gcp]==${BEAM}" /source/kernels \
+RUN TFPIPE_NATIVE=1 pip install --no-cache-dir '/source[dataflow]' "apache-beam[gcp]==${BEAM}" \
     && pip check \
-    && python -c "import tfpipe_kernels, beam_jobs.shards.write_shard"
+    && python -c "from tfpipe.native import library; import beam_jobs.shards.write_shard; library.check('The image')"
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 COPY containers/flex_template.py containers/flex_template.json /template/
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/flex_template.py

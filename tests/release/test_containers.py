@@ -65,11 +65,18 @@ def test_a_dockerfile_names_what_exists(path: Path) -> None:
     assert {extra for group in named for extra in group.split(",")} <= extras
 
 
-def test_what_the_packages_are_built_from_is_sent_and_nothing_else() -> None:
+def test_what_the_package_is_built_from_is_sent_and_nothing_else() -> None:
     needed = ["pyproject.toml", "README.md", "LICENSE", "tfpipe/__init__.py", "beam_jobs/transforms.py"]
-    kernels = ["kernels/setup.py", "kernels/csrc/decode.c", "kernels/src/tfpipe_kernels/__init__.py"]
-    assert [path for path in needed + kernels if not is_sent(path) or not (ROOT / path).exists()] == []
-    left_out = [".git/config", "tests/conftest.py", "tfpipe/__pycache__/x.pyc", ".venv/bin/python", "docs/conf.py"]
+    native = ["hatch_build.py", "tfpipe/native/csrc/crc32c.c", "tfpipe/native/csrc/tfpipe_native.h"]
+    assert [path for path in needed + native if not is_sent(path) or not (ROOT / path).exists()] == []
+    left_out = [
+        ".git/config",
+        "tests/conftest.py",
+        "tfpipe/__pycache__/x.pyc",
+        ".venv/bin/python",
+        "docs/conf.py",
+        "tfpipe/native/x.so",
+    ]
     assert [path for path in left_out if is_sent(path)] == []
 
 

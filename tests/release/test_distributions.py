@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import tarfile
 import venv
@@ -46,39 +46,30 @@ def test_tfpipe(builder: Path, tmp_path: Path) -> None:
     source, wheel = tmp_path / "dist" / f"tfpipe-{__version__}.tar.gz", next(tmp_path.glob("dist/*.whl"))
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert wheel.name == f"tfpipe-{__version__}-py3-none-any.whl"
     top = {name.partition("/")[0] for name in names}
-    assert {*("beam_jobs", "containers", "docs", "kernels", "sample_data", "tests", "tfpipe", ".ci", ".github")} <= top
-    for name in ("kernels/csrc/decode.c", "docs/llms.txt", ".github/workflows/tests.yml", "CITATION.cff", "LICENSE"):
+    assert {*("beam_jobs", "containers", "docs", "sample_data", "tests", "tfpipe", ".ci", ".github")} <= top
+    for name in ("hatch_build.py", "docs/llms.txt", ".github/workflows/tests.yml", "CITATION.cff", "LICENSE"):
         assert name in names
-    assert not [name for name in names if name.endswith((".so", ".pyc")) or "__pycache__" in name]
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfpipe/native/csrc").rglob("*.[ch]")}
+    assert sources <= names
+    left_out = (".so", ".pyc", "/not_built.txt")
+    assert not [name for name in names if name.endswith(left_out) or "__pycache__" in name]
+    assert re.fullmatch(rf"tfpipe-{__version__}-py3-none-(any|\w+)\.whl", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
         assert {name.partition("/")[0] for name in archive.namelist()} == {
             *("tfpipe", "beam_jobs", f"tfpipe-{__version__}.dist-info")
         }
         assert "tfpipe/profiler/report/page.html.j2" in archive.namelist()
         assert {"tfpipe/py.typed", "beam_jobs/py.typed"} <= set(archive.namelist())
+        assert not [name for name in archive.namelist() if name.endswith((".c", ".h"))]
 
     programs = make_environment(tmp_path / "empty")
     run(programs / "pip", "install", "--quiet", wheel)
-    assert run(programs / "tfpipe", "--version").splitlines()[:2] == [
-        f"tfpipe {__version__}",
-        "tfpipe-kernels not installed",
-    ]
-    assert "tensorflow" not in run(programs / "tfpipe", "--version")
+    versions = run(programs / "tfpipe", "--version")
+    assert versions.splitlines()[0] == f"tfpipe {__version__}"
+    assert ("native library there\n" in versions) == (not wheel.name.endswith("-any.whl"))
+    assert "tensorflow" not in versions
     run(programs / "pip", "install", "--quiet", f"{wheel}[beam]")
     printed = run(programs / "tfpipe", "shard", ROOT / "sample_data", "shapes", cwd=tmp_path).splitlines()
     assert printed[0].startswith("train: 23 records, 1 shard")
     assert run(programs / "tfpipe", "verify", "shapes", cwd=tmp_path).startswith("shapes is intact: 1 file, 23 intact")
-
-
-def test_the_kernels(builder: Path, tmp_path: Path) -> None:
-    """Their source distribution is all that a compiler needs."""
-    ignored = shutil.ignore_patterns("build", "dist", "*.egg-info", "*.so", "__pycache__")
-    shutil.copytree(ROOT / "kernels", tmp_path / "kernels", ignore=ignored)
-    run(builder, "-m", "build", "--sdist", "--outdir", tmp_path, tmp_path / "kernels")
-    (source,) = tmp_path.glob("*.tar.gz")
-    programs = make_environment(tmp_path / "empty")
-    run(programs / "pip", "install", "--quiet", source)
-    code = "import tfpipe_kernels as k, pathlib; print(pathlib.Path(k.OPERATION_PATH).is_file())"
-    assert run(programs / "python", "-I", "-c", code) == "True\n"

@@ -66,7 +66,7 @@ def check_command(line: str) -> list[str]:
 
 def find_paths(words: list[str]) -> list[str]:
     """Returns the words that name something in the repository, but for what the command itself makes."""
-    return [word for word in words if re.fullmatch(r"(\./)?(tests|docs|kernels|sample_data)(/[\w./-]+)?", word)]
+    return [word for word in words if re.fullmatch(r"(\./)?(tests|docs|sample_data)(/[\w./-]+)?", word)]
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
@@ -86,7 +86,7 @@ def test_a_workflow_runs_what_exists(workflow: Path) -> None:
         ("python -m pytest tests/none", ["tests/none is not there."]),
         ("python -m pip install '.[test,nothing]'", ["tfpipe has no extra 'nothing'."]),
         ("tfpipe doctors --report", ["tfpipe has no command 'doctors'."]),
-        ("kernels/make_wheels.sh dist", ["kernels/make_wheels.sh is not a program of the repository."]),
+        (".ci/build_wheel dist", [".ci/build_wheel is not a program of the repository."]),
         ("python -m nothing && make", ["python -m nothing is not known.", "make is not known."]),
     ],
 )
@@ -161,4 +161,4 @@ def test_the_pages_for_contributors_name_what_exists(page: str) -> None:
     for link in find_links(path):
         assert (path.parent / link.partition("#")[0]).exists(), link
     for word in re.findall(r"`([\w./-]+(?:\.sh|\.md|/\w+))`", path.read_text(encoding="utf-8")):
-        assert (ROOT / word).exists() or (ROOT / "kernels" / "fuzz" / word).exists(), word
+        assert (ROOT / word).exists(), word

@@ -7,8 +7,8 @@
 #include "fuzz.h"
 #include "memory.h"
 
-#include "../csrc/layout.h"
-#include "../csrc/tfpipe_native.h"
+#include "layout.h"
+#include "tfpipe_native.h"
 
 enum { MAX_FILES = 1024, MAX_SIDE = 64, MAX_BOX = 512 };
 

@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "../csrc/tf_operations.h"
-#include "../csrc/tfpipe_native.h"
+#include "tf_operations.h"
+#include "tfpipe_native.h"
 #include "fuzz.h"
 #include "memory.h"
 

@@ -7,7 +7,7 @@
 
 #include "fuzz.h"
 
-#include "../csrc/tfpipe_native.h"
+#include "tfpipe_native.h"
 
 enum { MAX_BYTES = 4096, MAX_PLACES = 8 };
 

@@ -1,25 +1,26 @@
 #!/bin/sh
 # Builds a part of the library with AddressSanitizer and UndefinedBehaviorSanitizer, and feeds it what is damaged or lies.
 #
-# fuzz/run.sh images SECONDS SEED FILE...   JPEGs: decode, check, rewrite
-# fuzz/run.sh records SECONDS SEED          records: check, parse
-# fuzz/run.sh reads SECONDS SEED            files of records: read, for TensorFlow and for Python
+# tests/fuzz/native/run.sh images SECONDS SEED FILE...   JPEGs: decode, check, rewrite
+# tests/fuzz/native/run.sh records SECONDS SEED          records: check, parse
+# tests/fuzz/native/run.sh reads SECONDS SEED            files of records: read, for TensorFlow and for Python
 set -e
-kernels=$(cd "$(dirname "$0")/.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+csrc=$root/tfpipe/native/csrc
 target=$1
 memory="-Wl,--wrap=malloc,--wrap=realloc"
 case $target in
-images) sources="layout splice resize decode jpeg_input scan huffman transcode" libraries="-ljpeg -lm $memory" ;;
-records) sources="crc32c read_records parse_examples parallel" libraries="-pthread" ;;
-reads) sources="crc32c read_records tf_read tf_operations parallel" libraries="-pthread -Wl,--wrap=syscall $memory" ;;
+images) sources=$(cd "$csrc" && ls ./*.c | grep -v /tf_) libraries="-pthread -ljpeg -lm $memory" ;;
+records) sources="crc32c.c read_records.c parse_examples.c parallel.c" libraries="-pthread" ;;
+reads) sources="crc32c.c read_records.c tf_read.c tf_operations.c parallel.c" libraries="-pthread -Wl,--wrap=syscall $memory" ;;
 *) sed -n '4,6s/# //p' "$0" >&2 && exit 2 ;;
 esac
 shift
-paths=$(printf " csrc/%s.c" $sources)
-mkdir -p "$kernels/build"
+mkdir -p "$root/build"
 (
-    cd "$kernels"
+    cd "$csrc"
     ${CC:-cc} -std=gnu11 -g -O1 -ffp-contract=off -fno-omit-frame-pointer -fsanitize=${SANITIZERS:-address,undefined} \
-        -fno-sanitize-recover=all -Wall -Wextra "fuzz/$target.c" $paths -o "build/fuzz_$target" $libraries
+        -fno-sanitize-recover=all -Wall -Wextra -I. "$here/$target.c" $sources -o "$root/build/fuzz_$target" $libraries
 )
-exec "$kernels/build/fuzz_$target" "$@"
+exec "$root/build/fuzz_$target" "$@"
