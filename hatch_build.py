@@ -70,10 +70,12 @@ class Compiler:
     Attributes:
         command: The words before its options.
         platform: The tag of the wheel's platform.
+        link: Its options for a library; zig's own parts hold 1 MB for debuggers.
     """
 
     command: tuple[str, ...]
     platform: str
+    link: tuple[str, ...] = ()
 
     @property
     def is_elf(self) -> bool:
@@ -207,7 +209,7 @@ def make_zig(name: str, work: Path) -> Compiler:
     """
     spec = importlib.util.find_spec("ziglang")
     package = Path(spec.origin).parent if spec and spec.origin else _fetch_zig(work / "zig") / "ziglang"
-    return Compiler((str(package / "zig"), "cc", "-target", _ZIG_TARGETS[name]), name)
+    return Compiler((str(package / "zig"), "cc", "-target", _ZIG_TARGETS[name]), name, ("-s",))
 
 
 def find_pip() -> list[str]:
@@ -257,7 +259,7 @@ def build_libraries(compiler: Compiler, sources: Path, work: Path, out: Path) ->
         beside = (*_ELF_LINK, "-Wl,-rpath,$ORIGIN", *stubs)
     else:
         alone = (f"-Wl,-install_name,@rpath/{NATIVE}",)
-        beside = ("-Wl,-rpath,@loader_path", "-Wl,-undefined,dynamic_lookup")
+        beside = (f"-Wl,-install_name,@rpath/{OPERATIONS}", "-Wl,-rpath,@loader_path", "-Wl,-undefined,dynamic_lookup")
     _link(compiler, work, out / NATIVE, (*native, *alone, *_LIBRARIES))
     _link(compiler, work, out / OPERATIONS, (*operations, out / NATIVE, *beside))
 
@@ -268,7 +270,7 @@ def _compile(compiler: Compiler, source: Path, made: Path) -> Path:
 
 
 def _link(compiler: Compiler, work: Path, target: Path, what: Iterable[str | Path]) -> None:
-    words = ("-shared", "-pthread", *_read_flags("CFLAGS"), "-o", str(target), *map(str, what))
+    words = ("-shared", "-pthread", *compiler.link, *_read_flags("CFLAGS"), "-o", str(target), *map(str, what))
     _run(compiler, work, (*words, *_read_flags("LDFLAGS")))
 
 

@@ -68,7 +68,7 @@ size_t tfpipe_read_cached(const tfpipe_span *span, uint8_t *target, size_t ahead
     if (done < size)
         posix_fadvise((int)span->descriptor, span->offset + (off_t)done, (off_t)(asked - done), POSIX_FADV_WILLNEED);
 #else
-    (void)ahead;
+    (void)size, (void)ahead;
 #endif
     return done;
 }
