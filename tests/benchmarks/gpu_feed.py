@@ -1,6 +1,6 @@
 """Whether a GPU that decodes its own images waits for them, and what that costs the host.
 
-pip install '.[torch-gpu]' ./kernels psutil nvidia-ml-py      # PyTorch and torchvision for CUDA, and no TensorFlow
+pip install '.[torch-gpu]' psutil nvidia-ml-py                # PyTorch and torchvision for CUDA, and no TensorFlow
 pip install nvidia-dali-cuda130                               # for the row of DALI; without it the row is left out
 python tests/benchmarks/gpu_feed.py --device cuda --json gpu_feed.json
 python tests/benchmarks/gpu_feed.py IMAGES                    # a folder of JPEGs, or a dataset that exists
@@ -34,7 +34,7 @@ import click
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-WHEELS = ("torch>=2.5", "torchvision>=0.20", "tfpipe", "tfpipe-kernels", "psutil")
+WHEELS = ("torch>=2.5", "torchvision>=0.20", "tfpipe", "psutil")
 OPTIONAL_WHEELS = ("triton", "nvidia-ml-py", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torchcodec")
 THREADS = (1, 2, 4)
 PHOTO, TINY = (375, 500), (32, 32)

@@ -28,7 +28,7 @@ class BadJpeg(ValueError):
 
 
 class Request(ctypes.Structure):
-    """What is asked of the decoder: `tfpipe_request` in C."""
+    """A request to the decoder: `tfpipe_request` in C."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("y", "x", "height", "width", "ratio")),

@@ -30,7 +30,7 @@ STEPS_PER_DOUBLING = 8
 SHORTEST = 8 * STEPS_PER_DOUBLING
 """The number of the shortest step that is tried, a 256th of an H100's."""
 
-_PACKAGES = ("dlio-benchmark", "pydftracer", "mpi4py", "tfpipe-kernels")
+_PACKAGES = ("dlio-benchmark", "pydftracer", "mpi4py", "tfpipe")
 _START_S = 120  # that a start may take, on a busy machine
 _TRIES = 3  # DLIO's reader calls Python from tf.data's threads, which can wait for each other for ever
 
@@ -87,7 +87,8 @@ class Dlio:
             DlioError: One is missing, or cannot be loaded.
         """
         code = (
-            "import json, tensorflow, dlio_benchmark.main, mpi4py.MPI, tfpipe.readers.data_source, tfpipe_kernels\n"
+            "import json, tensorflow, dlio_benchmark.main, mpi4py.MPI, tfpipe.readers.data_source\n"
+            "from tfpipe.native import library; library.check('DLIO')\n"
             "from importlib.metadata import version\n"
             f"versions = {{name: version(name) for name in {_PACKAGES}}}\n"
             "print(json.dumps(versions | {'tensorflow': tensorflow.__version__}))"
@@ -103,9 +104,9 @@ class Dlio:
         if done.returncode:
             reason = (done.stderr.strip() or "no reason").splitlines()[-1]
             raise DlioError(
-                f"{self.python} must be able to load DLIO, tfpipe and tfpipe-kernels ({reason}): install "
+                f"{self.python} must be able to load DLIO, and tfpipe with its native library ({reason}): install "
                 "dlio-benchmark 2.0.0 with --no-deps, then pydftracer 1.0.2, mpi4py 4.1.2, mpich 5.0.2, "
-                "tensorflow-cpu 2.21.0, hydra-core 1.3.8, pandas, psutil, h5py, and from this checkout . and ./kernels."
+                "tensorflow-cpu 2.21.0, hydra-core 1.3.8, pandas, psutil, h5py, and this checkout."
             )
         versions: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
         return versions
