@@ -32,7 +32,7 @@ NATIVE = "libtfpipe_native.so"
 OPERATIONS = "tfpipe_operations.so"
 REASON = "not_built.txt"
 
-_LIBRARIES = ("-lm", "-ljpeg")
+_LIBRARIES = ("-lm",)
 
 # Products must not be fused with sums: results equal TensorFlow's to the bit.
 _FLAGS = (

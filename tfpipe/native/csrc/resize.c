@@ -3,6 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "color.h"
+#include "versions.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__SSE2__)
@@ -10,27 +13,6 @@
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-
-/* DEFINE defines tfpipe_NAME by the inline function NAME. On x86 there are two versions of it, and each call takes the one
-   that this processor has. (`target_clones` would do the same, but not in every clang, and not with every C library.)
-   CHOOSE does so where the version for AVX2 is written by hand. */
-#if defined(__x86_64__) && !defined(TFPIPE_ONE_VERSION)
-#define CHOOSE(name, parameters, arguments)     \
-    void tfpipe_##name parameters {             \
-        if (__builtin_cpu_supports("avx2"))     \
-            name##_by_avx2 arguments;           \
-        else                                    \
-            name arguments;                     \
-    }
-#define DEFINE(name, parameters, arguments)                                                   \
-    __attribute__((target("avx2"))) static void name##_by_avx2 parameters { name arguments; } \
-    CHOOSE(name, parameters, arguments)
-#else
-#define CHOOSE(name, parameters, arguments) \
-    void tfpipe_##name parameters { name arguments; }
-#define DEFINE CHOOSE
-#endif
-#define INLINE __attribute__((always_inline)) static inline
 
 typedef float floats_4 __attribute__((vector_size(16)));
 
@@ -43,11 +25,11 @@ void tfpipe_place_outputs(int32_t in_size, int32_t out_size, tfpipe_between *pla
         if (lower < 0) lower = 0;
         if (upper > in_size - 1) upper = in_size - 1;
         if (lower > upper) lower = upper;
-        places[i] = (tfpipe_between){lower, upper, 3 * lower, 3 * upper, at - below};
+        places[i] = (tfpipe_between){lower, upper, TFPIPE_PIXEL_BYTES * lower, TFPIPE_PIXEL_BYTES * upper, at - below};
     }
 }
 
-/* Reads a pixel and the byte behind it as floats. Compilers convert a vector of bytes one by one, hence the instructions. */
+/* Reads a pixel as floats. Compilers convert a vector of bytes one by one, hence the instructions. */
 INLINE floats_4 load_pixel(const uint8_t *pixel) {
     int32_t word;
     memcpy(&word, pixel, sizeof word);
@@ -76,9 +58,8 @@ INLINE void resize_row(const uint8_t *row, const tfpipe_between *places, int32_t
 static int is_inside(const tfpipe_between *place) { return place->upper == place->lower + 1 || place->weight == 0; }
 
 /* Takes two results at a time. Eight bytes hold both pixels of a result. */
-__attribute__((target("avx2"))) static void resize_row_by_avx2(const uint8_t *row, const tfpipe_between *places,
+TFPIPE_AVX2 static void resize_row_by_avx2(const uint8_t *row, const tfpipe_between *places,
                                                                int32_t width, float *out) {
-    const __m128i lower_first = _mm_setr_epi8(0, 1, 2, -1, 8, 9, 10, -1, 3, 4, 5, -1, 11, 12, 13, -1);
     const __m256i without_fourth = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 7, 7);
     int32_t first = 0, end = width;
     while (first < width && !is_inside(&places[first])) first++;
@@ -88,7 +69,7 @@ __attribute__((target("avx2"))) static void resize_row_by_avx2(const uint8_t *ro
         const tfpipe_between *one = &places[first], *two = one + 1;
         const __m128i bytes = _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(row + one->lower_byte)),
                                                  _mm_loadl_epi64((const __m128i *)(const void *)(row + two->lower_byte)));
-        const __m128i pixels = _mm_shuffle_epi8(bytes, lower_first);
+        const __m128i pixels = _mm_shuffle_epi32(bytes, _MM_SHUFFLE(3, 1, 2, 0)); /* the lower ones first */
         const __m256 lower = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(pixels));
         const __m256 upper = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(pixels, pixels)));
         const __m256 weight = _mm256_set_m128(_mm_set1_ps(two->weight), _mm_set1_ps(one->weight));

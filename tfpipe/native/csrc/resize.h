@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* The two input places between which an output place lies, their bytes in a row of RGB, and the weight of the second. */
+/* The two input places between which an output place lies, their bytes in a row of pixels, and the weight of the second. */
 typedef struct {
     int32_t lower, upper;
     int32_t lower_byte, upper_byte;
@@ -17,10 +17,7 @@ typedef struct {
 /* Finds the places of `out_size` outputs among `in_size` inputs. */
 void tfpipe_place_outputs(int32_t in_size, int32_t out_size, tfpipe_between *places);
 
-/* The bytes behind a row's last pixel that are read and have no weight. */
-enum { TFPIPE_ROW_PADDING = 5 };
-
-/* Interpolates a row of RGB pixels: `width` results of 3 floats. TFPIPE_ROW_PADDING bytes behind the last pixel must be
+/* Interpolates a row of pixels of TFPIPE_PIXEL_BYTES: `width` results of 3 floats. A pixel behind the last one must be
    readable, and two floats behind the last result writable. */
 void tfpipe_resize_row(const uint8_t *row, const tfpipe_between *places, int32_t width, float *out);
 

@@ -1,0 +1,75 @@
+/* The bits of entropy-coded data, read in place: a zero behind 0xFF is left out, and a marker is not passed.
+
+   Behind the last byte come zeros, which are counted. Whoever reads checks now and then that none of them was used up,
+   so that no single read has to. */
+
+#ifndef TFPIPE_BIT_READER_H
+#define TFPIPE_BIT_READER_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define TFPIPE_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define TFPIPE_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+/* next, end  the next byte, and the one behind the last
+   bits       the next bits, the first one on top
+   count      how many of them are valid
+   added      how many of all that were ever read are zeros behind the data */
+typedef struct {
+    const uint8_t *next, *end;
+    uint64_t bits;
+    int32_t count, added;
+} tfpipe_bits;
+
+/* Reads byte by byte until there are at least 56 bits. It takes and gives a copy, so that bits stay in registers where they
+   are read: nobody ever has their address. */
+tfpipe_bits tfpipe_refill_slowly(tfpipe_bits in);
+
+static inline tfpipe_bits tfpipe_begin_bits(const uint8_t *data, const uint8_t *end) {
+    return (tfpipe_bits){.next = data, .end = end};
+}
+
+/* Makes sure that there are at least 56 bits. */
+__attribute__((always_inline)) static inline void tfpipe_refill(tfpipe_bits *in) {
+    if (TFPIPE_LIKELY(in->end - in->next >= 8)) {
+        uint64_t bytes;
+        memcpy(&bytes, in->next, sizeof bytes);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        bytes = __builtin_bswap64(bytes);
+#endif
+        const uint64_t ones = UINT64_C(0x0101010101010101);
+        if (TFPIPE_LIKELY((bytes & ~(bytes + ones) & ones << 7) == 0)) { /* no byte is 0xFF */
+            in->bits |= bytes >> in->count;
+            in->next += (63 - in->count) >> 3;
+            in->count |= 56;
+            return;
+        }
+    }
+    *in = tfpipe_refill_slowly(*in);
+}
+
+__attribute__((always_inline)) static inline void tfpipe_skip_bits(tfpipe_bits *in, int count) {
+    in->bits <<= count;
+    in->count -= count;
+}
+
+/* Takes `count` bits, at least one, of those that there are. */
+__attribute__((always_inline)) static inline int32_t tfpipe_take_bits(tfpipe_bits *in, int count) {
+    const int32_t value = (int32_t)(in->bits >> (64 - count));
+    tfpipe_skip_bits(in, count);
+    return value;
+}
+
+/* Returns whether more bits were used up than there are. */
+static inline int tfpipe_is_overdrawn(const tfpipe_bits *in) { return in->added > in->count; }
+
+/* Returns whether all bits are used up but the last ones of a byte, so that a marker must come next. */
+static inline int tfpipe_is_used_up(tfpipe_bits *in) {
+    *in = tfpipe_refill_slowly(*in);
+    const int32_t left = in->count - in->added;
+    return in->added > 0 && left >= 0 && left < 8;
+}
+
+#endif

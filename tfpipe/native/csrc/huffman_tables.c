@@ -1,0 +1,270 @@
+#include "huffman_tables.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tfpipe_native.h"
+
+enum {
+    SLOTS = 64,
+    MAX_DC_SIZE = 15, /* bits of a difference */
+    MAX_CREDIT = 8,
+    MAX_VALUE_1 = 63, /* of the values of a pair */
+    MAX_VALUE_2 = 15,
+};
+
+/* What is known of a table, which lies behind it.
+
+   users   those who use it, and the slot if it lies in one
+   credit  how often it was asked for, up to MAX_CREDIT: a table that many files share is not given up for others
+   key     the counts and symbols of its codes */
+typedef struct {
+    int users, credit, is_dc;
+    uint32_t hash;
+    int key_size;
+    uint8_t key[16 + 256];
+} __attribute__((aligned(16))) entry;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static entry *slots[SLOTS];
+
+static int32_t extend(int32_t value, int32_t size) {
+    return value < 1 << (size - 1) ? value - (1 << size) + 1 : value;
+}
+
+/* Makes the codes from counts and symbols. Returns 0, or -1 if they are no prefix code, or one of ones alone. */
+static int make_codes(tfpipe_code_table *to, const uint8_t *counts, const uint8_t *symbols, int num_symbols) {
+    uint32_t code = 0;
+    int32_t index = 0;
+    memset(to, 0, sizeof *to);
+    memcpy(to->symbols, symbols, (size_t)num_symbols);
+    for (int length = 1; length <= 16; length++) {
+        const int32_t count = counts[length - 1];
+        to->offsets[length] = index - (int32_t)code;
+        if (length <= TFPIPE_CODE_BITS) {
+            uint16_t *codes = to->codes + ((size_t)code << (TFPIPE_CODE_BITS - length));
+            const size_t copies = (size_t)1 << (TFPIPE_CODE_BITS - length);
+            if (code + (uint32_t)count > 1u << length) return -1;
+            for (int32_t i = 0; i < count; i++)
+                for (size_t k = 0; k < copies; k++) *codes++ = (uint16_t)(length << 8 | symbols[index + i]);
+        }
+        code += (uint32_t)count;
+        index += count;
+        if (count > 0 && code >= 1u << length) return -1;
+        to->limits[length] = code << (16 - length);
+        code <<= 1;
+    }
+    return 0;
+}
+
+static void make_dc_table(tfpipe_dc_table *to) {
+    for (uint32_t bits = 0; bits < 1 << TFPIPE_DC_BITS; bits++) {
+        const uint32_t code = to->codes.codes[bits << (TFPIPE_CODE_BITS - TFPIPE_DC_BITS)];
+        const int length = (int)(code >> 8), size = (int)(code & 15), rest = TFPIPE_DC_BITS - length - size;
+        const int32_t value = rest < 0 || size == 0 ? 0 : extend((int32_t)(bits >> rest) & ((1 << size) - 1), size);
+        to->looks[bits] = length == 0 || rest < 0 ? 0 : (uint32_t)value << 16 | (uint32_t)(length + size);
+    }
+}
+
+/* What is needed to make the looks of a table: for the code that the next bits begin with
+
+   singles  the look at it alone
+   seconds  what is added to the look at another code in front of it; the length is NEVER if it has no place there
+   leaps    the length of the code and its value, 256 times the distance, and 65536 times the length of the code alone; 0
+            for a longer code */
+typedef struct {
+    uint32_t singles[1 << TFPIPE_PAIR_BITS], seconds[1 << TFPIPE_PAIR_BITS], leaps[1 << TFPIPE_LEAP_BITS];
+} parts;
+
+enum { NEVER = 63 };
+
+static uint32_t make_single(int length, int distance, int32_t value) {
+    return (uint32_t)length | (uint32_t)distance << 6 | (uint32_t)distance << 13 | (uint32_t)value << 25;
+}
+
+static uint32_t make_second(int length, int distance, int32_t value) {
+    if (value > MAX_VALUE_2 || value < -MAX_VALUE_2) return NEVER;
+    return (uint32_t)length | (uint32_t)distance << 13 | ((uint32_t)value & 31) << 20;
+}
+
+static void fill(uint32_t *to, uint32_t value, size_t count) {
+    for (size_t i = 0; i < count; i++) to[i] = value;
+}
+
+/* Fills the looks that begin with a code, from `at` on. */
+static void fill_looks(parts *to, size_t at, int length, int symbol) {
+    const int size = symbol & 15, run = symbol >> 4, rest = TFPIPE_PAIR_BITS - length;
+    const size_t copies = (size_t)1 << rest;
+    if (size == 0) {
+        const int ends = run != 15;
+        fill(to->singles + at, make_single(length, ends ? TFPIPE_END : 16, 0), copies);
+        fill(to->seconds + at, make_second(length, ends ? TFPIPE_SECOND_END : 16, 0), copies);
+    } else if (size > rest || (1 << size) - 1 > MAX_VALUE_1) {
+        fill(to->singles + at, make_single(0, TFPIPE_LONG, 0), copies);
+        fill(to->seconds + at, NEVER, copies);
+    } else {
+        const size_t same = copies >> size;
+        for (int32_t bits = 0; bits < 1 << size; bits++, at += same) {
+            const int32_t value = extend(bits, size);
+            fill(to->singles + at, make_single(length + size, run + 1, value), same);
+            fill(to->seconds + at, make_second(length + size, run + 1, value), same);
+        }
+    }
+}
+
+static void fill_parts(parts *to, const uint8_t *counts, const uint8_t *symbols) {
+    size_t look = 0, leap = 0;
+    for (int length = 1; length <= TFPIPE_PAIR_BITS; length++)
+        for (int i = 0; i < counts[length - 1]; i++) {
+            const int symbol = *symbols++, size = symbol & 15, run = symbol >> 4;
+            fill_looks(to, look, length, symbol);
+            look += (size_t)1 << (TFPIPE_PAIR_BITS - length);
+            if (length > TFPIPE_LEAP_BITS) continue;
+            const size_t copies = (size_t)1 << (TFPIPE_LEAP_BITS - length);
+            const int distance = size == 0 && run != 15 ? TFPIPE_LEAP_END : run + 1;
+            const int is_short = length + size <= TFPIPE_LEAP_LENGTH;
+            fill(to->leaps + leap, is_short ? (uint32_t)(length << 16 | distance << 8 | (length + size)) : 0, copies);
+            leap += copies;
+        }
+    fill(to->singles + look, make_single(0, TFPIPE_LONG, 0), (1 << TFPIPE_PAIR_BITS) - look);
+    fill(to->seconds + look, NEVER, (1 << TFPIPE_PAIR_BITS) - look);
+    fill(to->leaps + leap, 0, (1 << TFPIPE_LEAP_BITS) - leap);
+}
+
+/* Adds the second code to the looks at the first. */
+static void make_pairs(const parts *from, uint32_t *pairs) {
+    for (uint32_t bits = 0; bits < 1 << TFPIPE_PAIR_BITS; bits++) {
+        const uint32_t first = from->singles[bits], length = first & 63;
+        const uint32_t second = from->seconds[bits << length & ((1 << TFPIPE_PAIR_BITS) - 1)];
+        const int fits = ((first >> 6 & 127) < TFPIPE_END) & (length + (second & 63) <= TFPIPE_PAIR_BITS);
+        pairs[bits] = first + (second & (0u - (uint32_t)fits));
+    }
+}
+
+/* Adds the two codes that follow to the leaps over the first. The last may lack the bits of its value. */
+static void make_leaps(const parts *from, uint16_t *leaps) {
+    for (uint32_t bits = 0; bits < 1 << TFPIPE_LEAP_BITS; bits++) {
+        uint32_t leap = from->leaps[bits] & 0xFFFF;
+        for (int i = 0; i < 2; i++) {
+            const uint32_t length = leap & 255;
+            const uint32_t next = from->leaps[bits << (length & 31) & ((1 << TFPIPE_LEAP_BITS) - 1)];
+            const int fits = (leap != 0) & (leap >> 8 < TFPIPE_LEAP_END) & (next != 0) &
+                             (length + (next >> 16) <= TFPIPE_LEAP_BITS) &
+                             (length + (next & 255) <= TFPIPE_LEAP_LENGTH);
+            leap += next & 0xFFFF & (0u - (uint32_t)fits);
+        }
+        leaps[bits] = (uint16_t)leap;
+    }
+}
+
+static void make_ac_table(tfpipe_ac_table *to, const uint8_t *counts, const uint8_t *symbols) {
+    parts made;
+    fill_parts(&made, counts, symbols);
+    make_pairs(&made, to->pairs);
+    make_leaps(&made, to->leaps);
+}
+
+/* Makes a table. Returns NULL if the codes are no prefix code, with `*result` what else to return. */
+static entry *make_entry(const uint8_t *key, int key_size, uint32_t hash, int is_dc, int *result) {
+    entry *made = malloc(sizeof *made + (is_dc ? sizeof(tfpipe_dc_table) : sizeof(tfpipe_ac_table)));
+    *result = TFPIPE_NO_MEMORY;
+    if (made == NULL) return NULL;
+    *made = (entry){.users = 1, .is_dc = is_dc, .hash = hash, .key_size = key_size};
+    memcpy(made->key, key, (size_t)key_size);
+    void *table = made + 1;
+    tfpipe_code_table *codes = is_dc ? &((tfpipe_dc_table *)table)->codes : &((tfpipe_ac_table *)table)->codes;
+    int is_bad = make_codes(codes, key, key + 16, key_size - 16) != 0;
+    for (int i = 16; is_dc && i < key_size; i++) is_bad |= key[i] > MAX_DC_SIZE;
+    if (is_bad) {
+        free(made);
+        *result = TFPIPE_DAMAGED;
+        return NULL;
+    }
+    if (is_dc) make_dc_table(table);
+    else make_ac_table(table, key, key + 16);
+    return made;
+}
+
+static uint32_t hash_key(const uint8_t *key, int size, int is_dc) {
+    uint32_t hash = 2166136261u + (uint32_t)is_dc; /* FNV-1a */
+    for (int i = 0; i < size; i++) hash = (hash ^ key[i]) * 16777619u;
+    return hash;
+}
+
+static int is_same(const entry *kept, const uint8_t *key, int key_size, uint32_t hash, int is_dc) {
+    return kept != NULL && kept->hash == hash && kept->is_dc == is_dc && kept->key_size == key_size &&
+           memcmp(kept->key, key, (size_t)key_size) == 0;
+}
+
+static void release(entry *used) {
+    if (used != NULL && __atomic_sub_fetch(&used->users, 1, __ATOMIC_ACQ_REL) == 0) free(used);
+}
+
+static void release_table(const void *table) {
+    if (table != NULL) release((entry *)(uintptr_t)table - 1);
+}
+
+/* Puts a table into its slot, unless the one that lies there is asked for more often. */
+static void keep(entry *made) {
+    entry *given_up = NULL;
+    pthread_mutex_lock(&lock);
+    entry **slot = &slots[made->hash % SLOTS];
+    if (*slot != NULL && (*slot)->credit > 0) {
+        (*slot)->credit--;
+    } else {
+        given_up = *slot;
+        made->users++;
+        *slot = made;
+    }
+    pthread_mutex_unlock(&lock);
+    release(given_up);
+}
+
+static entry *get_entry(const tfpipe_codes *codes, int is_dc, int *result) {
+    const int key_size = 16 + codes->num_symbols;
+    const uint32_t hash = hash_key(codes->counts, key_size, is_dc);
+    pthread_mutex_lock(&lock);
+    entry *kept = slots[hash % SLOTS];
+    if (is_same(kept, codes->counts, key_size, hash, is_dc)) {
+        __atomic_add_fetch(&kept->users, 1, __ATOMIC_RELAXED);
+        if (kept->credit < MAX_CREDIT) kept->credit++;
+    } else {
+        kept = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (kept != NULL) return kept;
+    entry *made = make_entry(codes->counts, key_size, hash, is_dc, result);
+    if (made != NULL) keep(made);
+    return made;
+}
+
+int tfpipe_get_tables(const tfpipe_jpeg *jpeg, tfpipe_tables *tables, char *message) {
+    const tfpipe_scan *scan = &jpeg->scan;
+    const int needs_dc = scan->first == 0 && scan->high_bit == 0, needs_ac = !jpeg->progressive || scan->first > 0;
+    tfpipe_release_tables(tables);
+    for (int i = 0; i < scan->count; i++) {
+        for (int is_dc = 0; is_dc < 2; is_dc++) {
+            const int number = is_dc ? scan->dc[i] : scan->ac[i];
+            const tfpipe_codes *codes = is_dc ? &jpeg->dc[number] : &jpeg->ac[number];
+            int result = TFPIPE_DAMAGED;
+            if (is_dc ? !needs_dc && jpeg->progressive : !needs_ac) continue;
+            if (is_dc ? tables->dc[number] != NULL : tables->ac[number] != NULL) continue;
+            entry *got = codes->counts == NULL ? NULL : get_entry(codes, is_dc, &result);
+            if (got == NULL)
+                return tfpipe_complain(message, result, result == TFPIPE_DAMAGED ? "a Huffman table is damaged" : "");
+            if (is_dc) tables->dc[number] = (const void *)(got + 1);
+            else tables->ac[number] = (const void *)(got + 1);
+        }
+    }
+    return TFPIPE_OK;
+}
+
+void tfpipe_release_tables(tfpipe_tables *tables) {
+    for (int i = 0; i < TFPIPE_TABLES; i++) {
+        release_table(tables->dc[i]);
+        release_table(tables->ac[i]);
+        tables->dc[i] = NULL;
+        tables->ac[i] = NULL;
+    }
+}

@@ -1,0 +1,72 @@
+/* Tables that decode Huffman codes, several at a look.
+
+   Tables are kept for the life of the process by the bytes of the segments that describe them, since many files share
+   them. */
+
+#ifndef TFPIPE_HUFFMAN_TABLES_H
+#define TFPIPE_HUFFMAN_TABLES_H
+
+#include <stdint.h>
+
+#include "jpeg_format.h"
+
+enum {
+    TFPIPE_PAIR_BITS = 12, /* 16 KB: half of a level-1 cache */
+    TFPIPE_LEAP_BITS = 11, /* 4 KB */
+    TFPIPE_LEAP_LENGTH = 18,
+    TFPIPE_CODE_BITS = 10,
+    TFPIPE_DC_BITS = 9,
+};
+
+/* Codes without what follows them.
+
+   codes    by the next TFPIPE_CODE_BITS bits: the length of the code times 256, plus the symbol; 0 for a longer one
+   limits   by a length: one more than its last code, filled up to 16 bits; what is smaller has at most this length
+   offsets  by a length: what is added to a code to get the index of its symbol */
+typedef struct {
+    uint16_t codes[1 << TFPIPE_CODE_BITS];
+    uint32_t limits[17];
+    int32_t offsets[17];
+    uint8_t symbols[256];
+} tfpipe_code_table;
+
+/* A look at DC codes: bits 0 to 5 are the length of the code and its value together, 0 for a longer one; bits 16 to 31
+   are the value, signed. */
+typedef struct {
+    tfpipe_code_table codes;
+    uint32_t looks[1 << TFPIPE_DC_BITS];
+} tfpipe_dc_table;
+
+/* A look at one or two AC codes, or at many of them whose values nobody needs.
+
+   pairs   bits 0 to 5: the length of the codes and their values; 6 to 12: how far the first coefficient lies from the
+           last one, or TFPIPE_END, or TFPIPE_LONG; 13 to 19: how far the second lies from the last one, as far as the
+           first if there is none, TFPIPE_SECOND_END more if the block ends; 20 to 24: the second value, signed; 25 to 31:
+           the first value, signed
+   leaps   bits 0 to 7: the length of all codes and their values; 8 to 15: how far the last coefficient lies from the one
+           before the first, plus TFPIPE_LEAP_END if the block ends behind it; 0 for a longer code
+
+   No leap is longer than TFPIPE_LEAP_LENGTH bits. */
+typedef struct {
+    tfpipe_code_table codes;
+    uint32_t pairs[1 << TFPIPE_PAIR_BITS];
+    uint16_t leaps[1 << TFPIPE_LEAP_BITS];
+} tfpipe_ac_table;
+
+enum { TFPIPE_END = 100, TFPIPE_LONG = 127, TFPIPE_SECOND_END = 80, TFPIPE_LEAP_END = 128 };
+
+/* The tables of a scan, by their numbers. */
+typedef struct {
+    const tfpipe_dc_table *dc[TFPIPE_TABLES];
+    const tfpipe_ac_table *ac[TFPIPE_TABLES];
+} tfpipe_tables;
+
+/* Gets the tables that the scan of a JPEG names, each to be released. `tables` must be zero, or hold tables of another
+   scan, which are released.
+
+   Returns TFPIPE_OK, TFPIPE_DAMAGED if a table is missing or is no prefix code, or TFPIPE_NO_MEMORY. */
+int tfpipe_get_tables(const tfpipe_jpeg *jpeg, tfpipe_tables *tables, char *message);
+
+void tfpipe_release_tables(tfpipe_tables *tables);
+
+#endif

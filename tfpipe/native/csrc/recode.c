@@ -1,0 +1,615 @@
+/* A JPEG is checked, or rewritten without loss: the same coefficients, in one scan of Huffman codes made for them, with
+   restart markers that divide a row of MCUs.
+
+   A JPEG of one scan is rewritten by its symbols: each keeps the bits of its value, and gets another code. One of several
+   scans is rewritten by its coefficients. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "blocks.h"
+#include "coefficients.h"
+#include "huffman_codes.h"
+#include "sequential.h"
+#include "tfpipe_native.h"
+#include "versions.h"
+
+/* The pixels between two restart markers: a marker costs about two bytes, and a crop decodes half an interval in vain
+   on each side. */
+enum { MOST_PIXELS = 96, LEAST_PIXELS = 24 };
+
+/* Tables of codes: one for the first component, and one for color. */
+enum { CODES = 2, DC_CLASS = 0, AC_CLASS = 2, CLASSES = 4 };
+
+enum {
+    MOST_DC_BITS = 11, /* of a value in a baseline JPEG of 8 bits a sample */
+    MOST_AC_BITS = 10,
+    SIXTEEN_ZEROS = 0xF0,
+    MOST_TOKENS = 65, /* of a block: no coefficient takes more than one, and one says that the rest is zero */
+    PADDING = 16,     /* bytes behind the data that may be written in vain */
+};
+
+/* What is coded, in the order of blocks.
+
+   A token has the table in the bits from 24 on, the symbol in those from 16 on, and the bits of its value below.
+
+   tokens, count, room
+   ends         the number of tokens before the end of each interval
+   num_ends
+   frequencies  of each symbol by table */
+typedef struct {
+    uint32_t *tokens;
+    size_t count, room;
+    size_t *ends, num_ends;
+    uint32_t frequencies[CLASSES][256];
+} token_list;
+
+/* A JPEG that is rewritten.
+
+   interval  the MCUs between two restart markers of the result
+   last_dc   the first coefficient of the block before, by component, as the result codes it */
+typedef struct {
+    tfpipe_jpeg jpeg;
+    tfpipe_tables tables;
+    tfpipe_coefficients coefficients;
+    token_list list;
+    int32_t interval;
+    int32_t last_dc[TFPIPE_MAX_COMPONENTS];
+    tfpipe_new_code codes[CLASSES];
+} recoder;
+
+/* Bytes that are written. */
+typedef struct {
+    uint8_t *next;
+} writer;
+
+/* Chooses the MCUs of an interval: the most that divide a row and are not more than MOST_PIXELS, or a whole row. */
+static int32_t choose_interval(int32_t mcus_per_row, int32_t mcu_width) {
+    for (int32_t interval = MOST_PIXELS / mcu_width; interval * mcu_width >= LEAST_PIXELS; interval--)
+        if (mcus_per_row % interval == 0) return interval;
+    return mcus_per_row;
+}
+
+/* Returns which table codes a component: color has its own. */
+static int choose_codes(const tfpipe_jpeg *jpeg, int component) {
+    const int is_color = jpeg->color == TFPIPE_YCC || jpeg->color == TFPIPE_YCCK;
+    return is_color && (component == 1 || component == 2);
+}
+
+/* Counts the bits of a value without its sign. No branch depends on the sign, which nothing predicts. */
+INLINE int count_bits(int32_t value) {
+    const int32_t sign = value >> 31;
+    return 31 - __builtin_clz((uint32_t)((value ^ sign) - sign) << 1 | 1);
+}
+
+/* Returns the bits of a value: a negative one has those of the number before it. */
+INLINE uint32_t code_value(int32_t value, int bits) { return (uint32_t)(value + (value >> 31)) & ((1u << bits) - 1); }
+
+INLINE uint32_t *put_token(uint32_t *to, uint32_t (*frequencies)[256], uint32_t table, uint32_t symbol, uint32_t bits) {
+    frequencies[table][symbol]++;
+    *to = table << 24 | symbol << 16 | bits;
+    return to + 1;
+}
+
+/* Puts the difference of a block's first coefficient. Returns NULL if it is too large. */
+INLINE uint32_t *put_dc(uint32_t *to, uint32_t (*frequencies)[256], int codes, int32_t difference) {
+    const int bits = count_bits(difference);
+    if (bits > MOST_DC_BITS) return NULL;
+    return put_token(to, frequencies, (uint32_t)(DC_CLASS + codes), (uint32_t)bits, code_value(difference, bits));
+}
+
+/* Puts a block that fills up an MCU outside of the image: it repeats the first coefficient of the one before. */
+static uint32_t *put_filling(uint32_t *to, uint32_t (*frequencies)[256], int codes) {
+    to = put_token(to, frequencies, (uint32_t)(DC_CLASS + codes), 0, 0);
+    return put_token(to, frequencies, (uint32_t)(AC_CLASS + codes), 0, 0);
+}
+
+/* Puts the other coefficients of a block. Returns NULL if one is too large. */
+static uint32_t *put_ac(uint32_t *to, uint32_t (*frequencies)[256], int codes, const int16_t *block) {
+    const uint32_t table = (uint32_t)(AC_CLASS + codes);
+    int last = 0;
+    for (int k = 1; k < 64; k++) {
+        const int32_t value = block[tfpipe_zigzag[k]];
+        if (value == 0) continue;
+        const int bits = count_bits(value);
+        int run = k - last - 1;
+        if (bits > MOST_AC_BITS) return NULL;
+        for (; run > 15; run -= 16) to = put_token(to, frequencies, table, SIXTEEN_ZEROS, 0);
+        to = put_token(to, frequencies, table, (uint32_t)(run << 4 | bits), code_value(value, bits));
+        last = k;
+    }
+    return last == 63 ? to : put_token(to, frequencies, table, 0, 0);
+}
+
+/* Reads the other symbols of a block and puts them, in the one form that a coder gives them: no zeros stand in front of
+   the symbol that says that the rest is zero. Returns NULL if the block is damaged or a value is too large. */
+INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_ac_table *from, uint32_t *to, uint32_t (*frequencies)[256],
+                         int codes) {
+    const uint32_t table = (uint32_t)(AC_CLASS + codes);
+    uint32_t *const counts = frequencies[table];
+    int zeros = 0;
+    for (int k = 1; k < 64;) {
+        tfpipe_refill(in);
+        const int symbol = tfpipe_take_code(in, &from->codes), size = symbol & 15, run = symbol >> 4;
+        if (TFPIPE_UNLIKELY(size == 0)) {
+            if (run < 15) break;
+            zeros++;
+            k += 16;
+            if (k > 64) return NULL;
+            continue;
+        }
+        k += run + 1;
+        if (TFPIPE_UNLIKELY(size > MOST_AC_BITS || k > 64 || symbol < 0)) return NULL;
+        for (; TFPIPE_UNLIKELY(zeros > 0); zeros--) to = put_token(to, frequencies, table, SIXTEEN_ZEROS, 0);
+        counts[symbol]++;
+        *to++ = table << 24 | (uint32_t)symbol << 16 | (uint32_t)tfpipe_take_bits(in, size);
+        if (k == 64) return to;
+    }
+    return put_token(to, frequencies, table, 0, 0);
+}
+
+/* Makes sure that there is room for the tokens of an MCU. Returns 0, or -1 without memory. */
+static int make_room(token_list *list, size_t at_least) {
+    const size_t needed = TFPIPE_MAX_BLOCKS * MOST_TOKENS;
+    if (list->room - list->count >= needed) return 0;
+    const size_t room = 2 * list->room + at_least + needed;
+    uint32_t *tokens = realloc(list->tokens, room * sizeof *tokens);
+    if (tokens == NULL) return -1;
+    list->tokens = tokens;
+    list->room = room;
+    return 0;
+}
+
+/* Notes that an interval ends if the MCU at `column` begins one. */
+static void begin_mcu(recoder *self, int32_t column, int32_t row) {
+    token_list *list = &self->list;
+    if (column % self->interval != 0) return;
+    memset(self->last_dc, 0, sizeof self->last_dc);
+    if (row > 0 || column > 0) list->ends[list->num_ends++] = list->count;
+}
+
+/* Returns whether a block of a component lies in the image. */
+INLINE int is_inside(const tfpipe_component *component, int32_t x, int32_t y) {
+    return x < component->wide && y < component->high;
+}
+
+/* Puts a block that lies in the image. Returns NULL if a value is too large. */
+static uint32_t *put_block(recoder *self, uint32_t *to, int component, const int16_t *block) {
+    const int codes = choose_codes(&self->jpeg, component);
+    to = put_dc(to, self->list.frequencies, codes, block[0] - self->last_dc[component]);
+    self->last_dc[component] = block[0];
+    return to == NULL ? NULL : put_ac(to, self->list.frequencies, codes, block);
+}
+
+/* Makes the tokens of coefficients. */
+static int list_coefficients(recoder *self, char *message) {
+    const tfpipe_jpeg *jpeg = &self->jpeg;
+    for (int32_t row = 0; row < jpeg->mcu_rows; row++)
+        for (int32_t column = 0; column < jpeg->mcus_per_row; column++) {
+            if (make_room(&self->list, 0) != 0) return TFPIPE_NO_MEMORY;
+            begin_mcu(self, column, row);
+            uint32_t *to = self->list.tokens + self->list.count;
+            for (int i = 0; i < jpeg->num_components && to != NULL; i++) {
+                const tfpipe_component *component = &jpeg->components[i];
+                for (int k = 0; k < component->h * component->v && to != NULL; k++) {
+                    const int32_t x = column * component->h + k % component->h;
+                    const int32_t y = row * component->v + k / component->h;
+                    const size_t at = (size_t)y * (size_t)component->mcu_wide + (size_t)x;
+                    to = is_inside(component, x, y)
+                             ? put_block(self, to, i, self->coefficients.blocks[i] + 64 * at)
+                             : put_filling(to, self->list.frequencies, choose_codes(jpeg, i));
+                }
+            }
+            if (to == NULL)
+                return tfpipe_complain(message, TFPIPE_UNSUPPORTED, "a coefficient is too large for a baseline JPEG");
+            self->list.count = (size_t)(to - self->list.tokens);
+        }
+    return TFPIPE_OK;
+}
+
+/* A component while its scan is read.
+
+   read_dc   the first coefficient of its block before */
+typedef struct {
+    const tfpipe_dc_table *dc;
+    const tfpipe_ac_table *ac;
+    const tfpipe_component *component;
+    int codes, index;
+    int32_t read_dc;
+} channel;
+
+/* Makes the tokens of one MCU from those of the file. Returns NULL if it is damaged or a value is too large. */
+INLINE uint32_t *copy_mcu(recoder *self, tfpipe_bits *in, channel *channels, uint32_t *to, int32_t column, int32_t row) {
+    uint32_t ignored[MOST_TOKENS + 1], unused[CLASSES][256];
+    for (channel *from = channels; from < channels + self->jpeg.scan.count; from++)
+        for (int32_t y = row * from->component->v; y < (row + 1) * from->component->v; y++)
+            for (int32_t x = column * from->component->h; x < (column + 1) * from->component->h; x++) {
+                int is_bad = 0;
+                tfpipe_refill(in);
+                from->read_dc = (int32_t)((uint32_t)from->read_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
+                if (is_bad) return NULL;
+                if (!is_inside(from->component, x, y)) {
+                    if (copy_ac(in, from->ac, ignored, unused, from->codes) == NULL) return NULL;
+                    to = put_filling(to, self->list.frequencies, from->codes);
+                    continue;
+                }
+                const int32_t value = (int16_t)from->read_dc;
+                to = put_dc(to, self->list.frequencies, from->codes, value - self->last_dc[from->index]);
+                self->last_dc[from->index] = value;
+                if (to != NULL) to = copy_ac(in, from->ac, to, self->list.frequencies, from->codes);
+                if (to == NULL) return NULL;
+            }
+    return to;
+}
+
+/* Makes the tokens of a row of MCUs. `left` are the MCUs up to the file's next restart marker. Returns TFPIPE_OK,
+   TFPIPE_DAMAGED or TFPIPE_NO_MEMORY. */
+INLINE int copy_row(recoder *self, tfpipe_bits *in, channel *channels, int32_t row, int32_t *left, int *number) {
+    const tfpipe_jpeg *jpeg = &self->jpeg;
+    for (int32_t column = 0; column < jpeg->mcus_per_row; column++) {
+        if (jpeg->restart_interval > 0 && (*left)-- == 0) {
+            if (tfpipe_pass_restart(in, (*number)++) != 0) return TFPIPE_DAMAGED;
+            *left = jpeg->restart_interval - 1;
+            for (int i = 0; i < jpeg->scan.count; i++) channels[i].read_dc = 0;
+        }
+        /* Most photographs have a symbol in each 6 or 7 bits. */
+        if (make_room(&self->list, jpeg->size) != 0) return TFPIPE_NO_MEMORY;
+        begin_mcu(self, column, row);
+        uint32_t *to = copy_mcu(self, in, channels, self->list.tokens + self->list.count, column, row);
+        if (to == NULL) return TFPIPE_DAMAGED;
+        self->list.count = (size_t)(to - self->list.tokens);
+    }
+    return tfpipe_is_overdrawn(in) ? TFPIPE_DAMAGED : TFPIPE_OK;
+}
+
+#if defined(TFPIPE_AVX2)
+TFPIPE_AVX2 static int copy_row_by_avx2(recoder *self, tfpipe_bits *in, channel *channels, int32_t row, int32_t *left,
+                                        int *number) {
+    return copy_row(self, in, channels, row, left, number);
+}
+#endif
+
+static int choose_copy_row(recoder *self, tfpipe_bits *in, channel *channels, int32_t row, int32_t *left, int *number) {
+#if defined(TFPIPE_AVX2)
+    if (TFPIPE_HAS_AVX2) return copy_row_by_avx2(self, in, channels, row, left, number);
+#endif
+    return copy_row(self, in, channels, row, left, number);
+}
+
+/* Ends a scan that was read to its last block. Returns TFPIPE_OK if nothing follows but the end of the image. */
+static int end_scan(tfpipe_jpeg *jpeg, tfpipe_bits *in, char *message) {
+    if (!tfpipe_is_used_up(in)) return tfpipe_complain(message, TFPIPE_DAMAGED, "it has more data than blocks");
+    jpeg->at = (size_t)(in->next - jpeg->data);
+    const int result = tfpipe_next_scan(jpeg, message);
+    if (result == TFPIPE_OK) return tfpipe_complain(message, TFPIPE_DAMAGED, "it has a scan more than its components");
+    return result == TFPIPE_ENDS ? TFPIPE_OK : result;
+}
+
+/* Makes the tokens of a JPEG of one scan. */
+static int list_symbols(recoder *self, char *message) {
+    tfpipe_jpeg *jpeg = &self->jpeg;
+    channel channels[TFPIPE_MAX_COMPONENTS];
+    tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
+    int32_t left = jpeg->restart_interval;
+    int number = 0;
+    int result = tfpipe_get_tables(jpeg, &self->tables, message);
+    if (result != TFPIPE_OK) return result;
+    for (int i = 0; i < jpeg->scan.count; i++) {
+        const int index = jpeg->scan.components[i];
+        channels[i] = (channel){self->tables.dc[jpeg->scan.dc[i]],
+                                self->tables.ac[jpeg->scan.ac[i]],
+                                &jpeg->components[index],
+                                choose_codes(jpeg, index),
+                                index,
+                                0};
+    }
+    for (int32_t row = 0; result == TFPIPE_OK && row < jpeg->mcu_rows; row++)
+        result = choose_copy_row(self, &in, channels, row, &left, &number);
+    if (result == TFPIPE_DAMAGED) return tfpipe_complain(message, result, "its image data is damaged");
+    return result == TFPIPE_OK ? end_scan(jpeg, &in, message) : result;
+}
+
+static void put_bytes(writer *out, const void *bytes, size_t count) {
+    memcpy(out->next, bytes, count);
+    out->next += count;
+}
+
+static void put_16(writer *out, int value) {
+    *out->next++ = (uint8_t)(value >> 8);
+    *out->next++ = (uint8_t)value;
+}
+
+static void put_segment(writer *out, int marker, int size) {
+    put_16(out, TFPIPE_MARKER << 8 | marker);
+    if (size >= 0) put_16(out, size + 2);
+}
+
+/* Writes what says how the components make a color. */
+static void put_color(writer *out, const tfpipe_jpeg *jpeg) {
+    if (jpeg->color == TFPIPE_GRAY || jpeg->color == TFPIPE_YCC) {
+        uint8_t jfif[14] = {'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
+        /* Version 1 with its minor number, and the density with its unit. */
+        if (jpeg->jfif != NULL && jpeg->jfif[5] == 1) jfif[6] = jpeg->jfif[6];
+        if (jpeg->jfif != NULL) memcpy(jfif + 7, jpeg->jfif + 7, 5);
+        put_segment(out, 0xE0, sizeof jfif);
+        put_bytes(out, jfif, sizeof jfif);
+    } else if (jpeg->color != TFPIPE_CMYK || jpeg->has_adobe) { /* without it ink is not inverted */
+        uint8_t adobe[12] = {'A', 'd', 'o', 'b', 'e', 0, 100, 0, 0, 0, 0, 0};
+        if (jpeg->color == TFPIPE_YCCK) adobe[11] = 2;
+        put_segment(out, 0xEE, sizeof adobe);
+        put_bytes(out, adobe, sizeof adobe);
+    }
+}
+
+/* Writes the quantization tables. Returns whether one has numbers of 16 bits. */
+static int put_quant_tables(writer *out, const tfpipe_jpeg *jpeg) {
+    int any_wide = 0;
+    for (int i = 0; i < jpeg->num_components; i++) {
+        const tfpipe_component *component = &jpeg->components[i];
+        int is_wide = 0, is_written = 0;
+        for (int k = 0; k < i; k++) is_written |= jpeg->components[k].quant_table == component->quant_table;
+        if (is_written) continue;
+        for (int k = 0; k < 64; k++) is_wide |= component->quant[k] > 255;
+        put_segment(out, 0xDB, is_wide ? 129 : 65);
+        *out->next++ = (uint8_t)(is_wide << 4 | component->quant_table);
+        for (int k = 0; k < 64; k++) {
+            const int value = component->quant[tfpipe_zigzag[k]];
+            if (is_wide) put_16(out, value);
+            else *out->next++ = (uint8_t)value;
+        }
+        any_wide |= is_wide;
+    }
+    return any_wide;
+}
+
+static void put_codes(writer *out, int header, const tfpipe_new_code *code) {
+    put_segment(out, 0xC4, 17 + code->num_symbols);
+    *out->next++ = (uint8_t)header;
+    put_bytes(out, code->counts, sizeof code->counts);
+    put_bytes(out, code->symbols, (size_t)code->num_symbols);
+}
+
+static void put_headers(writer *out, const recoder *self) {
+    const tfpipe_jpeg *jpeg = &self->jpeg;
+    const int count = jpeg->num_components;
+    int num_codes = 1;
+    for (int i = 0; i < count; i++)
+        if (choose_codes(jpeg, i) == 1) num_codes = 2;
+    put_segment(out, TFPIPE_SOI, -1);
+    put_color(out, jpeg);
+    const int any_wide = put_quant_tables(out, jpeg);
+    put_segment(out, any_wide ? 0xC1 : 0xC0, 6 + 3 * count);
+    *out->next++ = 8;
+    put_16(out, jpeg->height);
+    put_16(out, jpeg->width);
+    *out->next++ = (uint8_t)count;
+    for (int i = 0; i < count; i++) {
+        const tfpipe_component *component = &jpeg->components[i];
+        put_bytes(out, (uint8_t[]){component->id, component->factors, component->quant_table}, 3);
+    }
+    for (int i = 0; i < num_codes; i++) {
+        put_codes(out, i, &self->codes[DC_CLASS + i]);
+        put_codes(out, 0x10 | i, &self->codes[AC_CLASS + i]);
+    }
+    put_segment(out, 0xDD, 2);
+    put_16(out, self->interval);
+    put_segment(out, 0xDA, 4 + 2 * count);
+    *out->next++ = (uint8_t)count;
+    for (int i = 0; i < count; i++)
+        put_bytes(out, (uint8_t[]){jpeg->components[i].id, (uint8_t)(0x11 * choose_codes(jpeg, i))}, 2);
+    put_bytes(out, (uint8_t[]){0, 63, 0}, 3);
+}
+
+/* Codes tokens without a look at the bytes. Returns the byte behind the last, which is filled up with ones.
+
+   looks  by table and symbol: the length of the code and the value together in bits 0 to 4, and the code above, shifted
+          by the bits of the value */
+INLINE uint8_t *code_tokens(const uint32_t *token, const uint32_t *end, const uint32_t *looks, uint8_t *to) {
+    uint64_t bits = 0;
+    int count = 0;
+    while (token < end) {
+#pragma GCC unroll 2
+        for (int i = 0; i < 2 && token < end; i++, token++) { /* at most 27 bits each, behind 7 of a byte */
+            const uint32_t look = looks[*token >> 16];
+            bits = bits << (look & 31) | look >> 5 | (*token & 0xFFFF);
+            count += (int)(look & 31);
+        }
+        uint64_t word = bits << 1 << (63 - count);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        word = __builtin_bswap64(word);
+#endif
+        memcpy(to, &word, sizeof word);
+        to += count >> 3;
+        count &= 7;
+    }
+    if (count > 0) *to++ = (uint8_t)(bits << (8 - count) | ((1u << (8 - count)) - 1));
+    return to;
+}
+
+/* Copies bytes, each 0xFF with a zero behind it. Up to seven bytes behind the end are read and written in vain. */
+static void put_stuffed(writer *out, const uint8_t *from, const uint8_t *end) {
+    uint8_t *to = out->next;
+    while (from < end) {
+        uint64_t word;
+        memcpy(&word, from, sizeof word);
+        const uint64_t ones = UINT64_C(0x0101010101010101);
+        if ((word & ~(word + ones) & ones << 7) == 0 && end - from >= 8) {
+            memcpy(to, &word, sizeof word);
+            from += 8;
+            to += 8;
+            continue;
+        }
+        for (int i = 0; i < 8 && from < end; i++) {
+            *to++ = *from;
+            if (*from++ == TFPIPE_MARKER) *to++ = 0;
+        }
+    }
+    out->next = to;
+}
+
+INLINE void put_scan(writer *out, const token_list *list, const uint32_t *looks, uint8_t *scratch) {
+    size_t begin = 0;
+    for (size_t i = 0; i < list->num_ends; i++) {
+        if (i > 0) put_segment(out, TFPIPE_RST0 + (int)((i - 1) & 7), -1);
+        const uint8_t *end = code_tokens(list->tokens + begin, list->tokens + list->ends[i], looks, scratch);
+        put_stuffed(out, scratch, end);
+        begin = list->ends[i];
+    }
+}
+DEFINE(put_scan, (writer *out, const token_list *list, const uint32_t *looks, uint8_t *scratch),
+       (out, list, looks, scratch))
+
+/* Makes the codes and their looks. Returns the bytes of the coded scan, before any is stuffed. */
+static size_t make_codes(recoder *self, uint32_t *looks) {
+    uint64_t bits = 0;
+    for (int table = 0; table < CLASSES; table++) {
+        const uint32_t *frequencies = self->list.frequencies[table];
+        tfpipe_make_code(frequencies, &self->codes[table]);
+        for (int symbol = 0; symbol < 256; symbol++) {
+            const int size = symbol & 15, length = self->codes[table].lengths[symbol] + size;
+            bits += (uint64_t)frequencies[symbol] * (uint64_t)length;
+            looks[256 * table + symbol] = (uint32_t)self->codes[table].codes[symbol] << size << 5 | ((uint32_t)length & 31);
+        }
+    }
+    return (size_t)(bits / 8) + 2 * self->list.num_ends;
+}
+
+enum { HEADER_BYTES = 4096 }; /* four tables of 145 bytes, four codes of 277, and less than 200 bytes */
+
+static int write_result(recoder *self, uint8_t **out, size_t *out_size) {
+    uint32_t looks[256 * CLASSES];
+    const size_t bytes = make_codes(self, looks);
+    /* Each byte may be 0xFF, and each interval has a marker. */
+    uint8_t *const result = malloc(HEADER_BYTES + 2 * bytes + 2 * self->list.num_ends + PADDING);
+    uint8_t *const scratch = malloc(bytes + PADDING);
+    if (result == NULL || scratch == NULL) {
+        free(result);
+        free(scratch);
+        return TFPIPE_NO_MEMORY;
+    }
+    writer to = {result};
+    memset(scratch, 0, bytes + PADDING);
+    put_headers(&to, self);
+    tfpipe_put_scan(&to, &self->list, looks, scratch);
+    put_segment(&to, TFPIPE_EOI, -1);
+    free(scratch);
+    *out_size = (size_t)(to.next - result);
+    uint8_t *const fitting = realloc(result, *out_size);
+    *out = fitting == NULL ? result : fitting;
+    return TFPIPE_OK;
+}
+
+/* Checks that one baseline scan can hold the components. */
+static int check_scan(const tfpipe_jpeg *jpeg, char *message) {
+    int blocks = 0;
+    for (int i = 0; i < jpeg->num_components; i++) {
+        blocks += jpeg->components[i].h * jpeg->components[i].v;
+        for (int k = 0; k < i; k++)
+            if (jpeg->components[k].quant_table == jpeg->components[i].quant_table &&
+                memcmp(jpeg->components[k].quant, jpeg->components[i].quant, sizeof jpeg->components[i].quant) != 0)
+                return tfpipe_complain(message, TFPIPE_UNSUPPORTED, "a quantization table changes between its scans");
+    }
+    if (jpeg->num_components > 1 && blocks > TFPIPE_MAX_BLOCKS)
+        return tfpipe_complain(message, TFPIPE_UNSUPPORTED, "its components do not fit into one scan");
+    return TFPIPE_OK;
+}
+
+static int list_tokens(recoder *self, char *message) {
+    tfpipe_jpeg *jpeg = &self->jpeg;
+    int is_complete = 1;
+    const int is_one_scan = tfpipe_is_one_scan(jpeg);
+    int result = TFPIPE_OK;
+    if (!is_one_scan) result = tfpipe_read_coefficients(jpeg, &self->coefficients, 1, &is_complete, message);
+    if (result == TFPIPE_OK && jpeg->progressive && !is_complete)
+        result = tfpipe_complain(message, TFPIPE_UNSUPPORTED, "scans are missing, and decoders guess what they held");
+    if (result == TFPIPE_OK) result = check_scan(jpeg, message);
+    if (result != TFPIPE_OK) return result;
+    self->interval = choose_interval(jpeg->mcus_per_row, 8 * jpeg->max_h);
+    const size_t intervals = (size_t)(jpeg->mcus_per_row / self->interval) * (size_t)jpeg->mcu_rows;
+    /* A block takes two bits at least. */
+    if (is_one_scan && intervals > 4 * (jpeg->size - jpeg->at))
+        return tfpipe_complain(message, TFPIPE_DAMAGED, "it ends among its image data");
+    self->list.ends = malloc(intervals * sizeof *self->list.ends);
+    if (self->list.ends == NULL) return TFPIPE_NO_MEMORY;
+    result = is_one_scan ? list_symbols(self, message) : list_coefficients(self, message);
+    self->list.ends[self->list.num_ends++] = self->list.count;
+    return result;
+}
+
+int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t max_pixels, uint8_t **out, size_t *out_size,
+                         char *message) {
+    recoder *self = calloc(1, sizeof *self);
+    message[0] = '\0';
+    if (self == NULL) return TFPIPE_NO_MEMORY;
+    int result = tfpipe_open_jpeg(&self->jpeg, data, size, max_pixels, message);
+    if (result == TFPIPE_OK) result = list_tokens(self, message);
+    if (result == TFPIPE_OK) result = write_result(self, out, out_size);
+    tfpipe_release_tables(&self->tables);
+    tfpipe_free_coefficients(&self->coefficients);
+    free(self->list.tokens);
+    free(self->list.ends);
+    free(self);
+    return result;
+}
+
+/* Goes past the MCUs up to the next restart marker. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *to, int64_t count) {
+    const tfpipe_scan *scan = &jpeg->scan;
+    tfpipe_bits in = *to;
+    int result = 0;
+    for (int64_t mcu = 0; mcu < count && result == 0; mcu++) {
+        for (int block = 0; block < scan->num_blocks; block++) {
+            const int component = scan->block_component[block];
+            tfpipe_refill(&in);
+            tfpipe_take_dc(&in, tables->dc[scan->dc[component]], &result);
+            result |= tfpipe_pass_ac(&in, tables->ac[scan->ac[component]]);
+        }
+        if (TFPIPE_UNLIKELY(in.added > 0) && tfpipe_is_overdrawn(&in)) result = TFPIPE_BAD_BLOCK;
+    }
+    *to = in;
+    return result;
+}
+
+#if defined(TFPIPE_AVX2)
+TFPIPE_AVX2 static int pass_mcus_by_avx2(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *in,
+                                         int64_t count) {
+    return pass_mcus(jpeg, tables, in, count);
+}
+#endif
+
+static int choose_pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpipe_bits *in, int64_t count) {
+#if defined(TFPIPE_AVX2)
+    if (TFPIPE_HAS_AVX2) return pass_mcus_by_avx2(jpeg, tables, in, count);
+#endif
+    return pass_mcus(jpeg, tables, in, count);
+}
+
+/* Checks a JPEG of one scan. */
+static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
+    tfpipe_tables tables = {{NULL}, {NULL}};
+    const int64_t mcus = (int64_t)jpeg->mcus_per_row * jpeg->mcu_rows;
+    const int64_t interval = jpeg->restart_interval > 0 ? jpeg->restart_interval : mcus;
+    tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
+    int result = tfpipe_get_tables(jpeg, &tables, message);
+    int number = 0;
+    for (int64_t first = 0; result == TFPIPE_OK && first < mcus; first += interval) {
+        if (first > 0 && tfpipe_pass_restart(&in, number++) != 0)
+            result = tfpipe_complain(message, TFPIPE_DAMAGED, "a restart marker is not where it must be");
+        else if (choose_pass_mcus(jpeg, &tables, &in, mcus - first < interval ? mcus - first : interval) != 0)
+            result = tfpipe_complain(message, TFPIPE_DAMAGED, "its image data is damaged");
+    }
+    tfpipe_release_tables(&tables);
+    return result == TFPIPE_OK ? end_scan(jpeg, &in, message) : result;
+}
+
+int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message) {
+    tfpipe_jpeg jpeg;
+    tfpipe_coefficients coefficients = {{NULL}};
+    int is_complete;
+    int result = tfpipe_open_jpeg(&jpeg, data, size, max_pixels, message);
+    if (result != TFPIPE_OK) return result;
+    if (tfpipe_is_one_scan(&jpeg)) return check_blocks(&jpeg, message);
+    result = tfpipe_read_coefficients(&jpeg, &coefficients, 1, &is_complete, message);
+    tfpipe_free_coefficients(&coefficients);
+    return result;
+}

@@ -1,0 +1,240 @@
+#include "sequential.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "blocks.h"
+#include "tfpipe_native.h"
+#include "transform.h"
+#include "versions.h"
+
+int tfpipe_pass_restart(tfpipe_bits *in, int number) {
+    if (!tfpipe_is_used_up(in)) return -1;
+    while (in->end - in->next >= 2 && in->next[0] == TFPIPE_MARKER && in->next[1] == TFPIPE_MARKER) in->next++;
+    if (in->end - in->next < 2 || in->next[1] != TFPIPE_RST0 + (number & 7)) return -1;
+    *in = tfpipe_begin_bits(in->next + 2, in->end);
+    return 0;
+}
+
+/* Finds where intervals begin, up to the one behind the last that is needed. Returns 0, or -1 if the markers are not
+   those that they must be. */
+static int find_intervals(const uint8_t *data, const uint8_t *begin, const uint8_t *end, size_t *offsets, int64_t count) {
+    const uint8_t *at = begin;
+    int64_t found = 0;
+    offsets[0] = (size_t)(begin - data);
+    while (at < end && (at = memchr(at, TFPIPE_MARKER, (size_t)(end - at))) != NULL && end - at >= 2) {
+        const int marker = at[1];
+        if (marker == 0) {
+            at += 2;
+            continue;
+        }
+        if (++found == count) {
+            offsets[found] = (size_t)(at - data);
+            return 0;
+        }
+        if (marker != TFPIPE_RST0 + (int)((found - 1) & 7)) return -1; /* fill bytes too */
+        at += 2;
+        offsets[found] = (size_t)(at - data);
+    }
+    return -1;
+}
+
+/* Prepares to seek, if there are restart markers and they are where they must be. Returns 0, or -1 without memory. */
+static int prepare_to_seek(tfpipe_sequence *self) {
+    const tfpipe_jpeg *jpeg = self->jpeg;
+    const int32_t interval = jpeg->restart_interval, per_row = jpeg->mcus_per_row;
+    if (interval == 0) return 0;
+    const int64_t needed = (int64_t)self->planes->end_mcu_row * per_row;
+    const int64_t count = (needed + interval - 1) / interval;
+    /* Each interval has a byte of data and a marker, so a lying header cannot ask for much memory. */
+    if (count < 2 || (uint64_t)count > (jpeg->size - jpeg->at) / 2) return 0;
+    size_t *offsets = malloc(((size_t)count + 1) * sizeof *offsets);
+    if (offsets == NULL) return -1;
+    if (find_intervals(jpeg->data, jpeg->data + jpeg->at, jpeg->data + jpeg->size, offsets, count) != 0) {
+        free(offsets);
+        return 0;
+    }
+    self->intervals = offsets;
+    self->num_intervals = count;
+    return 0;
+}
+
+int tfpipe_begin_sequence(tfpipe_sequence *self, const tfpipe_jpeg *jpeg, tfpipe_planes *planes, int seeks,
+                          char *message) {
+    *self = (tfpipe_sequence){.jpeg = jpeg, .planes = planes};
+    const int result = tfpipe_get_tables(jpeg, &self->tables, message);
+    if (result != TFPIPE_OK) return result;
+    if (seeks && prepare_to_seek(self) != 0) return TFPIPE_NO_MEMORY;
+    self->in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
+    return TFPIPE_OK;
+}
+
+void tfpipe_end_sequence(tfpipe_sequence *self) {
+    tfpipe_release_tables(&self->tables);
+    free(self->intervals);
+    self->intervals = NULL;
+}
+
+/* Returns whether an interval has an MCU that is needed. */
+static int is_needed(const tfpipe_planes *planes, int32_t per_row, int64_t begin, int64_t end) {
+    const int64_t row = begin / per_row, last_row = (end - 1) / per_row;
+    if (last_row < planes->first_mcu_row) return 0;
+    if (row != last_row) return 1;
+    return end - row * per_row > planes->first_mcu && begin - row * per_row < planes->end_mcu;
+}
+
+/* Begins the interval of the next MCU, or goes on to the next one that is needed. Returns 0, or -1 if the markers are not
+   where they must be. */
+static int begin_interval(tfpipe_sequence *self) {
+    const int32_t interval = self->jpeg->restart_interval;
+    const uint8_t *data = self->jpeg->data;
+    int64_t number = self->next_mcu / interval;
+    if (self->intervals == NULL) {
+        if (number > 0 && tfpipe_pass_restart(&self->in, (int)(number - 1) & 7) != 0) return -1;
+    } else {
+        const int32_t per_row = self->jpeg->mcus_per_row;
+        if (self->has_begun && !tfpipe_is_used_up(&self->in)) return -1;
+        while (number < self->num_intervals &&
+               !is_needed(self->planes, per_row, number * interval, (number + 1) * interval))
+            number++;
+        if (number == self->num_intervals) { /* nothing behind it is needed */
+            self->next_mcu = INT64_MAX;
+            return 0;
+        }
+        self->in = tfpipe_begin_bits(data + self->intervals[number], data + self->intervals[number + 1]);
+        self->next_mcu = number * interval;
+    }
+    self->has_begun = 1;
+    self->left = interval;
+    memset(self->last_dc, 0, sizeof self->last_dc);
+    return 0;
+}
+
+/* A component of the scan while a row of MCUs is read.
+
+   first, end  the columns of blocks whose samples are needed
+   rows        where the samples of each row of blocks begin, at the column `first`; NULL if none is needed */
+typedef struct {
+    const tfpipe_dc_table *dc;
+    const tfpipe_ac_table *ac;
+    const int16_t *factors;
+    size_t stride;
+    int32_t side, h, v, last_dc, first, end;
+    uint8_t *rows[4];
+} channel;
+
+static channel open_channel(const tfpipe_sequence *self, int index, int32_t mcu_row) {
+    const tfpipe_jpeg *jpeg = self->jpeg;
+    const int number = jpeg->scan.components[index];
+    const tfpipe_component *component = &jpeg->components[number];
+    const tfpipe_plane *plane = &self->planes->planes[number];
+    channel made = {.dc = self->tables.dc[jpeg->scan.dc[index]],
+                    .ac = self->tables.ac[jpeg->scan.ac[index]],
+                    .factors = plane->factors,
+                    .stride = plane->stride,
+                    .side = plane->side,
+                    .h = component->h,
+                    .v = component->v,
+                    .last_dc = self->last_dc[index],
+                    .first = plane->first_block,
+                    .end = plane->end_block};
+    for (int32_t i = 0; i < component->v; i++) {
+        const int32_t row = mcu_row * component->v + i;
+        if (row >= plane->first_row && row < plane->end_row)
+            made.rows[i] = tfpipe_find_samples(plane, plane->first_block, row);
+    }
+    return made;
+}
+
+/* Reads a block of which nothing is needed but its place in the order. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int pass_block(tfpipe_bits *in, channel *from) {
+    int is_bad = 0;
+    tfpipe_refill(in);
+    from->last_dc = (int32_t)((uint32_t)from->last_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
+    return tfpipe_pass_ac(in, from->ac) | -is_bad;
+}
+
+/* Reads a block and makes its samples. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int read_block(tfpipe_bits *in, channel *from, uint8_t *out) {
+    int16_t block[TFPIPE_BLOCK_ROOM] __attribute__((aligned(32)));
+    int is_bad = 0;
+    if (from->side == 1) {
+        if (pass_block(in, from) != 0) return TFPIPE_BAD_BLOCK;
+        block[0] = (int16_t)from->last_dc;
+        tfpipe_transform_1(block, from->factors, out, from->stride);
+        return 0;
+    }
+    for (int i = 0; i < 64; i += 8) store_shorts(block + i, repeat_short(0));
+    tfpipe_refill(in);
+    from->last_dc = (int32_t)((uint32_t)from->last_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
+    block[0] = (int16_t)from->last_dc;
+    const int count = tfpipe_take_ac(in, from->ac, block);
+    if ((count | -is_bad) < 0) return TFPIPE_BAD_BLOCK;
+    if (from->side == 8) {
+        if (count == 1) fill_8(block[0], from->factors, out, from->stride);
+        else transform_8(block, from->factors, out, from->stride);
+    } else if (from->side == 4) {
+        tfpipe_transform_4(block, from->factors, out, from->stride);
+    } else {
+        tfpipe_transform_2(block, from->factors, out, from->stride);
+    }
+    return 0;
+}
+
+/* Reads MCUs of one row up to the column `end`. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) {
+    const tfpipe_planes *planes = self->planes;
+    const int count = self->jpeg->scan.count;
+    const int is_needed_row = row >= planes->first_mcu_row;
+    channel channels[TFPIPE_MAX_COMPONENTS];
+    tfpipe_bits in = self->in;
+    int result = 0;
+    for (int i = 0; i < count; i++) channels[i] = open_channel(self, i, row);
+    for (int32_t column = begin; column < end && result == 0; column++) {
+        const int is_needed = is_needed_row && column >= planes->first_mcu && column < planes->end_mcu;
+        for (channel *from = channels; from < channels + count; from++)
+            for (int32_t y = 0; y < from->v; y++)
+                for (int32_t x = column * from->h; x < (column + 1) * from->h; x++) {
+                    if (is_needed && from->rows[y] != NULL && x >= from->first && x < from->end)
+                        result |= read_block(&in, from, from->rows[y] + (size_t)((x - from->first) * from->side));
+                    else
+                        result |= pass_block(&in, from);
+                }
+    }
+    for (int i = 0; i < count; i++) self->last_dc[i] = channels[i].last_dc;
+    self->in = in;
+    return result;
+}
+
+#if defined(TFPIPE_AVX2)
+TFPIPE_AVX2 static int read_mcus_by_avx2(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) {
+    return read_mcus(self, row, begin, end);
+}
+#endif
+
+static int read_mcus_by_any(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) { return read_mcus(self, row, begin, end); }
+
+static int choose_read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t end) {
+#if defined(TFPIPE_AVX2)
+    if (TFPIPE_HAS_AVX2) return read_mcus_by_avx2(self, row, begin, end);
+#endif
+    return read_mcus_by_any(self, row, begin, end);
+}
+
+int tfpipe_read_mcu_row(tfpipe_sequence *self, int32_t row, char *message) {
+    const int32_t interval = self->jpeg->restart_interval;
+    const int64_t row_end = (int64_t)(row + 1) * self->jpeg->mcus_per_row;
+    while (self->next_mcu < row_end) {
+        if (interval > 0 && self->left == 0 && begin_interval(self) != 0)
+            return tfpipe_complain(message, TFPIPE_DAMAGED, "a restart marker is not where it must be");
+        if (self->next_mcu >= row_end) break;
+        const int32_t begin = (int32_t)(self->next_mcu - (row_end - self->jpeg->mcus_per_row));
+        const int32_t rest = self->jpeg->mcus_per_row - begin;
+        const int32_t end = begin + (interval > 0 && self->left < rest ? self->left : rest);
+        if (choose_read_mcus(self, row, begin, end) != 0 || tfpipe_is_overdrawn(&self->in))
+            return tfpipe_complain(message, TFPIPE_DAMAGED, "its image data is damaged");
+        self->next_mcu += end - begin;
+        self->left -= end - begin;
+    }
+    return TFPIPE_OK;
+}

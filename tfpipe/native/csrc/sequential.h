@@ -1,0 +1,48 @@
+/* A JPEG whose one scan holds all components: its blocks become samples as they are read. */
+
+#ifndef TFPIPE_SEQUENTIAL_H
+#define TFPIPE_SEQUENTIAL_H
+
+#include "bit_reader.h"
+#include "huffman_tables.h"
+#include "planes.h"
+
+/* The scan, and where its next MCU is.
+
+   intervals      the offset of each interval in the file, and of the end of the last; NULL if none is left out
+   num_intervals  those up to the last that is needed
+   next_mcu       the number of the next MCU
+   left           the MCUs up to the end of the interval
+   has_begun      whether an interval has begun
+   last_dc        the first coefficient of the block before, by component of the scan */
+typedef struct {
+    const tfpipe_jpeg *jpeg;
+    tfpipe_planes *planes;
+    tfpipe_tables tables;
+    tfpipe_bits in;
+    size_t *intervals;
+    int64_t num_intervals;
+    int64_t next_mcu;
+    int32_t left;
+    int has_begun;
+    int32_t last_dc[TFPIPE_MAX_COMPONENTS];
+} tfpipe_sequence;
+
+/* Begins to read the scan at which `jpeg` stands, for the pixels that the planes need.
+
+   seeks  whether to skip what is not needed by restart markers
+
+   Returns TFPIPE_OK, TFPIPE_DAMAGED or TFPIPE_NO_MEMORY. */
+int tfpipe_begin_sequence(tfpipe_sequence *self, const tfpipe_jpeg *jpeg, tfpipe_planes *planes, int seeks,
+                          char *message);
+
+/* Reads up to the end of a row of MCUs, and makes the samples of its needed blocks. Returns TFPIPE_OK or TFPIPE_DAMAGED. */
+int tfpipe_read_mcu_row(tfpipe_sequence *self, int32_t row, char *message);
+
+void tfpipe_end_sequence(tfpipe_sequence *self);
+
+/* Goes behind the restart marker that must come next, the one with this number modulo 8. Returns 0, or -1 if the interval
+   in front of it was not used up, or the marker is another. */
+int tfpipe_pass_restart(tfpipe_bits *in, int number);
+
+#endif

@@ -1,0 +1,135 @@
+#include "transform.h"
+
+/* The factors of the fast transform, 14 bits of fraction: 16384 s(row) s(column) with s(0) = 1 and
+   s(k) = sqrt(2) cos(k pi / 16). */
+static const uint16_t FAST_SCALES[64] = {
+    16384, 22725, 21407, 19266, 16384, 12873, 8867,  4520,  22725, 31521, 29692, 26722, 22725, 17855, 12299, 6270,
+    21407, 29692, 27969, 25172, 21407, 16819, 11585, 5906,  19266, 26722, 25172, 22654, 19266, 15137, 10426, 5315,
+    16384, 22725, 21407, 19266, 16384, 12873, 8867,  4520,  12873, 17855, 16819, 15137, 12873, 10114, 6967,  3552,
+    8867,  12299, 11585, 10426, 8867,  6967,  4799,  2446,  4520,  6270,  5906,  5315,  4520,  3552,  2446,  1247,
+};
+
+enum { FAST_FRACTION = 12, FRACTION = 13, FIRST_PASS = 2 };
+
+void tfpipe_make_factors(const uint16_t quant[64], int side, int16_t factors[64]) {
+    for (int i = 0; i < 64; i++) {
+        const uint32_t scaled = ((uint32_t)quant[i] * FAST_SCALES[i] + (1u << (FAST_FRACTION - 1))) >> FAST_FRACTION;
+        factors[i] = side == 8 ? (int16_t)(uint16_t)scaled : (int16_t)quant[i];
+    }
+}
+
+static uint8_t to_sample(int32_t value) {
+    const int32_t sample = value + 128;
+    return (uint8_t)(sample < 0 ? 0 : sample > 255 ? 255 : sample);
+}
+
+static int32_t limit(int32_t value) { return value < INT16_MIN ? INT16_MIN : value > INT16_MAX ? INT16_MAX : value; }
+
+/* Rounds a number with `bits` of fraction. */
+static int32_t descale(int32_t value, int bits) { return (int32_t)((uint32_t)value + (1u << (bits - 1))) >> bits; }
+
+static int16_t scale(int16_t coefficient, int16_t factor) {
+    return (int16_t)(uint16_t)((uint16_t)coefficient * (uint16_t)factor);
+}
+
+static int32_t times(int32_t a, int32_t b) { return (int32_t)((uint32_t)a * (uint32_t)b); }
+
+static int32_t sum(int32_t a, int32_t b) { return (int32_t)((uint32_t)a + (uint32_t)b); }
+
+static int32_t difference(int32_t a, int32_t b) { return (int32_t)((uint32_t)a - (uint32_t)b); }
+
+/* Sums of 32 bits that wrap around. */
+TFPIPE_INLINE ints add_ints(ints a, ints b) { return (ints)((unsigned_ints)a + (unsigned_ints)b); }
+
+TFPIPE_INLINE ints subtract_ints(ints a, ints b) { return (ints)((unsigned_ints)a - (unsigned_ints)b); }
+
+/* Rounds numbers with `bits` of fraction. */
+TFPIPE_INLINE ints descale_ints(ints values, int bits) {
+    const int32_t half = 1 << (bits - 1);
+    return add_ints(values, (ints){half, half, half, half}) >> bits;
+}
+
+/* Makes four numbers of eight, of which that with index 4 has no part, for four columns. `bits` of fraction are lost.
+
+   even      the numbers with index 0, each behind a zero
+   odd       with indices 1 and 3 in turn, and with 5 and 7
+   tilting   with indices 2 and 6 in turn */
+TFPIPE_INLINE void reduce_to_4(shorts even, const shorts odd[2], shorts tilting, int bits, ints out[4]) {
+    const ints base = (ints)even >> (16 - FRACTION - 1);
+    const ints tilt = multiply_pairs(tilting, 15137, -6270);
+    const ints outer = add_ints(base, tilt), inner = subtract_ints(base, tilt);
+    const ints wide = add_ints(multiply_pairs(odd[0], 20995, 7373), multiply_pairs(odd[1], -4926, -4176));
+    const ints narrow = add_ints(multiply_pairs(odd[0], 8697, -17799), multiply_pairs(odd[1], 11893, -1730));
+    out[0] = descale_ints(add_ints(outer, wide), bits);
+    out[1] = descale_ints(add_ints(inner, narrow), bits);
+    out[2] = descale_ints(subtract_ints(inner, narrow), bits);
+    out[3] = descale_ints(subtract_ints(outer, wide), bits);
+}
+
+/* Returns whether the rows below the first have no coefficient but in the fifth row, which has no part. */
+static int has_first_row_alone(const int16_t *block) {
+    shorts any = {0};
+    for (int i = 1; i < 8; i++)
+        if (i != 4) any |= load_shorts(block + 8 * i);
+    uint64_t words[2];
+    memcpy(words, &any, sizeof words);
+    return (words[0] | words[1]) == 0;
+}
+
+void tfpipe_transform_4(const int16_t *block, const int16_t *factors, uint8_t *out, size_t stride) {
+    const shorts none = {0};
+    shorts in[8], v[8] = {{0}};
+    for (int i = 0; i < 8; i++) in[i] = multiply(load_shorts(block + 8 * i), load_shorts(factors + 8 * i));
+    if (has_first_row_alone(block)) {
+        for (int i = 0; i < 4; i++) v[i] = shift_left(in[0], FIRST_PASS);
+    } else {
+        const shorts low[2] = {mix_low(in[1], in[3]), mix_low(in[5], in[7])};
+        const shorts high[2] = {mix_high(in[1], in[3]), mix_high(in[5], in[7])};
+        ints left[4], right[4];
+        reduce_to_4(mix_low(none, in[0]), low, mix_low(in[2], in[6]), FRACTION - FIRST_PASS + 1, left);
+        reduce_to_4(mix_high(none, in[0]), high, mix_high(in[2], in[6]), FRACTION - FIRST_PASS + 1, right);
+        for (int i = 0; i < 4; i++) v[i] = to_shorts(left[i], right[i]);
+    }
+    transpose(v);
+    const shorts odd[2] = {mix_low(v[1], v[3]), mix_low(v[5], v[7])};
+    ints columns[4];
+    reduce_to_4(mix_low(none, v[0]), odd, mix_low(v[2], v[6]), FRACTION + FIRST_PASS + 3 + 1, columns);
+    const bytes_16 samples = to_samples(to_shorts(columns[0], columns[1]), to_shorts(columns[2], columns[3]));
+    for (int row = 0; row < 4; row++)
+        for (int column = 0; column < 4; column++)
+            out[(size_t)row * stride + (size_t)column] = samples[4 * column + row];
+}
+
+/* Makes two of the numbers with the indices 0, 1, 3, 5 and 7. */
+static void reduce_to_2(const int32_t in[8], int bits, int32_t out[2]) {
+    const int32_t even = (int32_t)((uint32_t)in[0] << (FRACTION + 2));
+    const int32_t tilt =
+        sum(sum(times(in[7], -5906), times(in[5], 6967)), sum(times(in[3], -10426), times(in[1], 29692)));
+    out[0] = descale(sum(even, tilt), bits);
+    out[1] = descale(difference(even, tilt), bits);
+}
+
+void tfpipe_transform_2(const int16_t *block, const int16_t *factors, uint8_t *out, size_t stride) {
+    static const uint8_t columns[5] = {0, 1, 3, 5, 7};
+    int32_t between[2][8] = {{0}};
+    for (int k = 0; k < 5; k++) {
+        const int column = columns[k];
+        int32_t in[8], made[2];
+        for (int i = 0; i < 8; i++) in[i] = scale(block[8 * i + column], factors[8 * i + column]);
+        reduce_to_2(in, FRACTION - FIRST_PASS + 2, made);
+        /* The first column stays at 32 bits. */
+        for (int i = 0; i < 2; i++) between[i][column] = column == 0 ? made[i] : limit(made[i]);
+    }
+    for (int row = 0; row < 2; row++) {
+        int32_t made[2];
+        reduce_to_2(between[row], FRACTION + FIRST_PASS + 3 + 2, made);
+        for (int i = 0; i < 2; i++) out[(size_t)row * stride + (size_t)i] = to_sample(limit(made[i]));
+    }
+}
+
+void tfpipe_transform_1(const int16_t *block, const int16_t *factors, uint8_t *out, size_t stride) {
+    (void)stride;
+    /* libjpeg looks the sample up among 1024, of which the upper half stands for numbers below zero. */
+    const int32_t value = descale(times(block[0], factors[0]), 3) & 1023;
+    out[0] = to_sample(value >= 512 ? value - 1024 : value);
+}
