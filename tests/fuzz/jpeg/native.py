@@ -1,0 +1,117 @@
+"""The native library, called by its C functions alone, so that any build of it can be tried."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[3]
+OK, DAMAGED, BAD_BOX, TOO_LARGE, NO_MEMORY, UNSUPPORTED = range(6)
+NAMES = ("OK", "DAMAGED", "BAD_BOX", "TOO_LARGE", "NO_MEMORY", "UNSUPPORTED")
+DTYPES = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
+_GUARD = 64
+_CANARY = 0xA5
+
+
+class Crop(NamedTuple):
+    """What is made of an image: the members of `tfpipe_request`."""
+
+    box: tuple[int, int, int, int]
+    ratio: int
+    size: tuple[int, int]
+    flip: bool
+    dtype: str
+    seeks: bool
+    max_pixels: int
+    offset: tuple[float, float, float]
+    factor: tuple[float, float, float]
+
+
+class _Request(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("y", "x", "height", "width", "ratio")),
+        *((name, ctypes.c_int32) for name in ("out_height", "out_width", "flip", "dtype", "seeks")),
+        ("max_pixels", ctypes.c_int64),
+        ("offset", ctypes.c_float * 3),
+        ("factor", ctypes.c_float * 3),
+    )
+
+
+class Native:
+    """The functions of one library."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = library = ctypes.CDLL(str(path))
+        text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
+        library.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(_Request), ctypes.c_void_p, text)
+        library.tfpipe_check.argtypes = (text, size, pixels, text)
+        library.tfpipe_make_seekable.argtypes = (
+            *(text, size, pixels),
+            *(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(size), text),
+        )
+        library.tfpipe_free.argtypes = (ctypes.c_void_p,)
+        library.tfpipe_free.restype = None
+        self._message = ctypes.create_string_buffer(256)
+
+    @property
+    def message(self) -> str:
+        """What the last function said that did not return OK."""
+        return self._message.value.decode(errors="replace")
+
+    def decode(self, data: bytes, crop: Crop, shape: tuple[int, int]) -> tuple[int, NDArray[np.generic]]:
+        """Returns a result and the pixels. `shape` is the height and width that they must have."""
+        dtype = np.dtype(DTYPES[crop.dtype])
+        count = shape[0] * shape[1] * 3 * dtype.itemsize
+        memory = np.full(count + 2 * _GUARD, _CANARY, np.uint8)
+        request = _Request(
+            *crop.box,
+            crop.ratio,
+            *crop.size,
+            crop.flip,
+            list(DTYPES).index(crop.dtype),
+            crop.seeks,
+            crop.max_pixels,
+            crop.offset,
+            crop.factor,
+        )
+        code = self._library.tfpipe_decode(data, len(data), request, memory.ctypes.data + _GUARD, self._message)
+        if not (memory[:_GUARD] == _CANARY).all() or not (memory[-_GUARD:] == _CANARY).all():
+            raise AssertionError("The decoder wrote outside of the result.")
+        return code, memory[_GUARD:-_GUARD].view(dtype).reshape(*shape, 3)
+
+    def check(self, data: bytes, max_pixels: int) -> int:
+        return int(self._library.tfpipe_check(data, len(data), max_pixels, self._message))
+
+    def make_seekable(self, data: bytes, max_pixels: int) -> tuple[int, bytes]:
+        made, size = ctypes.c_void_p(), ctypes.c_size_t()
+        code = self._library.tfpipe_make_seekable(data, len(data), max_pixels, made, size, self._message)
+        if code:
+            return code, b""
+        try:
+            return code, ctypes.string_at(made, size.value)
+        finally:
+            self._library.tfpipe_free(made)
+
+
+def find_sources() -> list[Path]:
+    """Finds the C files of the library, without TensorFlow's operations."""
+    folders = (ROOT / "tfpipe" / "native" / "csrc", ROOT / "kernels" / "csrc")
+    folder = next(one for one in folders if one.is_dir())
+    return sorted(path for path in folder.glob("*.c") if not path.name.startswith("tf_"))
+
+
+def build(folder: Path) -> Path:
+    """Builds the library of this checkout as a release does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target, sources = folder / "libtfpipe_fuzzed.so", find_sources()
+    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread", "-lm"]
+    libraries = ["-lm", *(["-ljpeg"] if any("jpeglib.h" in path.read_text() for path in sources) else [])]
+    compiler = shutil.which("cc") or "gcc"
+    subprocess.run([compiler, *flags, *map(str, sources), "-o", str(target), *libraries], check=True)
+    return target
