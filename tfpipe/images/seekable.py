@@ -228,7 +228,7 @@ def _find_intervals(data: bytes, layout: _Layout) -> NDArray[np.int64] | None:
     import numpy as np
 
     count = layout.mcus_per_row // layout.interval * layout.mcu_rows
-    if 4 * (count - 1) > len(data):  # a header may promise any size
+    if 3 * (count - 1) > len(data):  # a header may promise any size
         return None
     scan = np.frombuffer(data, np.uint8)[layout.scan :]
     # In entropy-coded data a zero follows each 0xFF that is not the first byte of a marker.

@@ -1,0 +1,270 @@
+"""Faults that an audit found in the JPEG functions, each as a test of what users call."""
+
+import io
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from tests.native.jpeg_writer import (
+    Image,
+    Options,
+    Scan,
+    draw_jpeg,
+    make_component,
+    make_dc_overflow,
+    transform_plane,
+    write_jpeg,
+)
+from tfpipe.images import seekable
+from tfpipe.native.jpeg import BadJpeg, check, decode, make_seekable
+
+PLAIN_MARKERS = (0x01, 0xD0, 0xD3, 0xD7)
+"""TEM and restart markers, which have no length."""
+
+
+def decode_by_tensorflow(data: bytes, ratio: int = 1) -> NDArray[np.uint8]:
+    return np.asarray(tf.io.decode_jpeg(data, channels=3, ratio=ratio))
+
+
+def decode_whole(data: bytes, height: int, width: int, seeks: bool = True) -> NDArray[np.uint8]:
+    result = np.empty((height, width, 3), np.uint8)
+    decode(data, (0, 0, height, width), result, resize=False, seeks=seeks)
+    return result
+
+
+def draw_waves(
+    height: int, width: int, factors: tuple[tuple[int, int], ...], options: Options, progressive: bool = False
+) -> bytes:
+    """Draws an image with a component for each pair of sampling factors."""
+    table = np.arange(2, 66)
+    image = Image(height, width, [], {0: table})
+    most = max(one[0] for one in factors), max(one[1] for one in factors)
+    for k, factor in enumerate(factors):
+        one = make_component(k + 1, height, width, factor, most, 0)
+        y, x = np.mgrid[: 8 * one.blocks.shape[0], : 8 * one.blocks.shape[1]]
+        one.blocks = transform_plane(128 + 90 * np.sin(y / (5 + k)) * np.cos(x / (4 + k)), table)
+        image.components.append(one)
+    every = tuple(range(len(factors)))
+    groups = [every] if sum(h * v for h, v in factors) <= 10 else [(k,) for k in every]
+    if not progressive:
+        return write_jpeg(image, [Scan(group) for group in groups], options)
+    scans = [Scan(group, 0, 0) for group in groups] + [Scan((k,), 1, 63) for k in every]
+    return write_jpeg(image, scans, replace(options, frame=0xC2))
+
+
+COLOR = ((2, 2), (1, 1), (1, 1))
+
+
+# An image larger than allowed, behind a marker without a length.
+
+
+@pytest.mark.parametrize("seeks", [False, True])
+@pytest.mark.parametrize("marker", PLAIN_MARKERS, ids=hex)
+def test_a_frame_behind_a_marker_without_a_length_is_not_overlooked(marker: int, seeks: bool) -> None:
+    data = draw_jpeg(3, family="baseline", components=1, odd=False, most=8).data
+    frame = data.index(b"\xff\xc0")
+    end = frame + 2 + int.from_bytes(data[frame + 2 : frame + 4], "big")
+    small = data[frame:end]
+    large = small[:5] + (4000).to_bytes(2, "big") + (3000).to_bytes(2, "big") + small[9:]
+    # Whoever takes the marker for a segment skips the large frame, and finds the small one, which hides in another.
+    hidden = large + data[2:frame] + b"\xff\xe9" + (2 + len(small)).to_bytes(2, "big")
+    bad = b"\xff\xd8\xff" + bytes((marker,)) + (2 + len(hidden)).to_bytes(2, "big") + hidden + small + data[end:]
+    assert tf.io.extract_jpeg_shape(bad).numpy().tolist() == [4000, 3000, 1]
+    result = np.empty((1, 1, 3), np.uint8)
+    with pytest.raises(BadJpeg):
+        decode(bad, (0, 0, 1, 1), result, max_pixels=1 << 20, seeks=seeks)
+    with pytest.raises(BadJpeg):
+        check(bad, max_pixels=1 << 20)
+    with pytest.raises(BadJpeg):
+        make_seekable(bad, max_pixels=1 << 20)
+
+
+# Bytes between segments, which each decoder skips.
+
+
+@pytest.mark.parametrize("progressive", [False, True], ids=["sequential", "progressive"])
+@pytest.mark.parametrize(
+    "filler",
+    [b"\0", b"\0\0\0", b"\xff\0", b"\xff\x01", b"\xff\xd0", b"\xff\xd7\xff\xd2", b"\xff\xff\xff", b"rest"],
+    ids=bytes.hex,
+)
+def test_bytes_between_segments_are_skipped(filler: bytes, progressive: bool) -> None:
+    data = draw_waves(40, 50, COLOR, Options(), progressive)
+    expected = decode_by_tensorflow(data)
+    at = 2 if filler[0] == 0xFF else 4 + int.from_bytes(data[4:6], "big")  # TensorFlow looks at the first three bytes
+    while True:
+        padded = data[:at] + filler + data[at:]
+        np.testing.assert_array_equal(decode_by_tensorflow(padded), expected)
+        for seeks in (False, True):
+            np.testing.assert_array_equal(decode_whole(padded, 40, 50, seeks), expected, str(at))
+        if data[at + 1] == 0xDA:
+            break
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+
+
+# Arguments that do not fit. Each is tried in a process of its own, as it may end the process.
+
+_CALL = """
+import io, numpy as np
+from PIL import Image
+from tfpipe.native import batches, jpeg
+buffer = io.BytesIO()
+Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)).save(buffer, "JPEG")
+data = buffer.getvalue()
+def image(*shape, dtype=np.uint8):
+    return np.zeros((*shape, 3), dtype)
+def batch(images, box=(0, 0, 64, 64), max_ratio=1):
+    places = np.array([[np.frombuffer(data, np.uint8).ctypes.data, len(data)]])
+    return batches.decode(places, np.array([box], np.int32), np.zeros(1, np.uint8), images, max_ratio=max_ratio)
+try:
+    {call}
+except ValueError as error:
+    assert not isinstance(error, jpeg.BadJpeg), error
+    print("ValueError:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "jpeg.decode(data, (0, 0, 64, 64), image(8, 8), ratio=0)",
+        "jpeg.decode(data, (0, 0, 64, 64), image(8, 8), ratio=3)",
+        "jpeg.decode(data, (0, 0, 64, 64), image(8, 8), ratio=-1)",
+        "jpeg.decode(data, (0, 0, 64, 64), image(8, 8), ratio=16)",
+        "jpeg.decode(data, (0, 0, 64, 64), image(0, 0), ratio=0, resize=False)",
+        "jpeg.decode(data, (0, 0, 64, 64), image(0, 0))",
+        "jpeg.decode(data, (0, 0, 64, 64), image(0, 5))",
+        "jpeg.decode(data, (0, 0, 64, 64), image(5, 0))",
+        "jpeg.decode(data, (0, 0, 64, 64), image(0, 0, dtype=np.float32), dtype='float32')",
+        "jpeg.decode(data, (0, 0, 64, 64), image(5, 0, dtype=np.uint16), dtype='bfloat16')",
+        "jpeg.decode(data, (2**32, 0, 8, 8), image(8, 8))",
+        "jpeg.decode(data, (0, -(2**32), 8, 8), image(8, 8))",
+        "jpeg.decode(data, (0, 0, 8, 2**32 + 8), image(8, 8))",
+        "jpeg.decode(data, (0, 0, 8), image(8, 8))",
+        "jpeg.decode(data, (0, 0, 8, 8, 1), image(8, 8))",
+        "jpeg.decode(data, (0, 0, 8, 8), image(8, 8), dtype='float64')",
+        "jpeg.decode(data, (0, 0, 8, 8), image(8, 8), offset=(0.0, 1.0))",
+        "batch(image(1, 0, 8))",
+        "batch(image(1, 8, 0))",
+        "batch(image(1, 0, 0), max_ratio=8)",
+        "batch(image(1, 8, 8), max_ratio=0)",
+        "batch(image(1, 8, 8), max_ratio=3)",
+        "batch(image(1, 8, 8), max_ratio=16)",
+    ],
+)
+def test_arguments_that_do_not_fit_are_a_value_error(call: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _CALL.format(call=call)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ValueError: ")
+
+
+def test_a_box_of_numpys_numbers_is_taken() -> None:
+    data = draw_waves(40, 50, COLOR, Options())
+    result = np.empty((8, 9, 3), np.uint8)
+    decode(data, tuple(np.array([3, 4, 8, 9])), result, resize=False)
+    np.testing.assert_array_equal(result, decode_by_tensorflow(data)[3:11, 4:13])
+
+
+# An interval of a flat image has three bytes: one of data, and the marker.
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("size", [(24, 64), (328, 512), (776, 2000), (1192, 512)], ids=str)
+def test_a_flat_image_is_seekable(mode: str, size: tuple[int, int]) -> None:
+    buffer = io.BytesIO()
+    PillowImage.new(mode, size, 128 if mode == "L" else (128, 128, 128)).save(buffer, "JPEG")
+    made = make_seekable(buffer.getvalue())
+    assert seekable.is_seekable(made)
+    assert seekable.has_chosen_interval(made)
+
+
+def test_every_flat_gray_image_is_seekable() -> None:
+    for width in range(24, 1200, 56):
+        buffer = io.BytesIO()
+        PillowImage.new("L", (width, 512), 128).save(buffer, "JPEG")
+        assert seekable.is_seekable(make_seekable(buffer.getvalue())), width
+
+
+# Sums of DC differences that 32 bits cannot hold.
+
+
+@pytest.mark.parametrize("bits", [11, 15])
+def test_dc_sums_wrap_as_tensorflows_do(bits: int) -> None:
+    data, height, width = make_dc_overflow(bits)
+    expected = decode_by_tensorflow(data, ratio=8)
+    result = np.empty(expected.shape, np.uint8)
+    decode(data, (0, 0, height, width), result, resize=False, ratio=8)
+    np.testing.assert_array_equal(result, expected)
+
+
+# Crops of images whose color has a quarter of the width and half of the height, reduced while they are decoded.
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+@pytest.mark.parametrize("luma", [(4, 2), (2, 4), (4, 1), (1, 4), (4, 4), (3, 1), (1, 3), (3, 2), (2, 3)], ids=str)
+def test_a_crop_of_any_sampling_is_a_slice_of_the_whole(luma: tuple[int, int], ratio: int) -> None:
+    height, width = 90, 150
+    data = draw_waves(height, width, (luma, (1, 1), (1, 1)), Options())
+    whole = decode_by_tensorflow(data, ratio)
+    for data_or_seekable in (data, make_seekable(data)) if luma[0] * luma[1] <= 8 else (data,):
+        for y, x, rows, columns in ((0, 0, 90, 150), (8, 40, 40, 48), (16, 96, 48, 54), (40, 0, 50, 32), (8, 16, 8, 8)):
+            top, left = (y + ratio // 2) // ratio, (x + ratio // 2) // ratio
+            bottom, right = (y + rows + ratio // 2) // ratio, (x + columns + ratio // 2) // ratio
+            result = np.empty((bottom - top, right - left, 3), np.uint8)
+            decode(data_or_seekable, (y, x, rows, columns), result, resize=False, ratio=ratio)
+            np.testing.assert_array_equal(result, whole[top:bottom, left:right], f"{y} {x} {rows} {columns}")
+
+
+# Four components, with and without Adobe's marker, which tells whether the colors are inverted.
+
+
+@pytest.mark.parametrize("factors", [((1, 1),) * 4, ((2, 2), (1, 1), (1, 1), (2, 2))], ids=["full", "half"])
+@pytest.mark.parametrize("adobe", [None, 0, 2])
+@pytest.mark.parametrize("jfif", [False, True], ids=["no JFIF", "JFIF"])
+def test_a_seekable_cmyk_image_has_the_same_colors(
+    factors: tuple[tuple[int, int], ...], adobe: int | None, jfif: bool
+) -> None:
+    data = draw_waves(40, 50, factors, Options(adobe=adobe, jfif=jfif))
+    made, expected = make_seekable(data), decode_by_tensorflow(data)
+    np.testing.assert_array_equal(decode_whole(data, 40, 50), expected)
+    np.testing.assert_array_equal(decode_by_tensorflow(made), expected)
+    np.testing.assert_array_equal(decode_whole(made, 40, 50), expected)
+    assert (b"Adobe" in made) == (adobe is not None)
+
+
+# The end of a scan.
+
+
+@pytest.mark.parametrize("end", [b"", b"\xff", b"\xff\xff", b"\xff\xff\0\xd9"], ids=bytes.hex)
+def test_an_image_without_an_end_is_refused_as_by_tensorflow(end: bytes) -> None:
+    data = draw_waves(64, 64, COLOR, Options())[:-2] + end
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode_by_tensorflow(data)
+    for seeks in (False, True):
+        with pytest.raises(BadJpeg):
+            decode_whole(data, 64, 64, seeks)
+    for function in (check, make_seekable):
+        with pytest.raises(BadJpeg):
+            function(data)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 4])
+def test_fill_bytes_may_stand_before_each_marker_of_a_scan(interval: int) -> None:
+    table = np.arange(2, 66)
+    one = make_component(1, 64, 64, (1, 1), (1, 1), 0)
+    one.blocks = transform_plane(np.add.outer(np.arange(64.0), np.arange(64) * 2), table)
+    image = Image(64, 64, [one], {0: table})
+    plain = write_jpeg(image, [Scan((0,), interval=interval)], Options())
+    filled = write_jpeg(image, [Scan((0,), interval=interval)], Options(fill=1.0))
+    assert filled.count(b"\xff\xff") > (64 // interval if interval else 1)
+    expected = decode_by_tensorflow(plain)
+    for data in (plain, filled):
+        for seeks in (False, True):
+            np.testing.assert_array_equal(decode_whole(data, 64, 64, seeks), expected)
+        np.testing.assert_array_equal(decode_by_tensorflow(make_seekable(data)), expected)
