@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfpipe.native import library
-from tfpipe.native.jpeg import MAX_PIXELS, Request
+from tfpipe.native.jpeg import MAX_PIXELS, Request, check_result
 
 OK = 0
 """The result of an image that was decoded."""
@@ -68,10 +68,12 @@ def decode(
         int32 [n]: `OK` for each image that was decoded. What the others are in `images` is not known.
 
     Raises:
-        ValueError: A table has another form.
+        ValueError: A table has another form, an image has no pixel, or there is no such ratio.
     """
     count = len(memoryview(places))
     _, height, width, _ = (memoryview(images).shape or ()) if memoryview(images).ndim == 4 else (0, 0, 0, 0)
+    if memoryview(images).ndim == 4:
+        check_result(height, width, max_ratio, "max_ratio")
     results = memoryview(bytearray(4 * count)).cast("i")
     request = Request(out_height=height, out_width=width, seeks=1, max_pixels=max_pixels)
     _declare().tfpipe_decode_batch(

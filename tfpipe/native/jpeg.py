@@ -20,6 +20,10 @@ from tfpipe.native import library
 MAX_PIXELS = 2**28
 """The most pixels that an image may have, if nothing else is asked for."""
 
+RATIOS = (1, 2, 4, 8)
+"""The fractions of its size, 1 / ratio, at which an image can be decoded."""
+
+_MAX_INT32 = 2**31 - 1
 _DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}
 
 
@@ -70,16 +74,23 @@ def decode(
 
     Raises:
         BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large, or the box leaves it.
-        ValueError: The array does not fit.
+        ValueError: The array does not fit, or another argument has a value that is not listed here.
         MemoryError: There is no memory.
         OSError: The native library cannot be loaded.
     """
     view = memoryview(out)
+    if dtype not in _DTYPES:
+        raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
     code, value_bytes = _DTYPES[dtype]
     shape = view.shape or ()
     if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != value_bytes:
         raise ValueError(f"The array must be writable, [height, width, 3] of {dtype} in C order, got {shape}.")
     height, width, _ = shape
+    check_result(height, width, ratio, "ratio")
+    if len(box) != 4 or not all(-_MAX_INT32 <= value <= _MAX_INT32 for value in box):
+        raise ValueError(f"`box` must be four numbers of 32 bits, got {tuple(box)}.")
+    if len(offset) != 3 or len(factor) != 3:
+        raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
     if not resize and (height, width) != tuple(_reduce(box[i], box[i + 2], ratio) for i in range(2)):
         raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
     request = Request(
@@ -120,6 +131,18 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)
+
+
+def check_result(height: int, width: int, ratio: int, name: str) -> None:
+    """Checks the size of a result in pixels, and a ratio, whose argument has this name.
+
+    Raises:
+        ValueError: The result has no pixel, or there is no such ratio.
+    """
+    if height < 1 or width < 1:
+        raise ValueError(f"The result must have at least one pixel, got {height} x {width}.")
+    if ratio not in RATIOS:
+        raise ValueError(f"`{name}` must be 1, 2, 4 or 8, got {ratio}.")
 
 
 @functools.cache
