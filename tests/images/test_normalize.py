@@ -511,14 +511,15 @@ def test_a_seekable_jpeg_and_a_png_stay(make: Any) -> None:
         assert (got.encoded, got.changed) == (data, ())
 
 
-def test_a_progressive_jpeg_that_lacks_bits_is_encoded_anew(make: Any) -> None:
+@pytest.mark.parametrize("seekable", [False, True])
+def test_a_progressive_jpeg_that_lacks_bits_is_encoded_anew(make: Any, seekable: bool) -> None:
     data = make.jpeg(200, 120, progressive=True)
     second_scan = data.index(b"\xff\xda", data.index(b"\xff\xda") + 2)
     cut = data[: data.rindex(b"\xff\xc4", 0, second_scan)] + b"\xff\xd9"
     pixels = np.asarray(Image.open(io.BytesIO(cut)))
-    got = prepare_image(cut, ImageForm(seekable=True))
+    got = prepare_image(cut, ImageForm(seekable=seekable))
     assert (got.changed, got.noticed) == (("progressive_reencoded",), ())
-    assert has_chosen_interval(got.encoded)
+    assert has_chosen_interval(got.encoded) == seekable
     assert is_close(Image.open(io.BytesIO(got.encoded)), pixels)
 
 

@@ -13,8 +13,9 @@ from tests.native.conftest import Draw
 from tfpipe.native import library
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.native_operations import Result, decode_and_resize, draw_crops
+from tfpipe.pipeline.native_operations import Result, draw_crops
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
+from tfpipe.pipeline.stages.decode import decode_and_resize
 
 RESULT = Result((20, 30), "uint8", 8, AugmentOptions())
 
@@ -99,8 +100,8 @@ def test_batches_of_many_threads_at_once(draw_jpeg: Draw) -> None:
 
 def test_one_bad_image_or_box_ends_a_batch(draw_jpeg: Draw) -> None:
     images, boxes, flips = make_batch(draw_jpeg)
-    for broken in ([*images[:-1], images[-1][:200]], [b"", *images[1:]]):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data or crop window"):
+    for broken, size in (([*images[:-1], images[-1][:200]], 200), ([b"", *images[1:]], 0)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"Invalid JPEG data, size {size}"):
             decode_and_resize(tf.constant(broken), tf.constant(boxes), tf.constant(flips), RESULT, 2)
     boxes[11] = (0, 0, 5000, 5000)
     with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data or crop window"):

@@ -117,10 +117,10 @@ def test_damage_is_refused(draw_jpeg: Draw) -> None:
     middle = len(data) - 300
     broken = data[:middle] + b"\xff\xd9" + data[middle + 2 :]
     for bad, why in (
-        (b"", "Premature end"),
-        (b"text", "Not a JPEG"),
-        (data[:-300], "Premature end"),
-        (broken, "Corrupt|Premature|code"),
+        (b"", "^it is not a JPEG$"),
+        (b"text", "^it is not a JPEG$"),
+        (data[:-300], "^its image data is damaged$"),
+        (broken, "^its image data is damaged$"),
     ):
         for function in (check, make_seekable):
             with pytest.raises(BadJpeg, match=why):

@@ -156,12 +156,12 @@ def test_damage_is_explained_as_without_markers(draw_jpeg: Draw) -> None:
         assert reasons[0].startswith("truncated JPEG")
 
 
-def test_what_libjpeg_complains_of_is_refused(draw_jpeg: Draw) -> None:
+def test_what_a_strict_decoder_complains_of_is_refused(draw_jpeg: Draw) -> None:
     data = draw_jpeg(64, 64)
     more, cut = data[:-2] + b"\x12" * 30 + data[-2:], data[:-300] + data[-2:]
     for odd, reason in (
-        (more, r"^damaged JPEG: Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9$"),
-        (cut, "^damaged JPEG: Corrupt JPEG data: premature end of data segment$"),
+        (more, "^damaged JPEG: it has more data than blocks$"),
+        (cut, "^damaged JPEG: its image data is damaged$"),
     ):
         assert prepare_image(odd, ImageForm()).encoded == odd
         with pytest.raises(BadImage, match=reason):

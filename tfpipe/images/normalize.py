@@ -186,17 +186,17 @@ def _can_stay(source: _InputImage, form: ImageForm) -> bool:
 
 def _reencodes_progressive(source: _InputImage, form: ImageForm) -> bool:
     assert isinstance(source.header, jpeg.JpegHeader)
-    if not form.seekable:
-        return form.reencode_progressive
-    # Where bits of coefficients are missing, a decoder smooths the pixels, but not those of a sequential JPEG.
-    return not jpeg.scans_are_whole(source.data, source.header)
+    # Where bits of coefficients are missing, decoders guess, and do not agree about it.
+    return (form.reencode_progressive and not form.seekable) or not jpeg.scans_are_whole(source.data, source.header)
 
 
 def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
     """Decodes the file as a check, and returns its bytes unchanged, or as a seekable JPEG."""
     if isinstance(source.header, jpeg.JpegHeader):
         if form.seekable and not seekable.has_chosen_interval(source.data):
-            _make_seekable(source, form)
+            if not _make_seekable(source, form):
+                source.changed = (*source.changed, "rare_jpeg_reencoded")
+                return _render(source, form)
         else:
             _verify(source, form)
         if source.header.progressive:
@@ -220,19 +220,27 @@ def _verify(source: _InputImage, form: ImageForm) -> None:
         _complete(source, form)
 
 
-def _make_seekable(source: _InputImage, form: ImageForm) -> None:
-    """Transcodes a JPEG without loss. This reads all of it, and refuses more than a decode as a check does."""
+def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
+    """Transcodes a JPEG without loss. This reads all of it, and refuses more than a decode as a check does.
+
+    Returns:
+        Whether it did. It cannot for rare kinds, of which nothing is changed.
+    """
     assert isinstance(source.header, jpeg.JpegHeader)
     size = source.size
     try:
-        source.data = seekable.make_seekable(source.header.decodable, form.max_pixels)
+        transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
     except BadImage:
         _verify(source, form)  # it explains the damage better, or mends it
-        source.data = seekable.make_seekable(source.header.decodable, form.max_pixels)
+        transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
+    if transcoded is None:
+        return False
+    source.data = transcoded
     source.header = jpeg.read_header(source.data, form.max_pixels)
     if (source.header.width, source.header.height) != size:
         raise BadImage(jpeg.SIZES_DIFFER)
     source.changed = (*source.changed, "made_seekable")
+    return True
 
 
 def _render(source: _InputImage, form: ImageForm) -> PreparedImage:

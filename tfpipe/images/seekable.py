@@ -164,18 +164,23 @@ def has_chosen_interval(data: bytes) -> bool:
     return layout.interval == choose_interval(layout.mcus_per_row * layout.mcu_width, layout.mcu_width)
 
 
-def make_seekable(data: bytes, max_pixels: int) -> bytes:
+def make_seekable(data: bytes, max_pixels: int) -> bytes | None:
     """Rewrites a JPEG without loss as a seekable one. The coefficients stay, and so do the pixels.
 
     A progressive JPEG becomes a sequential one. Segments that do not concern pixels are left out.
 
+    Returns:
+        The JPEG. None for one of a rare kind, whose coefficients no baseline JPEG can hold: it has to be encoded anew.
+
     Raises:
-        BadImage: libjpeg complains of the JPEG, or it is too large.
+        BadImage: The JPEG is damaged or too large.
         MissingDependencyError: The native library is missing, or cannot be loaded.
     """
     library.check("`seekable`")
     try:
         return jpeg.make_seekable(data, max_pixels)
+    except jpeg.UnsupportedJpeg:
+        return None
     except jpeg.BadJpeg as error:
         raise BadImage(f"damaged JPEG: {error}") from error
 

@@ -31,6 +31,10 @@ class BadJpeg(ValueError):
     """An image that cannot be decoded, or a box that leaves it. The message is a phrase that says why."""
 
 
+class UnsupportedJpeg(BadJpeg):
+    """An image of a kind that the library does not take, such as an arithmetic one. Another decoder may read it."""
+
+
 class Request(ctypes.Structure):
     """A request to the decoder: `tfpipe_request` in C."""
 
@@ -74,6 +78,7 @@ def decode(
 
     Raises:
         BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large, or the box leaves it.
+        UnsupportedJpeg: It is of a kind that the library does not take.
         ValueError: The array does not fit, or another argument has a value that is not listed here.
         MemoryError: There is no memory.
         OSError: The native library cannot be loaded.
@@ -108,7 +113,8 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
     Segments that do not concern pixels, such as EXIF, are left out.
 
     Raises:
-        BadJpeg: The bytes are not a JPEG, or libjpeg complains of them, or the image is too large.
+        BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large.
+        UnsupportedJpeg: It is of a kind that the library does not take.
         MemoryError: There is no memory.
         OSError: The native library cannot be loaded.
     """
@@ -125,7 +131,8 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """Decodes the entropy-coded data of a JPEG, the part that damage can break. No pixel is computed.
 
     Raises:
-        BadJpeg: The bytes are not a JPEG, or libjpeg complains of them, or the image is too large.
+        BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large.
+        UnsupportedJpeg: It is of a kind that the library does not take.
         MemoryError: There is no memory.
         OSError: The native library cannot be loaded.
     """
@@ -169,4 +176,5 @@ def _check(result: int, message: Any) -> None:
     if result == library.NO_MEMORY:
         raise MemoryError("The native library got no memory for an image.")
     if result:
-        raise BadJpeg(message.value.decode(errors="replace"))
+        kind = UnsupportedJpeg if result == library.UNSUPPORTED else BadJpeg
+        raise kind(message.value.decode(errors="replace"))

@@ -1,6 +1,6 @@
 """The native TensorFlow operations: one call in place of many of TensorFlow's own, with the same values to the bit.
 
-`decode_and_resize` decodes a crop, resizes, mirrors and converts it, row by row. No image lies in memory between these
+`decode_jpegs` decodes crops, resizes, mirrors and converts them, row by row. No image lies in memory between these
 steps. `draw_crops` draws the crops of a batch. `read_records` reads records from their places in files.
 """
 
@@ -15,6 +15,7 @@ from tfpipe.errors import ConfigError, first_line
 from tfpipe.native import library
 from tfpipe.pipeline.config.augment_config import AugmentOptions, compute_scaling
 
+_OK = 0  # what the operation says of an image that it has decoded
 _MAX_PIXELS = 2**29 // 3  # `tf.io.decode_jpeg` refuses larger images too
 
 
@@ -102,36 +103,33 @@ def draw_crops(
     return drawn
 
 
-def decode_and_resize(
-    encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor | None, result: Result, threads: int = 1
-) -> tf.Tensor:
+def decode_jpegs(
+    encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor, result: Result, threads: int = 1
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Decodes the part of a JPEG inside a crop box, resizes it bilinearly, converts its values and mirrors it.
 
     It takes one JPEG, or a batch of them: then all arguments but `result` and `threads` have an axis more.
 
-    The result is that of `decode.decode_crop`, `augment.resize_image` without antialias, `augment.convert_values` and
-    a flip.
-
     Args:
         encoded: Scalar string: the JPEG.
         crop_box: int32 of shape [4]: y, x, height, width in pixels of the stored image.
-        flip: Scalar bool; None for no flip.
+        flip: Scalar bool.
         result: The size and the values of the result.
         threads: The most threads that decode a batch, of all calls together.
 
     Returns:
-        `result.dtype` of shape [*result.size, 3], or [n, *result.size, 3].
+        `result.dtype` of shape [*result.size, 3], or [n, *result.size, 3]; and whether it was decoded, bool. It was not
+        if the bytes are of a rare kind, no JPEG or a damaged one, or if the box leaves the image.
 
     Raises:
-        tf.errors.InvalidArgumentError: While reading: the bytes are not a JPEG, or a damaged one, or the box leaves it.
         ConfigError: TensorFlow cannot load the operation.
     """
     height, width = result.size
     offset, factor = compute_scaling(result.options.mean, result.options.std)
-    image = _load_operations().tfpipe_decode(
+    image, code = _load_operations().tfpipe_decode(
         encoded,
         crop_box,
-        tf.zeros(encoded.shape, tf.bool) if flip is None else flip,
+        flip,
         dtype=tf.as_dtype(result.dtype),
         height=height,
         width=width,
@@ -142,4 +140,4 @@ def decode_and_resize(
         offset=offset,
         factor=factor,
     )
-    return tf.ensure_shape(image, [*encoded.shape, height, width, 3])
+    return tf.ensure_shape(image, [*encoded.shape, height, width, 3]), tf.ensure_shape(code == _OK, encoded.shape)

@@ -27,7 +27,7 @@ from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Merge, Stage, tf_data_options, without_autograph
 from tfpipe.pipeline.stages._exact_order import list_batches, list_step_batches
 from tfpipe.pipeline.stages.batch import format_batches
-from tfpipe.pipeline.stages.decode import choose_crop, get_stored_size
+from tfpipe.pipeline.stages.decode import choose_crop, decode_and_resize, get_stored_size
 from tfpipe.pipeline.stages.list import list_batches_once
 from tfpipe.pipeline.stages.parse import Features, leave_out_bad, make_parser, map_in_parallel
 from tfpipe.pipeline.stages.read import read_batches
@@ -124,7 +124,7 @@ def _decode_record(plan: ReadPlan, features: Features) -> Features:
         crop_box, flip = tf.stack([0, 0, *get_stored_size(record, images)]), None
     else:
         crop_box, flip = choose_crop(record, get_stored_size(record, images), features.get("seed"), images, config)
-    image = native_operations.decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, _describe_result(plan))
+    image = decode_and_resize(record[IMAGE_ENCODED], crop_box, flip, _describe_result(plan))
     masks = crop_masks(plan, features, crop_box, flip)
     return {**_drop_used(plan, features), **masks, "image": image}
 
@@ -146,7 +146,7 @@ def _decode_several(plan: ReadPlan, features: Features) -> Features:
     flipped = None if flips[0] is None else tf.stack(flips)
     result = _describe_result(plan)
     encoded = tf.ensure_shape(features["encoded"], [number])
-    image = native_operations.decode_and_resize(encoded, tf.stack(boxes), flipped, result)
+    image = decode_and_resize(encoded, tf.stack(boxes), flipped, result)
     return {**_drop_used(plan, features), "image": image}
 
 
@@ -201,7 +201,7 @@ def _decode_batch(plan: ReadPlan, features: Features, threads: int) -> Features:
         boxes = tf.pad(sizes if stored is None else tf.tile([stored], [rows, 1]), [[0, 0], [2, 0]])
     flip = flips if config.augment == "host" and config.augment_options.flip else None
     encoded = tf.reshape(features["encoded"], [rows])
-    images = native_operations.decode_and_resize(encoded, boxes, flip, _describe_result(plan), threads)
+    images = decode_and_resize(encoded, boxes, flip, _describe_result(plan), threads)
     if plan.num_images is not None:
         images = tf.reshape(images, [plan.batch_size, plan.num_images, *images.shape[1:]])
     return {**_drop_used(plan, features), "image": images}

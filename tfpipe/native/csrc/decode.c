@@ -71,6 +71,12 @@ static int decode_sequence(decoder *self, int seeks, char *message) {
         result = tfpipe_read_mcu_row(&self->sequence, row, message);
         if (result == TFPIPE_OK && row >= self->planes.first_mcu_row) make_rows(self, row);
     }
+    if (result == TFPIPE_OK && self->planes.end_mcu_row == self->jpeg.mcu_rows) {
+        /* The last bits may be those of an end that is missing: decoders differ about them. */
+        self->jpeg.at = (size_t)(self->sequence.in.next - self->jpeg.data);
+        if (tfpipe_find_marker(&self->jpeg) < 0)
+            result = tfpipe_complain(message, TFPIPE_DAMAGED, "it ends without an end marker");
+    }
     tfpipe_end_sequence(&self->sequence);
     return result;
 }

@@ -1,4 +1,6 @@
-/* The operation TfpipeDecode for TensorFlow: tfpipe_decode on one record, or on all records of a batch. */
+/* The operation TfpipeDecode for TensorFlow: tfpipe_decode on one record, or on all records of a batch.
+
+   An image that is not decoded is no error of the operation: its result says so, and the caller asks another decoder. */
 
 #include <stdlib.h>
 
@@ -48,16 +50,26 @@ static void *create(TF_OpKernelConstruction *context) {
     return self;
 }
 
-/* Says what is wrong with the first image that could not be decoded. */
-static void report(const int32_t *results, size_t count, TF_Status *status) {
-    int32_t worst = TFPIPE_OK;
-    for (size_t k = 0; k < count && worst == TFPIPE_OK; k++) worst = results[k];
-    if (worst == TFPIPE_NO_MEMORY) {
-        TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");
-    } else if (worst != TFPIPE_OK) {
-        /* What tf.io.decode_and_crop_jpeg says of a JPEG. */
-        TF_SetStatus(status, TF_INVALID_ARGUMENT, "jpeg::Uncompress failed. Invalid JPEG data or crop window.");
+static int lacks_memory(const int32_t *results, size_t count) {
+    for (size_t k = 0; k < count; k++)
+        if (results[k] == TFPIPE_NO_MEMORY) return 1;
+    return 0;
+}
+
+static void decode_all(const operation *self, TF_Tensor **inputs, size_t count, TF_Tensor *images, int32_t *results,
+                       TF_Status *status) {
+    const TF_TString *strings = TF_TensorData(inputs[0]);
+    tfpipe_bytes *encoded = calloc(count + 1, sizeof *encoded);
+    if (encoded != NULL) {
+        for (size_t k = 0; k < count; k++)
+            encoded[k] = (tfpipe_bytes){(const uint8_t *)TF_StringGetDataPointer(strings + k),
+                                        TF_StringGetSize(strings + k)};
+        tfpipe_decode_batch(encoded, TF_TensorData(inputs[1]), TF_TensorData(inputs[2]), count, &self->request,
+                            self->max_ratio, self->threads, TF_TensorData(images), results);
     }
+    if (encoded == NULL || lacks_memory(results, count))
+        TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");
+    free(encoded);
 }
 
 static void decode(const void *attributes, TF_OpKernelContext *context, TF_Tensor **inputs, TF_Status *status) {
@@ -77,21 +89,12 @@ static void decode(const void *attributes, TF_OpKernelContext *context, TF_Tenso
     TF_Tensor *images = TF_AllocateOutput(context, 0, self->dtype, shape + 1 - dims, 3 + dims,
                                           (size_t)count * image_bytes, status);
     if (TF_GetCode(status) != TF_OK) return;
-    tfpipe_bytes *encoded = calloc((size_t)count + 1, sizeof *encoded);
-    int32_t *results = calloc((size_t)count + 1, sizeof *results);
-    if (encoded == NULL || results == NULL) {
-        TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");
-    } else {
-        const TF_TString *strings = TF_TensorData(inputs[0]);
-        for (int64_t k = 0; k < count; k++)
-            encoded[k] = (tfpipe_bytes){(const uint8_t *)TF_StringGetDataPointer(strings + k),
-                                        TF_StringGetSize(strings + k)};
-        tfpipe_decode_batch(encoded, TF_TensorData(inputs[1]), TF_TensorData(inputs[2]), (size_t)count, request,
-                            self->max_ratio, self->threads, TF_TensorData(images), results);
-        report(results, (size_t)count, status);
+    TF_Tensor *results =
+        TF_AllocateOutput(context, 1, TF_INT32, &count, dims, (size_t)count * sizeof(int32_t), status);
+    if (TF_GetCode(status) == TF_OK) {
+        decode_all(self, inputs, (size_t)count, images, TF_TensorData(results), status);
+        TF_DeleteTensor(results);
     }
-    free(encoded);
-    free(results);
     TF_DeleteTensor(images);
 }
 
@@ -105,6 +108,7 @@ void tfpipe_register_decode(TF_Status *status) {
     TF_OpDefinitionBuilderAddInput(builder, "box: int32");
     TF_OpDefinitionBuilderAddInput(builder, "flip: bool");
     TF_OpDefinitionBuilderAddOutput(builder, "image: dtype");
+    TF_OpDefinitionBuilderAddOutput(builder, "result: int32");
     TF_OpDefinitionBuilderAddAttr(builder, "dtype: {uint8, float, bfloat16}");
     TF_OpDefinitionBuilderAddAttr(builder, "height: int >= 1");
     TF_OpDefinitionBuilderAddAttr(builder, "width: int >= 1");

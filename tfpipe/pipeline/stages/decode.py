@@ -26,6 +26,7 @@ from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAG
 from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
+from tfpipe.pipeline.native_operations import Result
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stage import Stage
@@ -181,14 +182,64 @@ def decode_for_device(
     """
     if native:
         ratios = stored.find_ratios(decoded_size) if config.dct_scaling else ()
-        result = native_operations.Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
+        result = Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
         crop_box = tf.stack([0, 0, *get_stored_size(features, stored)])
-        return native_operations.decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
+        return decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
     image = _decode_whole(features, stored, decoded_size, config)
     if stored.size == decoded_size:
         return image
     options = config.augment_options
     return convert_values(resize_image(image, decoded_size, options.antialias), "uint8", options)
+
+
+def decode_and_resize(
+    encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor | None, result: Result, threads: int = 1
+) -> tf.Tensor:
+    """Makes the image of a JPEG that the model gets, or those of a batch, by the native library.
+
+    TensorFlow decodes the few that the library leaves to others: those of rare kinds, such as arithmetic ones, and
+    damaged ones, of which it may still read some. The result is the same in every case: that of `decode_crop`,
+    `resize_image` without antialias, `convert_values` and a flip.
+
+    Args:
+        encoded: Scalar string: the JPEG; or strings [n].
+        crop_box: int32 of shape [4], or [n, 4]: y, x, height, width in pixels of the stored image.
+        flip: Scalar bool, or bool [n]; None for no flip.
+        result: The size and the values of the result.
+        threads: The most threads that decode a batch, of all calls together.
+
+    Returns:
+        `result.dtype` of shape [*result.size, 3], or [n, *result.size, 3].
+
+    Raises:
+        tf.errors.InvalidArgumentError: While reading: the bytes are not a JPEG, or a damaged one, or the box leaves it.
+        ConfigError: TensorFlow cannot load the library's operation.
+    """
+    flips = tf.zeros(encoded.shape, tf.bool) if flip is None else flip
+    image, is_decoded = native_operations.decode_jpegs(encoded, crop_box, flips, result, threads)
+    if encoded.shape.rank == 0:
+        return tf.cond(is_decoded, lambda: image, lambda: _decode_and_resize(encoded, crop_box, flips, result))
+
+    def decode_missing() -> tf.Tensor:
+        missing = tf.where(~is_decoded)[:, 0]
+        decoded = tf.map_fn(
+            lambda row: _decode_and_resize(encoded[row], crop_box[row], flips[row], result),
+            missing,
+            fn_output_signature=tf.TensorSpec([*result.size, 3], result.dtype),
+        )
+        return tf.ensure_shape(tf.tensor_scatter_nd_update(image, missing[:, None], decoded), image.shape)
+
+    return tf.cond(tf.reduce_all(is_decoded), lambda: image, decode_missing)
+
+
+def _decode_and_resize(encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor, result: Result) -> tf.Tensor:
+    """Does what `decode_and_resize` does with TensorFlow's operations alone."""
+    ratios = tuple(ratio for ratio in (2, 4, 8) if ratio <= result.max_ratio)
+    height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
+    box = tf.ensure_shape(crop_box, [4])  # a row of a batch does not know its shape
+    pixels = _decode_jpeg_crop(encoded, box, (height, width), ratios, result.size)
+    image = convert_values(resize_image(pixels, result.size), result.dtype, result.options)
+    return tf.cond(tf.reshape(flip, []), lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def decode_whole(features: Mapping[str, tf.Tensor], stored: StoredImages, config: PipelineConfig) -> tf.Tensor:

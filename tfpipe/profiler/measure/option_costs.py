@@ -144,6 +144,8 @@ def _add_markers(source: Source, config: PipelineConfig, payloads: list[bytes]) 
             features: dict[str, Any] = dict(decode_example(payload))
             assert source.image_key is not None  # a native decoder needs images
             image = make_seekable(features[source.image_key][0], ImageForm().max_pixels)
+            if image is None:
+                return []
             seekable.append(encode_example(features | {source.image_key: [image]}))
     except BadImage:
         return []
