@@ -87,10 +87,11 @@ def test_no_path_name_or_free_text_is_in_it(small_dataset: Path, tmp_path: Path)
 
 
 def test_a_damaged_library_is_named_without_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "is_built", lambda: True)
-    monkeypatch.setattr(library, "explain_missing", lambda: f"/{SECRET}/lib.so: cannot open")
-    assert make_report({})["tfpipe"]["native_library"] == "built, but cannot be loaded"
-    monkeypatch.setattr(library, "explain_missing", lambda: None)
-    assert make_report({})["tfpipe"]["native_library"] == "there"
-    monkeypatch.setattr(library, "is_built", lambda: False)
-    assert make_report({})["tfpipe"]["native_library"] == "not built"
+    for reason, expected in (
+        (f"/{SECRET}/lib.so: cannot open", "missing: (path): cannot open"),
+        (f"/home/{SECRET} and others/lib.so: invalid ELF header", "missing: (path): invalid ELF header"),
+        ("no C compiler was found", "missing: no C compiler was found"),
+        (None, "there"),
+    ):
+        monkeypatch.setattr(library, "explain_missing", lambda reason=reason: reason)
+        assert make_report({})["tfpipe"]["native_library"] == expected

@@ -37,6 +37,7 @@ SETTINGS = (
 
 GIVEN = "(given)"
 _NUMBERS = re.compile(r"-?[0-9][0-9,.]{0,19}|-?1|true|false")
+_PATHS = re.compile(r"/.*/[^\s:]*|/[^\s:]*")
 _FREE_TEXT = (Address, Names, Text)
 _DEVICES = {"NVIDIA GPU": "nvidia[0-9]*", "TPU": "accel[0-9]*"}
 
@@ -88,10 +89,9 @@ def format_report(report: Mapping[str, Any]) -> str:
 
 
 def _describe_native_library() -> str:
-    """Returns whether it is there. The reason may hold a path, so it stays out of the report."""
-    if not library.is_built():
-        return "not built"
-    return "there" if library.is_available() else "built, but cannot be loaded"
+    """Returns whether it is there, and why not, without the paths of the reason."""
+    missing = library.explain_missing()
+    return "there" if missing is None else f"missing: {_PATHS.sub('(path)', missing)}"
 
 
 def _describe_machine(root: Path) -> dict[str, Any]:

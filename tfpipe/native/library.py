@@ -55,11 +55,6 @@ def explain_missing() -> str | None:
     return None
 
 
-def is_built() -> bool:
-    """Returns whether this installation has the library, which may still fail to load."""
-    return _PATH.exists()
-
-
 def is_available() -> bool:
     """Returns whether the library is there and can be loaded."""
     return explain_missing() is None
