@@ -11,12 +11,13 @@ from PIL import Image
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.native import library
 
-_ALWAYS = {"test_build.py", "test_library.py"}
-collect_ignore = [
-    path.name
-    for path in Path(__file__).parent.glob("test_*.py")
-    if path.name not in _ALWAYS and not library.is_available()
-]
+_ALWAYS = {"conftest.py", "test_build.py", "test_library.py"}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    is_test = collection_path.suffix == ".py" and collection_path.name not in _ALWAYS
+    return True if is_test and not library.is_available() else None
+
 
 Draw = Callable[..., bytes]
 

@@ -9,7 +9,7 @@ import pytest
 from tfpipe.errors import MissingDependencyError
 from tfpipe.native import batches, jpeg, library, records
 
-HAS_LIBRARY = library.is_available()
+LIBRARY = Path(library.OPERATIONS_PATH).with_name("libtfpipe_native.so")
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def test_a_damaged_library(tmp_path: Path) -> None:
     assert str(tmp_path) in str(library.explain_missing())
 
 
-@pytest.mark.skipif(not HAS_LIBRARY, reason="needs the native library")
+@pytest.mark.skipif(not LIBRARY.exists(), reason="needs the native library")
 def test_a_library_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(Path(library.OPERATIONS_PATH).with_name("libtfpipe_native.so"), tmp_path)
+    shutil.copy(LIBRARY, tmp_path)
     assert library.explain_missing() is None
     library.explain_missing.cache_clear()
     library.load.cache_clear()
