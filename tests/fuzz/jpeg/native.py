@@ -101,8 +101,7 @@ class Native:
 
 def find_sources() -> list[Path]:
     """Finds the C files of the library, without TensorFlow's operations."""
-    folders = (ROOT / "tfpipe" / "native" / "csrc", ROOT / "kernels" / "csrc")
-    folder = next(one for one in folders if one.is_dir())
+    folder = ROOT / "tfpipe" / "native" / "csrc"
     return sorted(path for path in folder.glob("*.c") if not path.name.startswith("tf_"))
 
 
@@ -110,8 +109,7 @@ def build(folder: Path) -> Path:
     """Builds the library of this checkout as a release does."""
     folder.mkdir(parents=True, exist_ok=True)
     target, sources = folder / "libtfpipe_fuzzed.so", find_sources()
-    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread", "-lm"]
-    libraries = ["-lm", *(["-ljpeg"] if any("jpeglib.h" in path.read_text() for path in sources) else [])]
+    flags = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread"]
     compiler = shutil.which("cc") or "gcc"
-    subprocess.run([compiler, *flags, *map(str, sources), "-o", str(target), *libraries], check=True)
+    subprocess.run([compiler, *flags, *map(str, sources), "-o", str(target), "-lm"], check=True)
     return target

@@ -3,18 +3,18 @@
    run_jpegs.sh SECONDS SEED FILE...
 
    A file with "incomplete" in its name lacks bits of coefficients; one with "huge" is fed once and not changed.
-   It knows only the public header, HEADER, and reads files by itself. Half of the cases change what a file says, one
+   It knows only the public header and reads files by itself. Half of the cases change what a file says, one
    field or segment at a time; the others change plain bytes, or nothing. */
 
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "allocations.h"
+#include "memory.h"
 #include "fuzz.h"
 #include "segments.h"
 
-#include HEADER
+#include "tfpipe_native.h"
 
 enum { MAX_FILES = 4096, MAX_OUTPUT = 64, MAX_SIDE = 512, MAX_S = 60 };
 

@@ -1,4 +1,4 @@
-/* Memory that runs out: link with -Wl,--wrap=malloc,--wrap=realloc. What libjpeg allocates itself is not counted. */
+/* Memory that runs out: link with -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc. */
 
 #ifndef TFPIPE_FUZZ_MEMORY_H
 #define TFPIPE_FUZZ_MEMORY_H
@@ -8,6 +8,7 @@
 static int fail_after = -1, failed; /* allocations until one fails; whether one did */
 
 void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
 void *__real_realloc(void *memory, size_t size);
 
 static int runs_out(void) {
@@ -18,6 +19,8 @@ static int runs_out(void) {
 }
 
 void *__wrap_malloc(size_t size) { return runs_out() ? NULL : __real_malloc(size); }
+
+void *__wrap_calloc(size_t count, size_t size) { return runs_out() ? NULL : __real_calloc(count, size); }
 
 void *__wrap_realloc(void *memory, size_t size) { return runs_out() ? NULL : __real_realloc(memory, size); }
 

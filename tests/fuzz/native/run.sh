@@ -1,19 +1,21 @@
 #!/bin/sh
 # Builds a part of the library with AddressSanitizer and UndefinedBehaviorSanitizer, and feeds it what is damaged or lies.
 #
-# tests/fuzz/native/run.sh images SECONDS SEED FILE...   JPEGs: decode, check, rewrite
+# tests/fuzz/native/run.sh jpegs SECONDS SEED FILE...    JPEGs: decode, check, rewrite
 # tests/fuzz/native/run.sh records SECONDS SEED          records: check, parse
 # tests/fuzz/native/run.sh reads SECONDS SEED            files of records: read, for TensorFlow and for Python
+#
+# `python -m tests.native.jpeg_writer FOLDER COUNT SEED` writes files for the first.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 csrc=$root/tfpipe/native/csrc
 target=$1
-memory="-Wl,--wrap=malloc,--wrap=realloc"
+wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc"
 case $target in
-images) sources=$(cd "$csrc" && ls ./*.c | grep -v /tf_) libraries="-pthread -ljpeg -lm $memory" ;;
+jpegs) sources=$(cd "$csrc" && ls ./*.c | grep -v /tf_) libraries="-pthread -lm $wrap" ;;
 records) sources="crc32c.c read_records.c parse_examples.c parallel.c" libraries="-pthread" ;;
-reads) sources="crc32c.c read_records.c tf_read.c tf_operations.c parallel.c" libraries="-pthread -Wl,--wrap=syscall $memory" ;;
+reads) sources="crc32c.c read_records.c tf_read.c tf_operations.c parallel.c" libraries="-pthread -Wl,--wrap=syscall $wrap" ;;
 *) sed -n '4,6s/# //p' "$0" >&2 && exit 2 ;;
 esac
 shift
@@ -23,4 +25,5 @@ mkdir -p "$root/build"
     ${CC:-cc} -std=gnu11 -g -O1 -ffp-contract=off -fno-omit-frame-pointer -fsanitize=${SANITIZERS:-address,undefined} \
         -fno-sanitize-recover=all -Wall -Wextra -I. "$here/$target.c" $sources -o "$root/build/fuzz_$target" $libraries
 )
-exec "$root/build/fuzz_$target" "$@"
+# To ask for more memory at once than any image of the allowed size needs is a finding too.
+ASAN_OPTIONS=max_allocation_size_mb=512:hard_rss_limit_mb=4096:${ASAN_OPTIONS:-} exec "$root/build/fuzz_$target" "$@"

@@ -46,6 +46,7 @@ typedef struct {
 
 /* A JPEG that is rewritten.
 
+   has_adobe whether Adobe's segment was seen before the last pixel
    interval  the MCUs between two restart markers of the result
    last_dc   the first coefficient of the block before, by component, as the result codes it */
 typedef struct {
@@ -53,6 +54,7 @@ typedef struct {
     tfpipe_tables tables;
     tfpipe_coefficients coefficients;
     token_list list;
+    int has_adobe;
     int32_t interval;
     int32_t last_dc[TFPIPE_MAX_COMPONENTS];
     tfpipe_new_code codes[CLASSES];
@@ -325,7 +327,7 @@ static void put_segment(writer *out, int marker, int size) {
 }
 
 /* Writes what says how the components make a color. */
-static void put_color(writer *out, const tfpipe_jpeg *jpeg) {
+static void put_color(writer *out, const tfpipe_jpeg *jpeg, int has_adobe) {
     if (jpeg->color == TFPIPE_GRAY || jpeg->color == TFPIPE_YCC) {
         uint8_t jfif[14] = {'J', 'F', 'I', 'F', 0, 1, 1, 0, 0, 1, 0, 1, 0, 0};
         /* Version 1 with its minor number, and the density with its unit. */
@@ -333,7 +335,7 @@ static void put_color(writer *out, const tfpipe_jpeg *jpeg) {
         if (jpeg->jfif != NULL) memcpy(jfif + 7, jpeg->jfif + 7, 5);
         put_segment(out, 0xE0, sizeof jfif);
         put_bytes(out, jfif, sizeof jfif);
-    } else if (jpeg->color != TFPIPE_CMYK || jpeg->has_adobe) { /* without it ink is not inverted */
+    } else if (jpeg->color != TFPIPE_CMYK || has_adobe) { /* without it ink is not inverted */
         uint8_t adobe[12] = {'A', 'd', 'o', 'b', 'e', 0, 100, 0, 0, 0, 0, 0};
         if (jpeg->color == TFPIPE_YCCK) adobe[11] = 2;
         put_segment(out, 0xEE, sizeof adobe);
@@ -376,7 +378,7 @@ static void put_headers(writer *out, const recoder *self) {
     for (int i = 0; i < count; i++)
         if (choose_codes(jpeg, i) == 1) num_codes = 2;
     put_segment(out, TFPIPE_SOI, -1);
-    put_color(out, jpeg);
+    put_color(out, jpeg, self->has_adobe);
     const int any_wide = put_quant_tables(out, jpeg);
     put_segment(out, any_wide ? 0xC1 : 0xC0, 6 + 3 * count);
     *out->next++ = 8;
@@ -524,6 +526,7 @@ static int list_tokens(recoder *self, char *message) {
         result = tfpipe_complain(message, TFPIPE_UNSUPPORTED, "scans are missing, and decoders guess what they held");
     if (result == TFPIPE_OK) result = check_scan(jpeg, message);
     if (result != TFPIPE_OK) return result;
+    self->has_adobe = jpeg->has_adobe; /* decoders of one scan do not see what follows it */
     self->interval = choose_interval(jpeg->mcus_per_row, 8 * jpeg->max_h);
     const size_t intervals = (size_t)(jpeg->mcus_per_row / self->interval) * (size_t)jpeg->mcu_rows;
     /* A block takes two bits at least. */
