@@ -23,12 +23,29 @@ typedef struct {
     int32_t count, added;
 } tfpipe_bits;
 
-/* Reads byte by byte until there are at least 56 bits. It takes and gives a copy, so that bits stay in registers where they
-   are read: nobody ever has their address. */
-tfpipe_bits tfpipe_refill_slowly(tfpipe_bits in);
-
 static inline tfpipe_bits tfpipe_begin_bits(const uint8_t *data, const uint8_t *end) {
     return (tfpipe_bits){.next = data, .end = end};
+}
+
+enum { TFPIPE_STUFFED = 0xFF };
+
+/* Reads byte by byte until there are at least 56 bits. It is a part of each function that reads bits, as all functions here
+   are: so nobody has the address of the bits, and they stay in registers. */
+__attribute__((always_inline)) static inline void tfpipe_refill_slowly(tfpipe_bits *in) {
+    while (in->count < 56) {
+        uint64_t byte = 0;
+        const ptrdiff_t left = in->end - in->next;
+        if (TFPIPE_LIKELY(left > 0 && *in->next != TFPIPE_STUFFED)) {
+            byte = *in->next++;
+        } else if (left > 1 && in->next[1] == 0) {
+            byte = TFPIPE_STUFFED;
+            in->next += 2;
+        } else if (in->added < INT32_MAX - 8) {
+            in->added += 8;
+        }
+        in->bits |= byte << (56 - in->count);
+        in->count += 8;
+    }
 }
 
 /* Makes sure that there are at least 56 bits. */
@@ -47,7 +64,7 @@ __attribute__((always_inline)) static inline void tfpipe_refill(tfpipe_bits *in)
             return;
         }
     }
-    *in = tfpipe_refill_slowly(*in);
+    tfpipe_refill_slowly(in);
 }
 
 __attribute__((always_inline)) static inline void tfpipe_skip_bits(tfpipe_bits *in, int count) {
@@ -67,7 +84,7 @@ static inline int tfpipe_is_overdrawn(const tfpipe_bits *in) { return in->added 
 
 /* Returns whether all bits are used up but the last ones of a byte, so that a marker must come next. */
 static inline int tfpipe_is_used_up(tfpipe_bits *in) {
-    *in = tfpipe_refill_slowly(*in);
+    tfpipe_refill_slowly(in);
     const int32_t left = in->count - in->added;
     return in->added > 0 && left >= 0 && left < 8;
 }

@@ -48,19 +48,23 @@ __attribute__((always_inline)) static inline int32_t tfpipe_take_dc(tfpipe_bits 
     return size > 0 ? tfpipe_extend(tfpipe_take_bits(in, size), size) : 0;
 }
 
-/* The bits behind a symbol, and the number of the next coefficient: 64 or more at the end of the block,
-   TFPIPE_SECOND_END more than before if a code says so. */
-typedef struct {
-    tfpipe_bits in;
-    int next;
-} tfpipe_step;
-
-/* Takes one coefficient, or what says that there is none. `block` may be NULL. */
-tfpipe_step tfpipe_take_long_ac(tfpipe_bits in, const tfpipe_ac_table *from, int k, int16_t *block);
+/* Takes one coefficient, or what says that there is none, by a code of any length. Returns the number of the next
+   coefficient: 64 or more at the end of the block, TFPIPE_SECOND_END more than `k` if a code says so. `block` may be NULL. */
+__attribute__((always_inline)) static inline int tfpipe_take_long_ac(tfpipe_bits *in, const tfpipe_code_table *from, int k,
+                                                                      int16_t *block) {
+    tfpipe_refill(in);
+    const int symbol = tfpipe_take_code(in, from), size = symbol & 15, run = symbol >> 4;
+    if (symbol < 0) return 64 + 1; /* as a run that leaves the block */
+    if (size == 0) return run == 15 ? k + 16 : k + TFPIPE_SECOND_END;
+    const int16_t value = (int16_t)tfpipe_extend(tfpipe_take_bits(in, size), size);
+    k += run + 1;
+    if (block != NULL) block[tfpipe_places[k]] = value;
+    return k;
+}
 
 /* Takes the other coefficients of a block, which must be zero. Returns how many coefficients may not be zero, or
    TFPIPE_BAD_BLOCK. */
-__attribute__((always_inline)) static inline int tfpipe_take_ac(tfpipe_bits *in, const tfpipe_ac_table *from,
+__attribute__((always_inline)) static inline int tfpipe_take_ac(tfpipe_bits *in, const tfpipe_pair_table *from,
                                                                  int16_t *block) {
     uint32_t k = 1;
     for (;;) {
@@ -70,7 +74,7 @@ __attribute__((always_inline)) static inline int tfpipe_take_ac(tfpipe_bits *in,
         uint32_t used = 0, look = 0, first = 0;
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) { /* at most 12 bits each */
-            look = from->pairs[bits >> (64 - TFPIPE_PAIR_BITS)];
+            look = from->looks[bits >> (64 - TFPIPE_PAIR_BITS)];
             first = k + (look >> 6 & 127);
             if (TFPIPE_UNLIKELY(first > 63)) break;
             k += look >> 13 & 127;
@@ -90,18 +94,14 @@ __attribute__((always_inline)) static inline int tfpipe_take_ac(tfpipe_bits *in,
             tfpipe_skip_bits(in, (int)(look & 63));
             return (int)k;
         }
-        const tfpipe_step step = tfpipe_take_long_ac(*in, from, (int)k, block);
-        *in = step.in;
-        if (step.next >= 64)
-            return step.next == 64                   ? 64
-                   : step.next >= TFPIPE_SECOND_END ? step.next - TFPIPE_SECOND_END
-                                                    : TFPIPE_BAD_BLOCK;
-        k = (uint32_t)step.next;
+        const int next = tfpipe_take_long_ac(in, &from->codes, (int)k, block);
+        if (next >= 64) return next == 64 ? 64 : next >= TFPIPE_SECOND_END ? next - TFPIPE_SECOND_END : TFPIPE_BAD_BLOCK;
+        k = (uint32_t)next;
     }
 }
 
 /* Goes past the other coefficients of a block. Returns 0, or TFPIPE_BAD_BLOCK. */
-__attribute__((always_inline)) static inline int tfpipe_pass_ac(tfpipe_bits *in, const tfpipe_ac_table *from) {
+__attribute__((always_inline)) static inline int tfpipe_pass_ac(tfpipe_bits *in, const tfpipe_leap_table *from) {
     uint32_t k = 1;
     for (;;) {
         tfpipe_refill(in);
@@ -110,7 +110,7 @@ __attribute__((always_inline)) static inline int tfpipe_pass_ac(tfpipe_bits *in,
         uint32_t used = 0, leap = 0, next = 0;
 #pragma GCC unroll 3
         for (int i = 0; i < 3; i++) { /* at most TFPIPE_LEAP_LENGTH bits each */
-            leap = from->leaps[bits >> (64 - TFPIPE_LEAP_BITS)];
+            leap = from->looks[bits >> (64 - TFPIPE_LEAP_BITS)];
             next = k + (leap >> 8);
             if (TFPIPE_UNLIKELY(next > 63) || TFPIPE_UNLIKELY(leap == 0)) break;
             bits <<= leap & 63;
@@ -124,10 +124,9 @@ __attribute__((always_inline)) static inline int tfpipe_pass_ac(tfpipe_bits *in,
             tfpipe_skip_bits(in, (int)(leap & 63));
             return 0;
         }
-        const tfpipe_step step = tfpipe_take_long_ac(*in, from, (int)k, NULL);
-        *in = step.in;
-        if (step.next >= 64) return step.next == 64 || step.next >= TFPIPE_SECOND_END ? 0 : TFPIPE_BAD_BLOCK;
-        k = (uint32_t)step.next;
+        const int after = tfpipe_take_long_ac(in, &from->codes, (int)k, NULL);
+        if (after >= 64) return after == 64 || after >= TFPIPE_SECOND_END ? 0 : TFPIPE_BAD_BLOCK;
+        k = (uint32_t)after;
     }
 }
 

@@ -45,7 +45,7 @@ INLINE int read_sequential(reading *self, tfpipe_bits *in, int index, int16_t *b
     self->last_dc[index] =
         (int32_t)((uint32_t)self->last_dc[index] + (uint32_t)tfpipe_take_dc(in, self->tables.dc[scan->dc[index]], &is_bad));
     room[0] = (int16_t)self->last_dc[index];
-    if (is_bad || tfpipe_take_ac(in, self->tables.ac[scan->ac[index]], room) < 0) return TFPIPE_BAD_BLOCK;
+    if (is_bad || tfpipe_take_ac(in, self->tables.pairs[scan->ac[index]], room) < 0) return TFPIPE_BAD_BLOCK;
     memcpy(block, room, 64 * sizeof *block);
     return 0;
 }
@@ -70,7 +70,7 @@ INLINE int32_t take_run(tfpipe_bits *in, int run) { return (1 << run) + (run > 0
 
 INLINE int read_first_ac(reading *self, tfpipe_bits *in, int16_t *block) {
     const tfpipe_scan *scan = &self->jpeg->scan;
-    const tfpipe_code_table *codes = &self->tables.ac[scan->ac[0]]->codes;
+    const tfpipe_code_table *codes = self->tables.codes[scan->ac[0]];
     if (self->end_run > 0) {
         self->end_run--;
         return 0;
@@ -101,7 +101,7 @@ INLINE void refine(tfpipe_bits *in, int16_t *coefficient, int low) {
 
 INLINE int refine_ac(reading *self, tfpipe_bits *in, int16_t *block) {
     const tfpipe_scan *scan = &self->jpeg->scan;
-    const tfpipe_code_table *codes = &self->tables.ac[scan->ac[0]]->codes;
+    const tfpipe_code_table *codes = self->tables.codes[scan->ac[0]];
     const int low = 1 << scan->low_bit;
     int k = scan->first;
     while (self->end_run == 0 && k <= scan->last) {
@@ -242,6 +242,13 @@ static int allocate(reading *self, char *message) {
     return TFPIPE_OK;
 }
 
+/* Returns which tables a scan needs. */
+static int find_needs(const tfpipe_jpeg *jpeg) {
+    if (!jpeg->progressive) return TFPIPE_NEEDS_DC | TFPIPE_NEEDS_PAIRS;
+    if (jpeg->scan.first > 0) return TFPIPE_NEEDS_CODES;
+    return jpeg->scan.high_bit == 0 ? TFPIPE_NEEDS_DC : 0;
+}
+
 int tfpipe_read_coefficients(tfpipe_jpeg *jpeg, tfpipe_coefficients *to, int is_strict, int *is_complete,
                              char *message) {
     reading self = {.jpeg = jpeg, .to = to, .is_strict = is_strict};
@@ -253,7 +260,7 @@ int tfpipe_read_coefficients(tfpipe_jpeg *jpeg, tfpipe_coefficients *to, int is_
             result = tfpipe_complain(message, TFPIPE_UNSUPPORTED, "its scans do not follow each other");
             break;
         }
-        result = tfpipe_get_tables(jpeg, &self.tables, message);
+        result = tfpipe_get_tables(jpeg, find_needs(jpeg), &self.tables, message);
         if (result == TFPIPE_OK) result = read_scan(&self, message);
         if (result == TFPIPE_OK) result = tfpipe_next_scan(jpeg, message);
     }

@@ -18,9 +18,10 @@ enum {
 
    users   those who use it, and the slot if it lies in one
    credit  how often it was asked for, up to MAX_CREDIT: a table that many files share is not given up for others
+   kind    the bit of TFPIPE_NEEDS_
    key     the counts and symbols of its codes */
 typedef struct {
-    int users, credit, is_dc;
+    int users, credit, kind;
     uint32_t hash;
     int key_size;
     uint8_t key[16 + 256];
@@ -67,15 +68,13 @@ static void make_dc_table(tfpipe_dc_table *to) {
     }
 }
 
-/* What is needed to make the looks of a table: for the code that the next bits begin with
+/* What is needed to make pairs: for the code that the next bits begin with
 
    singles  the look at it alone
-   seconds  what is added to the look at another code in front of it; the length is NEVER if it has no place there
-   leaps    the length of the code and its value, 256 times the distance, and 65536 times the length of the code alone; 0
-            for a longer code */
+   seconds  what is added to the look at another code in front of it; the length is NEVER if it has no place there */
 typedef struct {
-    uint32_t singles[1 << TFPIPE_PAIR_BITS], seconds[1 << TFPIPE_PAIR_BITS], leaps[1 << TFPIPE_LEAP_BITS];
-} parts;
+    uint32_t singles[1 << TFPIPE_PAIR_BITS], seconds[1 << TFPIPE_PAIR_BITS];
+} pair_parts;
 
 enum { NEVER = 63 };
 
@@ -93,7 +92,7 @@ static void fill(uint32_t *to, uint32_t value, size_t count) {
 }
 
 /* Fills the looks that begin with a code, from `at` on. */
-static void fill_looks(parts *to, size_t at, int length, int symbol) {
+static void fill_looks(pair_parts *to, size_t at, int length, int symbol) {
     const int size = symbol & 15, run = symbol >> 4, rest = TFPIPE_PAIR_BITS - length;
     const size_t copies = (size_t)1 << rest;
     if (size == 0) {
@@ -113,87 +112,94 @@ static void fill_looks(parts *to, size_t at, int length, int symbol) {
     }
 }
 
-static void fill_parts(parts *to, const uint8_t *counts, const uint8_t *symbols) {
-    size_t look = 0, leap = 0;
+/* Makes the looks at one code, and then adds the second to each. */
+static void make_pairs(tfpipe_pair_table *to, const uint8_t *counts, const uint8_t *symbols) {
+    pair_parts parts;
+    size_t at = 0;
     for (int length = 1; length <= TFPIPE_PAIR_BITS; length++)
-        for (int i = 0; i < counts[length - 1]; i++) {
-            const int symbol = *symbols++, size = symbol & 15, run = symbol >> 4;
-            fill_looks(to, look, length, symbol);
-            look += (size_t)1 << (TFPIPE_PAIR_BITS - length);
-            if (length > TFPIPE_LEAP_BITS) continue;
-            const size_t copies = (size_t)1 << (TFPIPE_LEAP_BITS - length);
-            const int distance = size == 0 && run != 15 ? TFPIPE_LEAP_END : run + 1;
-            const int is_short = length + size <= TFPIPE_LEAP_LENGTH;
-            fill(to->leaps + leap, is_short ? (uint32_t)(length << 16 | distance << 8 | (length + size)) : 0, copies);
-            leap += copies;
-        }
-    fill(to->singles + look, make_single(0, TFPIPE_LONG, 0), (1 << TFPIPE_PAIR_BITS) - look);
-    fill(to->seconds + look, NEVER, (1 << TFPIPE_PAIR_BITS) - look);
-    fill(to->leaps + leap, 0, (1 << TFPIPE_LEAP_BITS) - leap);
-}
-
-/* Adds the second code to the looks at the first. */
-static void make_pairs(const parts *from, uint32_t *pairs) {
+        for (int i = 0; i < counts[length - 1]; i++, at += (size_t)1 << (TFPIPE_PAIR_BITS - length))
+            fill_looks(&parts, at, length, *symbols++);
+    fill(parts.singles + at, make_single(0, TFPIPE_LONG, 0), (1 << TFPIPE_PAIR_BITS) - at);
+    fill(parts.seconds + at, NEVER, (1 << TFPIPE_PAIR_BITS) - at);
     for (uint32_t bits = 0; bits < 1 << TFPIPE_PAIR_BITS; bits++) {
-        const uint32_t first = from->singles[bits], length = first & 63;
-        const uint32_t second = from->seconds[bits << length & ((1 << TFPIPE_PAIR_BITS) - 1)];
+        const uint32_t first = parts.singles[bits], length = first & 63;
+        const uint32_t second = parts.seconds[bits << length & ((1 << TFPIPE_PAIR_BITS) - 1)];
         const int fits = ((first >> 6 & 127) < TFPIPE_END) & (length + (second & 63) <= TFPIPE_PAIR_BITS);
-        pairs[bits] = first + (second & (0u - (uint32_t)fits));
+        to->looks[bits] = first + (second & (0u - (uint32_t)fits));
     }
 }
 
-/* Adds the two codes that follow to the leaps over the first. The last may lack the bits of its value. */
-static void make_leaps(const parts *from, uint16_t *leaps) {
+/* Makes the leaps over one code, and then adds the two that follow. The last may lack the bits of its value. */
+static void make_leaps(tfpipe_leap_table *to, const uint8_t *counts, const uint8_t *symbols) {
+    /* The length of the code and its value, 256 times the distance, and 65536 times the length of the code alone. */
+    uint32_t singles[1 << TFPIPE_LEAP_BITS];
+    size_t at = 0;
+    for (int length = 1; length <= TFPIPE_LEAP_BITS; length++)
+        for (int i = 0; i < counts[length - 1]; i++) {
+            const int symbol = *symbols++, size = symbol & 15, run = symbol >> 4;
+            const size_t copies = (size_t)1 << (TFPIPE_LEAP_BITS - length);
+            const int distance = size == 0 && run != 15 ? TFPIPE_LEAP_END : run + 1;
+            const int is_short = length + size <= TFPIPE_LEAP_LENGTH;
+            fill(singles + at, is_short ? (uint32_t)(length << 16 | distance << 8 | (length + size)) : 0, copies);
+            at += copies;
+        }
+    fill(singles + at, 0, (1 << TFPIPE_LEAP_BITS) - at);
     for (uint32_t bits = 0; bits < 1 << TFPIPE_LEAP_BITS; bits++) {
-        uint32_t leap = from->leaps[bits] & 0xFFFF;
+        uint32_t leap = singles[bits] & 0xFFFF;
         for (int i = 0; i < 2; i++) {
             const uint32_t length = leap & 255;
-            const uint32_t next = from->leaps[bits << (length & 31) & ((1 << TFPIPE_LEAP_BITS) - 1)];
+            const uint32_t next = singles[bits << (length & 31) & ((1 << TFPIPE_LEAP_BITS) - 1)];
             const int fits = (leap != 0) & (leap >> 8 < TFPIPE_LEAP_END) & (next != 0) &
                              (length + (next >> 16) <= TFPIPE_LEAP_BITS) &
                              (length + (next & 255) <= TFPIPE_LEAP_LENGTH);
             leap += next & 0xFFFF & (0u - (uint32_t)fits);
         }
-        leaps[bits] = (uint16_t)leap;
+        to->looks[bits] = (uint16_t)leap;
     }
 }
 
-static void make_ac_table(tfpipe_ac_table *to, const uint8_t *counts, const uint8_t *symbols) {
-    parts made;
-    fill_parts(&made, counts, symbols);
-    make_pairs(&made, to->pairs);
-    make_leaps(&made, to->leaps);
+static size_t get_size(int kind) {
+    switch (kind) {
+        case TFPIPE_NEEDS_DC:
+            return sizeof(tfpipe_dc_table);
+        case TFPIPE_NEEDS_PAIRS:
+            return sizeof(tfpipe_pair_table);
+        case TFPIPE_NEEDS_LEAPS:
+            return sizeof(tfpipe_leap_table);
+        default:
+            return sizeof(tfpipe_code_table);
+    }
 }
 
 /* Makes a table. Returns NULL if the codes are no prefix code, with `*result` what else to return. */
-static entry *make_entry(const uint8_t *key, int key_size, uint32_t hash, int is_dc, int *result) {
-    entry *made = malloc(sizeof *made + (is_dc ? sizeof(tfpipe_dc_table) : sizeof(tfpipe_ac_table)));
+static entry *make_entry(const uint8_t *key, int key_size, uint32_t hash, int kind, int *result) {
+    entry *made = malloc(sizeof *made + get_size(kind));
     *result = TFPIPE_NO_MEMORY;
     if (made == NULL) return NULL;
-    *made = (entry){.users = 1, .is_dc = is_dc, .hash = hash, .key_size = key_size};
+    *made = (entry){.users = 1, .kind = kind, .hash = hash, .key_size = key_size};
     memcpy(made->key, key, (size_t)key_size);
-    void *table = made + 1;
-    tfpipe_code_table *codes = is_dc ? &((tfpipe_dc_table *)table)->codes : &((tfpipe_ac_table *)table)->codes;
-    int is_bad = make_codes(codes, key, key + 16, key_size - 16) != 0;
-    for (int i = 16; is_dc && i < key_size; i++) is_bad |= key[i] > MAX_DC_SIZE;
+    void *table = made + 1; /* each kind begins with the codes */
+    int is_bad = make_codes(table, key, key + 16, key_size - 16) != 0;
+    for (int i = 16; kind == TFPIPE_NEEDS_DC && i < key_size; i++) is_bad |= key[i] > MAX_DC_SIZE;
     if (is_bad) {
         free(made);
         *result = TFPIPE_DAMAGED;
         return NULL;
     }
-    if (is_dc) make_dc_table(table);
-    else make_ac_table(table, key, key + 16);
+    if (kind == TFPIPE_NEEDS_DC) make_dc_table(table);
+    else if (kind == TFPIPE_NEEDS_PAIRS) make_pairs(table, key, key + 16);
+    else if (kind == TFPIPE_NEEDS_LEAPS) make_leaps(table, key, key + 16);
     return made;
 }
 
-static uint32_t hash_key(const uint8_t *key, int size, int is_dc) {
-    uint32_t hash = 2166136261u + (uint32_t)is_dc; /* FNV-1a */
+static uint32_t hash_key(const uint8_t *key, int size, int kind) {
+    uint32_t hash = 2166136261u + (uint32_t)kind; /* FNV-1a */
     for (int i = 0; i < size; i++) hash = (hash ^ key[i]) * 16777619u;
     return hash;
 }
 
-static int is_same(const entry *kept, const uint8_t *key, int key_size, uint32_t hash, int is_dc) {
-    return kept != NULL && kept->hash == hash && kept->is_dc == is_dc && kept->key_size == key_size &&
+static int is_same(const entry *kept, const uint8_t *key, int key_size, uint32_t hash, int kind) {
+    return kept != NULL && kept->hash == hash && kept->kind == kind && kept->key_size == key_size &&
            memcmp(kept->key, key, (size_t)key_size) == 0;
 }
 
@@ -221,50 +227,57 @@ static void keep(entry *made) {
     release(given_up);
 }
 
-static entry *get_entry(const tfpipe_codes *codes, int is_dc, int *result) {
+/* Gets a table, which the caller releases. Returns NULL if there is none, with `*result` what else to return. */
+static const void *get_table(const tfpipe_codes *codes, int kind, int *result) {
+    *result = TFPIPE_DAMAGED;
+    if (codes->counts == NULL) return NULL;
     const int key_size = 16 + codes->num_symbols;
-    const uint32_t hash = hash_key(codes->counts, key_size, is_dc);
+    const uint32_t hash = hash_key(codes->counts, key_size, kind);
     pthread_mutex_lock(&lock);
     entry *kept = slots[hash % SLOTS];
-    if (is_same(kept, codes->counts, key_size, hash, is_dc)) {
+    if (is_same(kept, codes->counts, key_size, hash, kind)) {
         __atomic_add_fetch(&kept->users, 1, __ATOMIC_RELAXED);
         if (kept->credit < MAX_CREDIT) kept->credit++;
     } else {
         kept = NULL;
     }
     pthread_mutex_unlock(&lock);
-    if (kept != NULL) return kept;
-    entry *made = make_entry(codes->counts, key_size, hash, is_dc, result);
-    if (made != NULL) keep(made);
-    return made;
+    if (kept != NULL) return kept + 1;
+    entry *made = make_entry(codes->counts, key_size, hash, kind, result);
+    if (made == NULL) return NULL;
+    keep(made);
+    return made + 1;
 }
 
-int tfpipe_get_tables(const tfpipe_jpeg *jpeg, tfpipe_tables *tables, char *message) {
+/* Returns the table that lies in a place, or gets it if it is needed. After an error nothing is done. */
+static const void *fill_place(const void *place, const tfpipe_codes *codes, int kind, int needs, int *result) {
+    if (place != NULL || (needs & kind) == 0 || *result != TFPIPE_OK) return place;
+    const void *table = get_table(codes, kind, result);
+    if (table != NULL) *result = TFPIPE_OK;
+    return table;
+}
+
+int tfpipe_get_tables(const tfpipe_jpeg *jpeg, int needs, tfpipe_tables *tables, char *message) {
     const tfpipe_scan *scan = &jpeg->scan;
-    const int needs_dc = scan->first == 0 && scan->high_bit == 0, needs_ac = !jpeg->progressive || scan->first > 0;
+    int result = TFPIPE_OK;
     tfpipe_release_tables(tables);
     for (int i = 0; i < scan->count; i++) {
-        for (int is_dc = 0; is_dc < 2; is_dc++) {
-            const int number = is_dc ? scan->dc[i] : scan->ac[i];
-            const tfpipe_codes *codes = is_dc ? &jpeg->dc[number] : &jpeg->ac[number];
-            int result = TFPIPE_DAMAGED;
-            if (is_dc ? !needs_dc && jpeg->progressive : !needs_ac) continue;
-            if (is_dc ? tables->dc[number] != NULL : tables->ac[number] != NULL) continue;
-            entry *got = codes->counts == NULL ? NULL : get_entry(codes, is_dc, &result);
-            if (got == NULL)
-                return tfpipe_complain(message, result, result == TFPIPE_DAMAGED ? "a Huffman table is damaged" : "");
-            if (is_dc) tables->dc[number] = (const void *)(got + 1);
-            else tables->ac[number] = (const void *)(got + 1);
-        }
+        const int dc = scan->dc[i], ac = scan->ac[i];
+        const tfpipe_codes *codes = &jpeg->ac[ac];
+        tables->dc[dc] = fill_place(tables->dc[dc], &jpeg->dc[dc], TFPIPE_NEEDS_DC, needs, &result);
+        tables->codes[ac] = fill_place(tables->codes[ac], codes, TFPIPE_NEEDS_CODES, needs, &result);
+        tables->pairs[ac] = fill_place(tables->pairs[ac], codes, TFPIPE_NEEDS_PAIRS, needs, &result);
+        tables->leaps[ac] = fill_place(tables->leaps[ac], codes, TFPIPE_NEEDS_LEAPS, needs, &result);
     }
-    return TFPIPE_OK;
+    return result == TFPIPE_DAMAGED ? tfpipe_complain(message, result, "a Huffman table is damaged") : result;
 }
 
 void tfpipe_release_tables(tfpipe_tables *tables) {
     for (int i = 0; i < TFPIPE_TABLES; i++) {
         release_table(tables->dc[i]);
-        release_table(tables->ac[i]);
-        tables->dc[i] = NULL;
-        tables->ac[i] = NULL;
+        release_table(tables->codes[i]);
+        release_table(tables->pairs[i]);
+        release_table(tables->leaps[i]);
     }
+    memset(tables, 0, sizeof *tables);
 }

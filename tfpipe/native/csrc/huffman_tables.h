@@ -37,35 +37,43 @@ typedef struct {
     uint32_t looks[1 << TFPIPE_DC_BITS];
 } tfpipe_dc_table;
 
-/* A look at one or two AC codes, or at many of them whose values nobody needs.
-
-   pairs   bits 0 to 5: the length of the codes and their values; 6 to 12: how far the first coefficient lies from the
-           last one, or TFPIPE_END, or TFPIPE_LONG; 13 to 19: how far the second lies from the last one, as far as the
-           first if there is none, TFPIPE_SECOND_END more if the block ends; 20 to 24: the second value, signed; 25 to 31:
-           the first value, signed
-   leaps   bits 0 to 7: the length of all codes and their values; 8 to 15: how far the last coefficient lies from the one
-           before the first, plus TFPIPE_LEAP_END if the block ends behind it; 0 for a longer code
-
-   No leap is longer than TFPIPE_LEAP_LENGTH bits. */
+/* A look at one or two AC codes: bits 0 to 5 are the length of the codes and their values; 6 to 12 how far the first
+   coefficient lies from the last one, or TFPIPE_END, or TFPIPE_LONG; 13 to 19 how far the second lies from the last one,
+   as far as the first if there is none, TFPIPE_SECOND_END more if the block ends; 20 to 24 the second value, signed; 25 to
+   31 the first value, signed. */
 typedef struct {
     tfpipe_code_table codes;
-    uint32_t pairs[1 << TFPIPE_PAIR_BITS];
-    uint16_t leaps[1 << TFPIPE_LEAP_BITS];
-} tfpipe_ac_table;
+    uint32_t looks[1 << TFPIPE_PAIR_BITS];
+} tfpipe_pair_table;
+
+/* A look at up to three AC codes whose values nobody needs: bits 0 to 7 are the length of all codes and their values, at
+   most TFPIPE_LEAP_LENGTH; 8 to 15 how far the last coefficient lies from the one before the first, plus TFPIPE_LEAP_END
+   if the block ends behind it; 0 for a longer code. */
+typedef struct {
+    tfpipe_code_table codes;
+    uint16_t looks[1 << TFPIPE_LEAP_BITS];
+} tfpipe_leap_table;
 
 enum { TFPIPE_END = 100, TFPIPE_LONG = 127, TFPIPE_SECOND_END = 80, TFPIPE_LEAP_END = 128 };
 
-/* The tables of a scan, by their numbers. */
+/* The kinds of tables, as bits: which ones somebody needs. */
+enum { TFPIPE_NEEDS_DC = 1, TFPIPE_NEEDS_CODES = 2, TFPIPE_NEEDS_PAIRS = 4, TFPIPE_NEEDS_LEAPS = 8 };
+
+/* The tables of a scan, by their numbers; NULL for those that nobody asked for. All but `dc` are of AC codes. */
 typedef struct {
     const tfpipe_dc_table *dc[TFPIPE_TABLES];
-    const tfpipe_ac_table *ac[TFPIPE_TABLES];
+    const tfpipe_code_table *codes[TFPIPE_TABLES];
+    const tfpipe_pair_table *pairs[TFPIPE_TABLES];
+    const tfpipe_leap_table *leaps[TFPIPE_TABLES];
 } tfpipe_tables;
 
-/* Gets the tables that the scan of a JPEG names, each to be released. `tables` must be zero, or hold tables of another
-   scan, which are released.
+/* Gets tables that the scan of a JPEG names, each to be released. `tables` must be zero, or hold tables of another scan,
+   which are released.
+
+   needs  which kinds
 
    Returns TFPIPE_OK, TFPIPE_DAMAGED if a table is missing or is no prefix code, or TFPIPE_NO_MEMORY. */
-int tfpipe_get_tables(const tfpipe_jpeg *jpeg, tfpipe_tables *tables, char *message);
+int tfpipe_get_tables(const tfpipe_jpeg *jpeg, int needs, tfpipe_tables *tables, char *message);
 
 void tfpipe_release_tables(tfpipe_tables *tables);
 

@@ -125,14 +125,14 @@ static uint32_t *put_ac(uint32_t *to, uint32_t (*frequencies)[256], int codes, c
 
 /* Reads the other symbols of a block and puts them, in the one form that a coder gives them: no zeros stand in front of
    the symbol that says that the rest is zero. Returns NULL if the block is damaged or a value is too large. */
-INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_ac_table *from, uint32_t *to, uint32_t (*frequencies)[256],
+INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_code_table *from, uint32_t *to, uint32_t (*frequencies)[256],
                          int codes) {
     const uint32_t table = (uint32_t)(AC_CLASS + codes);
     uint32_t *const counts = frequencies[table];
     int zeros = 0;
     for (int k = 1; k < 64;) {
         tfpipe_refill(in);
-        const int symbol = tfpipe_take_code(in, &from->codes), size = symbol & 15, run = symbol >> 4;
+        const int symbol = tfpipe_take_code(in, from), size = symbol & 15, run = symbol >> 4;
         if (TFPIPE_UNLIKELY(size == 0)) {
             if (run < 15) break;
             zeros++;
@@ -214,7 +214,7 @@ static int list_coefficients(recoder *self, char *message) {
    read_dc   the first coefficient of its block before */
 typedef struct {
     const tfpipe_dc_table *dc;
-    const tfpipe_ac_table *ac;
+    const tfpipe_code_table *ac;
     const tfpipe_component *component;
     int codes, index;
     int32_t read_dc;
@@ -294,12 +294,12 @@ static int list_symbols(recoder *self, char *message) {
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
     int32_t left = jpeg->restart_interval;
     int number = 0;
-    int result = tfpipe_get_tables(jpeg, &self->tables, message);
+    int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_CODES, &self->tables, message);
     if (result != TFPIPE_OK) return result;
     for (int i = 0; i < jpeg->scan.count; i++) {
         const int index = jpeg->scan.components[i];
         channels[i] = (channel){self->tables.dc[jpeg->scan.dc[i]],
-                                self->tables.ac[jpeg->scan.ac[i]],
+                                self->tables.codes[jpeg->scan.ac[i]],
                                 &jpeg->components[index],
                                 choose_codes(jpeg, index),
                                 index,
@@ -565,7 +565,7 @@ INLINE int pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables, tfpip
             const int component = scan->block_component[block];
             tfpipe_refill(&in);
             tfpipe_take_dc(&in, tables->dc[scan->dc[component]], &result);
-            result |= tfpipe_pass_ac(&in, tables->ac[scan->ac[component]]);
+            result |= tfpipe_pass_ac(&in, tables->leaps[scan->ac[component]]);
         }
         if (TFPIPE_UNLIKELY(in.added > 0) && tfpipe_is_overdrawn(&in)) result = TFPIPE_BAD_BLOCK;
     }
@@ -589,11 +589,11 @@ static int choose_pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables
 
 /* Checks a JPEG of one scan. */
 static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
-    tfpipe_tables tables = {{NULL}, {NULL}};
+    tfpipe_tables tables = {{NULL}, {NULL}, {NULL}, {NULL}};
     const int64_t mcus = (int64_t)jpeg->mcus_per_row * jpeg->mcu_rows;
     const int64_t interval = jpeg->restart_interval > 0 ? jpeg->restart_interval : mcus;
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
-    int result = tfpipe_get_tables(jpeg, &tables, message);
+    int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_LEAPS, &tables, message);
     int number = 0;
     for (int64_t first = 0; result == TFPIPE_OK && first < mcus; first += interval) {
         if (first > 0 && tfpipe_pass_restart(&in, number++) != 0)

@@ -62,7 +62,8 @@ static int prepare_to_seek(tfpipe_sequence *self) {
 int tfpipe_begin_sequence(tfpipe_sequence *self, const tfpipe_jpeg *jpeg, tfpipe_planes *planes, int seeks,
                           char *message) {
     *self = (tfpipe_sequence){.jpeg = jpeg, .planes = planes};
-    const int result = tfpipe_get_tables(jpeg, &self->tables, message);
+    const int needs = TFPIPE_NEEDS_DC | TFPIPE_NEEDS_PAIRS | TFPIPE_NEEDS_LEAPS;
+    const int result = tfpipe_get_tables(jpeg, needs, &self->tables, message);
     if (result != TFPIPE_OK) return result;
     if (seeks && prepare_to_seek(self) != 0) return TFPIPE_NO_MEMORY;
     self->in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
@@ -116,7 +117,8 @@ static int begin_interval(tfpipe_sequence *self) {
    rows        where the samples of each row of blocks begin, at the column `first`; NULL if none is needed */
 typedef struct {
     const tfpipe_dc_table *dc;
-    const tfpipe_ac_table *ac;
+    const tfpipe_pair_table *pairs;
+    const tfpipe_leap_table *leaps;
     const int16_t *factors;
     size_t stride;
     int32_t side, h, v, last_dc, first, end;
@@ -129,7 +131,8 @@ static channel open_channel(const tfpipe_sequence *self, int index, int32_t mcu_
     const tfpipe_component *component = &jpeg->components[number];
     const tfpipe_plane *plane = &self->planes->planes[number];
     channel made = {.dc = self->tables.dc[jpeg->scan.dc[index]],
-                    .ac = self->tables.ac[jpeg->scan.ac[index]],
+                    .pairs = self->tables.pairs[jpeg->scan.ac[index]],
+                    .leaps = self->tables.leaps[jpeg->scan.ac[index]],
                     .factors = plane->factors,
                     .stride = plane->stride,
                     .side = plane->side,
@@ -151,34 +154,69 @@ INLINE int pass_block(tfpipe_bits *in, channel *from) {
     int is_bad = 0;
     tfpipe_refill(in);
     from->last_dc = (int32_t)((uint32_t)from->last_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
-    return tfpipe_pass_ac(in, from->ac) | -is_bad;
+    return tfpipe_pass_ac(in, from->leaps) | -is_bad;
+}
+
+/* Reads a block. Returns how many coefficients may not be zero, or TFPIPE_BAD_BLOCK. */
+INLINE int read_block(tfpipe_bits *in, channel *from, int16_t *block) {
+    int is_bad = 0;
+    for (int i = 0; i < 64; i += 8) store_shorts(block + i, repeat_short(0));
+    tfpipe_refill(in);
+    from->last_dc = (int32_t)((uint32_t)from->last_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
+    block[0] = (int16_t)from->last_dc;
+    return tfpipe_take_ac(in, from->pairs, block) | -is_bad;
+}
+
+/* Makes the samples of a block of which `count` coefficients may not be zero. */
+INLINE void make_samples(const channel *from, const int16_t *block, int count, uint8_t *out) {
+    if (from->side == 8 && count == 1) fill_8(block[0], from->factors, out, from->stride);
+    else if (from->side == 8) transform_8(block, from->factors, out, from->stride);
+    else if (from->side == 4) tfpipe_transform_4(block, from->factors, out, from->stride);
+    else tfpipe_transform_2(block, from->factors, out, from->stride);
 }
 
 /* Reads a block and makes its samples. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int read_block(tfpipe_bits *in, channel *from, uint8_t *out) {
+INLINE int make_block(tfpipe_bits *in, channel *from, uint8_t *out) {
     int16_t block[TFPIPE_BLOCK_ROOM] __attribute__((aligned(32)));
-    int is_bad = 0;
     if (from->side == 1) {
         if (pass_block(in, from) != 0) return TFPIPE_BAD_BLOCK;
         block[0] = (int16_t)from->last_dc;
         tfpipe_transform_1(block, from->factors, out, from->stride);
         return 0;
     }
-    for (int i = 0; i < 64; i += 8) store_shorts(block + i, repeat_short(0));
-    tfpipe_refill(in);
-    from->last_dc = (int32_t)((uint32_t)from->last_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
-    block[0] = (int16_t)from->last_dc;
-    const int count = tfpipe_take_ac(in, from->ac, block);
-    if ((count | -is_bad) < 0) return TFPIPE_BAD_BLOCK;
-    if (from->side == 8) {
-        if (count == 1) fill_8(block[0], from->factors, out, from->stride);
-        else transform_8(block, from->factors, out, from->stride);
-    } else if (from->side == 4) {
-        tfpipe_transform_4(block, from->factors, out, from->stride);
+    const int count = read_block(in, from, block);
+    if (count < 0) return TFPIPE_BAD_BLOCK;
+    make_samples(from, block, count, out);
+    return 0;
+}
+
+/* Reads two blocks that lie side by side and makes their samples, of full size. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int make_pair(tfpipe_bits *in, channel *from, uint8_t *out) {
+    int16_t blocks[2 * TFPIPE_BLOCK_ROOM] __attribute__((aligned(32)));
+    const int first = read_block(in, from, blocks), second = read_block(in, from, blocks + TFPIPE_PAIR_STEP);
+    if ((first | second) < 0) return TFPIPE_BAD_BLOCK;
+    if (first > 1 && second > 1) {
+        tfpipe_transform_pair(blocks, from->factors, out, from->stride);
     } else {
-        tfpipe_transform_2(block, from->factors, out, from->stride);
+        make_samples(from, blocks, first, out);
+        make_samples(from, blocks + TFPIPE_PAIR_STEP, second, out + 8);
     }
     return 0;
+}
+
+/* Reads the blocks of one row of an MCU, which begin at the column `x`. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int read_blocks(tfpipe_bits *in, channel *from, uint8_t *samples, int32_t x) {
+    const int32_t end = x + from->h;
+    int result = 0;
+    if (samples != NULL && from->h == 2 && from->side == 8 && x >= from->first && end <= from->end)
+        return make_pair(in, from, samples + (size_t)(x - from->first) * 8);
+    for (; x < end; x++) {
+        if (samples != NULL && x >= from->first && x < from->end)
+            result |= make_block(in, from, samples + (size_t)((x - from->first) * from->side));
+        else
+            result |= pass_block(in, from);
+    }
+    return result;
 }
 
 /* Reads MCUs of one row up to the column `end`. Returns 0 or TFPIPE_BAD_BLOCK. */
@@ -194,12 +232,7 @@ INLINE int read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t 
         const int is_needed = is_needed_row && column >= planes->first_mcu && column < planes->end_mcu;
         for (channel *from = channels; from < channels + count; from++)
             for (int32_t y = 0; y < from->v; y++)
-                for (int32_t x = column * from->h; x < (column + 1) * from->h; x++) {
-                    if (is_needed && from->rows[y] != NULL && x >= from->first && x < from->end)
-                        result |= read_block(&in, from, from->rows[y] + (size_t)((x - from->first) * from->side));
-                    else
-                        result |= pass_block(&in, from);
-                }
+                result |= read_blocks(&in, from, is_needed ? from->rows[y] : NULL, column * from->h);
     }
     for (int i = 0; i < count; i++) self->last_dc[i] = channels[i].last_dc;
     self->in = in;

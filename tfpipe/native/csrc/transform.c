@@ -1,5 +1,11 @@
 #include "transform.h"
 
+#include "versions.h"
+
+#if defined(TFPIPE_AVX2)
+#include <immintrin.h>
+#endif
+
 /* The factors of the fast transform, 14 bits of fraction: 16384 s(row) s(column) with s(0) = 1 and
    s(k) = sqrt(2) cos(k pi / 16). */
 static const uint16_t FAST_SCALES[64] = {
@@ -17,6 +23,68 @@ void tfpipe_make_factors(const uint16_t quant[64], int side, int16_t factors[64]
         factors[i] = side == 8 ? (int16_t)(uint16_t)scaled : (int16_t)quant[i];
     }
 }
+
+INLINE void transform_pair(const int16_t *blocks, const int16_t *factors, uint8_t *out, size_t stride) {
+    transform_8(blocks, factors, out, stride);
+    transform_8(blocks + TFPIPE_PAIR_STEP, factors, out + 8, stride);
+}
+
+#if defined(TFPIPE_AVX2)
+typedef int16_t shorts_16 __attribute__((vector_size(32)));
+typedef uint16_t unsigned_shorts_16 __attribute__((vector_size(32)));
+
+#define VECTOR shorts_16
+#define UNSIGNED unsigned_shorts_16
+#define MULTIPLY_HIGH(a, b) ((shorts_16)_mm256_mulhi_epi16((__m256i)(a), _mm256_set1_epi16(b)))
+#define TRANSFORM_COLUMNS TFPIPE_AVX2 INLINE void transform_columns_16
+#include "transform_columns.h"
+
+#define MIX_16(how, a, b) ((shorts_16)_mm256_unpack##how((__m256i)(a), (__m256i)(b)))
+
+/* Transposes the eight rows of both halves. */
+TFPIPE_AVX2 INLINE void transpose_16(shorts_16 rows[8]) {
+    shorts_16 a[8], b[8];
+    for (int i = 0; i < 4; i++) {
+        a[2 * i] = MIX_16(lo_epi16, rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = MIX_16(hi_epi16, rows[2 * i], rows[2 * i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        b[i] = MIX_16(lo_epi32, a[i], a[i + 2]);
+        b[i + 1] = MIX_16(hi_epi32, a[i], a[i + 2]);
+        b[i + 2] = MIX_16(lo_epi32, a[i + 1], a[i + 3]);
+        b[i + 3] = MIX_16(hi_epi32, a[i + 1], a[i + 3]);
+    }
+    for (int i = 0; i < 4; i++) {
+        rows[2 * i] = MIX_16(lo_epi64, b[i], b[i + 4]);
+        rows[2 * i + 1] = MIX_16(hi_epi64, b[i], b[i + 4]);
+    }
+}
+
+/* Takes one block in the lower halves of vectors, and the other in the upper ones. */
+TFPIPE_AVX2 static void transform_pair_by_avx2(const int16_t *blocks, const int16_t *factors, uint8_t *out,
+                                               size_t stride) {
+    shorts_16 v[8];
+    for (int i = 0; i < 8; i++) {
+        const __m128i factor = _mm_loadu_si128((const __m128i *)(const void *)(factors + 8 * i));
+        const __m128i left = _mm_loadu_si128((const __m128i *)(const void *)(blocks + 8 * i));
+        const __m128i right = _mm_loadu_si128((const __m128i *)(const void *)(blocks + TFPIPE_PAIR_STEP + 8 * i));
+        v[i] = (shorts_16)_mm256_mullo_epi16(_mm256_set_m128i(right, left), _mm256_set_m128i(factor, factor));
+    }
+    transform_columns_16(v);
+    transpose_16(v);
+    transform_columns_16(v);
+    transpose_16(v);
+    for (int i = 0; i < 8; i += 2) {
+        const __m256i packed =
+            _mm256_packs_epi16((__m256i)(v[i] >> FAST_SHIFT), (__m256i)(v[i + 1] >> FAST_SHIFT));
+        const __m256i samples = _mm256_xor_si256(_mm256_permute4x64_epi64(packed, 0xD8), _mm256_set1_epi8(-128));
+        _mm_storeu_si128((__m128i *)(void *)(out + (size_t)i * stride), _mm256_castsi256_si128(samples));
+        _mm_storeu_si128((__m128i *)(void *)(out + (size_t)(i + 1) * stride), _mm256_extracti128_si256(samples, 1));
+    }
+}
+#endif
+CHOOSE(transform_pair, (const int16_t *blocks, const int16_t *factors, uint8_t *out, size_t stride),
+       (blocks, factors, out, stride))
 
 static uint8_t to_sample(int32_t value) {
     const int32_t sample = value + 128;
