@@ -13,7 +13,7 @@
 enum {
     UNKNOWN = -1,      /* no scan had this coefficient yet */
     SMOOTHED = 10,     /* decoders guess the first coefficients from the blocks around while bits are missing */
-    MOST_RUN_BITS = 15 /* of a run of blocks without coefficients */
+    MOST_VISITS = 512 /* of blocks by scans, for a byte of the file: 64 scans of an image without any detail */
 };
 
 /* A scan that is read.
@@ -255,7 +255,13 @@ int tfpipe_read_coefficients(tfpipe_jpeg *jpeg, tfpipe_coefficients *to, int is_
     memset(to, 0, sizeof *to);
     memset(self.known, UNKNOWN, sizeof self.known);
     int result = allocate(&self, message);
+    uint64_t visits = 0;
     while (result == TFPIPE_OK) {
+        visits += (uint64_t)jpeg->scan.mcus_per_row * (uint64_t)jpeg->scan.mcu_rows * (uint64_t)jpeg->scan.num_blocks;
+        if (visits > MOST_VISITS * (uint64_t)jpeg->size) {
+            result = tfpipe_complain(message, TFPIPE_DAMAGED, "it has too many scans for its size");
+            break;
+        }
         if (!follows(&self)) {
             result = tfpipe_complain(message, TFPIPE_UNSUPPORTED, "its scans do not follow each other");
             break;

@@ -27,6 +27,8 @@ typedef struct {
     uint8_t key[16 + 256];
 } __attribute__((aligned(16))) entry;
 
+/* Nobody waits for the lock: a table is made anew where it is taken. So a forked process goes on if another thread of its
+   parent had the lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static entry *slots[SLOTS];
 
@@ -214,7 +216,7 @@ static void release_table(const void *table) {
 /* Puts a table into its slot, unless the one that lies there is asked for more often. */
 static void keep(entry *made) {
     entry *given_up = NULL;
-    pthread_mutex_lock(&lock);
+    if (pthread_mutex_trylock(&lock) != 0) return;
     entry **slot = &slots[made->hash % SLOTS];
     if (*slot != NULL && (*slot)->credit > 0) {
         (*slot)->credit--;
@@ -227,21 +229,27 @@ static void keep(entry *made) {
     release(given_up);
 }
 
-/* Gets a table, which the caller releases. Returns NULL if there is none, with `*result` what else to return. */
-static const void *get_table(const tfpipe_codes *codes, int kind, int *result) {
-    *result = TFPIPE_DAMAGED;
-    if (codes->counts == NULL) return NULL;
-    const int key_size = 16 + codes->num_symbols;
-    const uint32_t hash = hash_key(codes->counts, key_size, kind);
-    pthread_mutex_lock(&lock);
+/* Returns a table that is kept, or NULL. */
+static entry *take_kept(const uint8_t *key, int key_size, uint32_t hash, int kind) {
+    if (pthread_mutex_trylock(&lock) != 0) return NULL;
     entry *kept = slots[hash % SLOTS];
-    if (is_same(kept, codes->counts, key_size, hash, kind)) {
+    if (is_same(kept, key, key_size, hash, kind)) {
         __atomic_add_fetch(&kept->users, 1, __ATOMIC_RELAXED);
         if (kept->credit < MAX_CREDIT) kept->credit++;
     } else {
         kept = NULL;
     }
     pthread_mutex_unlock(&lock);
+    return kept;
+}
+
+/* Gets a table, which the caller releases. Returns NULL if there is none, with `*result` what else to return. */
+static const void *get_table(const tfpipe_codes *codes, int kind, int *result) {
+    *result = TFPIPE_DAMAGED;
+    if (codes->counts == NULL) return NULL;
+    const int key_size = 16 + codes->num_symbols;
+    const uint32_t hash = hash_key(codes->counts, key_size, kind);
+    entry *kept = take_kept(codes->counts, key_size, hash, kind);
     if (kept != NULL) return kept + 1;
     entry *made = make_entry(codes->counts, key_size, hash, kind, result);
     if (made == NULL) return NULL;

@@ -48,7 +48,9 @@ static void write_plain_row(tfpipe_output *to, const uint8_t *pixels, int32_t wi
     uint8_t *out = to->out + (size_t)to->done++ * (size_t)width * 3;
     const int32_t step = to->request->flip ? -TFPIPE_PIXEL_BYTES : TFPIPE_PIXEL_BYTES;
     if (to->request->flip) pixels += (ptrdiff_t)(width - 1) * TFPIPE_PIXEL_BYTES;
-    for (int32_t i = 0; i < width; i++, out += 3, pixels += step) memcpy(out, pixels, 3);
+    /* The fourth byte is overwritten by the next pixel; the last one has none. */
+    for (int32_t i = 0; i < width - 1; i++, out += 3, pixels += step) memcpy(out, pixels, TFPIPE_PIXEL_BYTES);
+    memcpy(out, pixels, 3);
 }
 
 static void write_blended_row(tfpipe_output *to, const float *top, const float *bottom, float weight) {

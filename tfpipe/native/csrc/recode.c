@@ -48,7 +48,8 @@ typedef struct {
 
    has_adobe whether Adobe's segment was seen before the last pixel
    interval  the MCUs between two restart markers of the result
-   last_dc   the first coefficient of the block before, by component, as the result codes it */
+   last_dc   the first coefficient of the block before, by component, as the result codes it
+   ignored   the frequencies of symbols in blocks outside of the image */
 typedef struct {
     tfpipe_jpeg jpeg;
     tfpipe_tables tables;
@@ -57,6 +58,7 @@ typedef struct {
     int has_adobe;
     int32_t interval;
     int32_t last_dc[TFPIPE_MAX_COMPONENTS];
+    uint32_t ignored[CLASSES][256];
     tfpipe_new_code codes[CLASSES];
 } recoder;
 
@@ -222,7 +224,7 @@ typedef struct {
 
 /* Makes the tokens of one MCU from those of the file. Returns NULL if it is damaged or a value is too large. */
 INLINE uint32_t *copy_mcu(recoder *self, tfpipe_bits *in, channel *channels, uint32_t *to, int32_t column, int32_t row) {
-    uint32_t ignored[MOST_TOKENS + 1], unused[CLASSES][256];
+    uint32_t ignored[MOST_TOKENS + 1];
     for (channel *from = channels; from < channels + self->jpeg.scan.count; from++)
         for (int32_t y = row * from->component->v; y < (row + 1) * from->component->v; y++)
             for (int32_t x = column * from->component->h; x < (column + 1) * from->component->h; x++) {
@@ -231,7 +233,7 @@ INLINE uint32_t *copy_mcu(recoder *self, tfpipe_bits *in, channel *channels, uin
                 from->read_dc = (int32_t)((uint32_t)from->read_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
                 if (is_bad) return NULL;
                 if (!is_inside(from->component, x, y)) {
-                    if (copy_ac(in, from->ac, ignored, unused, from->codes) == NULL) return NULL;
+                    if (copy_ac(in, from->ac, ignored, self->ignored, from->codes) == NULL) return NULL;
                     to = put_filling(to, self->list.frequencies, from->codes);
                     continue;
                 }

@@ -167,16 +167,37 @@ INLINE int read_block(tfpipe_bits *in, channel *from, int16_t *block) {
     return tfpipe_take_ac(in, from->pairs, block) | -is_bad;
 }
 
-/* Makes the samples of a block of which `count` coefficients may not be zero. */
-INLINE void make_samples(const channel *from, const int16_t *block, int count, uint8_t *out) {
-    if (from->side == 8 && count == 1) fill_8(block[0], from->factors, out, from->stride);
-    else if (from->side == 8) transform_8(block, from->factors, out, from->stride);
-    else if (from->side == 4) tfpipe_transform_4(block, from->factors, out, from->stride);
-    else tfpipe_transform_2(block, from->factors, out, from->stride);
+/* Blocks of full size whose samples are made two at a time. */
+typedef struct {
+    int16_t blocks[2 * TFPIPE_PAIR_STEP] __attribute__((aligned(32)));
+    tfpipe_target targets[2];
+    int count;
+} pair;
+
+/* Makes the samples of a block that has no partner. */
+INLINE void end_pair(const pair *of) {
+    const tfpipe_target *to = &of->targets[0];
+    if (of->count == 1) transform_8(of->blocks, to->factors, to->out, to->stride);
 }
 
-/* Reads a block and makes its samples. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int make_block(tfpipe_bits *in, channel *from, uint8_t *out) {
+/* Reads a block of full size. Its samples are made with those of the next. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int read_full(tfpipe_bits *in, channel *from, pair *with, uint8_t *out) {
+    int16_t *block = with->blocks + TFPIPE_PAIR_STEP * with->count;
+    const int count = read_block(in, from, block);
+    if (count <= 1) {
+        fill_8(block[0], from->factors, out, from->stride);
+        return count < 0 ? TFPIPE_BAD_BLOCK : 0;
+    }
+    with->targets[with->count++] = (tfpipe_target){from->factors, out, from->stride};
+    if (with->count == 2) {
+        tfpipe_transform_pair(with->blocks, with->targets);
+        with->count = 0;
+    }
+    return 0;
+}
+
+/* Reads a block and makes its samples of reduced size. Returns 0 or TFPIPE_BAD_BLOCK. */
+INLINE int read_reduced(tfpipe_bits *in, channel *from, uint8_t *out) {
     int16_t block[TFPIPE_BLOCK_ROOM] __attribute__((aligned(32)));
     if (from->side == 1) {
         if (pass_block(in, from) != 0) return TFPIPE_BAD_BLOCK;
@@ -184,37 +205,20 @@ INLINE int make_block(tfpipe_bits *in, channel *from, uint8_t *out) {
         tfpipe_transform_1(block, from->factors, out, from->stride);
         return 0;
     }
-    const int count = read_block(in, from, block);
-    if (count < 0) return TFPIPE_BAD_BLOCK;
-    make_samples(from, block, count, out);
-    return 0;
-}
-
-/* Reads two blocks that lie side by side and makes their samples, of full size. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int make_pair(tfpipe_bits *in, channel *from, uint8_t *out) {
-    int16_t blocks[2 * TFPIPE_BLOCK_ROOM] __attribute__((aligned(32)));
-    const int first = read_block(in, from, blocks), second = read_block(in, from, blocks + TFPIPE_PAIR_STEP);
-    if ((first | second) < 0) return TFPIPE_BAD_BLOCK;
-    if (first > 1 && second > 1) {
-        tfpipe_transform_pair(blocks, from->factors, out, from->stride);
-    } else {
-        make_samples(from, blocks, first, out);
-        make_samples(from, blocks + TFPIPE_PAIR_STEP, second, out + 8);
-    }
+    if (read_block(in, from, block) < 0) return TFPIPE_BAD_BLOCK;
+    if (from->side == 4) tfpipe_transform_4(block, from->factors, out, from->stride);
+    else tfpipe_transform_2(block, from->factors, out, from->stride);
     return 0;
 }
 
 /* Reads the blocks of one row of an MCU, which begin at the column `x`. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int read_blocks(tfpipe_bits *in, channel *from, uint8_t *samples, int32_t x) {
+INLINE int read_blocks(tfpipe_bits *in, channel *from, pair *with, uint8_t *samples, int32_t x) {
     const int32_t end = x + from->h;
     int result = 0;
-    if (samples != NULL && from->h == 2 && from->side == 8 && x >= from->first && end <= from->end)
-        return make_pair(in, from, samples + (size_t)(x - from->first) * 8);
     for (; x < end; x++) {
-        if (samples != NULL && x >= from->first && x < from->end)
-            result |= make_block(in, from, samples + (size_t)((x - from->first) * from->side));
-        else
-            result |= pass_block(in, from);
+        if (samples == NULL || x < from->first || x >= from->end) result |= pass_block(in, from);
+        else if (from->side == 8) result |= read_full(in, from, with, samples + (size_t)(x - from->first) * 8);
+        else result |= read_reduced(in, from, samples + (size_t)((x - from->first) * from->side));
     }
     return result;
 }
@@ -226,14 +230,17 @@ INLINE int read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t 
     const int is_needed_row = row >= planes->first_mcu_row;
     channel channels[TFPIPE_MAX_COMPONENTS];
     tfpipe_bits in = self->in;
+    pair with;
     int result = 0;
+    with.count = 0;
     for (int i = 0; i < count; i++) channels[i] = open_channel(self, i, row);
     for (int32_t column = begin; column < end && result == 0; column++) {
         const int is_needed = is_needed_row && column >= planes->first_mcu && column < planes->end_mcu;
         for (channel *from = channels; from < channels + count; from++)
             for (int32_t y = 0; y < from->v; y++)
-                result |= read_blocks(&in, from, is_needed ? from->rows[y] : NULL, column * from->h);
+                result |= read_blocks(&in, from, &with, is_needed ? from->rows[y] : NULL, column * from->h);
     }
+    end_pair(&with);
     for (int i = 0; i < count; i++) self->last_dc[i] = channels[i].last_dc;
     self->in = in;
     return result;

@@ -24,9 +24,9 @@ void tfpipe_make_factors(const uint16_t quant[64], int side, int16_t factors[64]
     }
 }
 
-INLINE void transform_pair(const int16_t *blocks, const int16_t *factors, uint8_t *out, size_t stride) {
-    transform_8(blocks, factors, out, stride);
-    transform_8(blocks + TFPIPE_PAIR_STEP, factors, out + 8, stride);
+INLINE void transform_pair(const int16_t *blocks, const tfpipe_target targets[2]) {
+    for (int i = 0; i < 2; i++)
+        transform_8(blocks + TFPIPE_PAIR_STEP * i, targets[i].factors, targets[i].out, targets[i].stride);
 }
 
 #if defined(TFPIPE_AVX2)
@@ -60,31 +60,40 @@ TFPIPE_AVX2 INLINE void transpose_16(shorts_16 rows[8]) {
     }
 }
 
+/* Reads eight numbers of each into the halves of a vector. */
+TFPIPE_AVX2 INLINE __m256i load_halves(const int16_t *low, const int16_t *high) {
+    return _mm256_set_m128i(_mm_loadu_si128((const __m128i *)(const void *)high),
+                            _mm_loadu_si128((const __m128i *)(const void *)low));
+}
+
 /* Takes one block in the lower halves of vectors, and the other in the upper ones. */
-TFPIPE_AVX2 static void transform_pair_by_avx2(const int16_t *blocks, const int16_t *factors, uint8_t *out,
-                                               size_t stride) {
+TFPIPE_AVX2 static void transform_pair_by_avx2(const int16_t *blocks, const tfpipe_target targets[2]) {
     shorts_16 v[8];
-    for (int i = 0; i < 8; i++) {
-        const __m128i factor = _mm_loadu_si128((const __m128i *)(const void *)(factors + 8 * i));
-        const __m128i left = _mm_loadu_si128((const __m128i *)(const void *)(blocks + 8 * i));
-        const __m128i right = _mm_loadu_si128((const __m128i *)(const void *)(blocks + TFPIPE_PAIR_STEP + 8 * i));
-        v[i] = (shorts_16)_mm256_mullo_epi16(_mm256_set_m128i(right, left), _mm256_set_m128i(factor, factor));
-    }
+    for (int i = 0; i < 8; i++)
+        v[i] = (shorts_16)_mm256_mullo_epi16(
+            load_halves(blocks + 8 * i, blocks + TFPIPE_PAIR_STEP + 8 * i),
+            load_halves(targets[0].factors + 8 * i, targets[1].factors + 8 * i));
     transform_columns_16(v);
     transpose_16(v);
     transform_columns_16(v);
     transpose_16(v);
+    uint8_t *low = targets[0].out, *high = targets[1].out;
     for (int i = 0; i < 8; i += 2) {
-        const __m256i packed =
-            _mm256_packs_epi16((__m256i)(v[i] >> FAST_SHIFT), (__m256i)(v[i + 1] >> FAST_SHIFT));
-        const __m256i samples = _mm256_xor_si256(_mm256_permute4x64_epi64(packed, 0xD8), _mm256_set1_epi8(-128));
-        _mm_storeu_si128((__m128i *)(void *)(out + (size_t)i * stride), _mm256_castsi256_si128(samples));
-        _mm_storeu_si128((__m128i *)(void *)(out + (size_t)(i + 1) * stride), _mm256_extracti128_si256(samples, 1));
+        const __m256i packed = _mm256_packs_epi16((__m256i)(v[i] >> FAST_SHIFT), (__m256i)(v[i + 1] >> FAST_SHIFT));
+        const __m256i samples = _mm256_xor_si256(packed, _mm256_set1_epi8(-128));
+        const __m128i left = _mm256_castsi256_si128(samples), right = _mm256_extracti128_si256(samples, 1);
+        _mm_storel_epi64((__m128i *)(void *)low, left);
+        _mm_storel_epi64((__m128i *)(void *)high, right);
+        low += targets[0].stride;
+        high += targets[1].stride;
+        _mm_storel_epi64((__m128i *)(void *)low, _mm_unpackhi_epi64(left, left));
+        _mm_storel_epi64((__m128i *)(void *)high, _mm_unpackhi_epi64(right, right));
+        low += targets[0].stride;
+        high += targets[1].stride;
     }
 }
 #endif
-CHOOSE(transform_pair, (const int16_t *blocks, const int16_t *factors, uint8_t *out, size_t stride),
-       (blocks, factors, out, stride))
+CHOOSE(transform_pair, (const int16_t *blocks, const tfpipe_target targets[2]), (blocks, targets))
 
 static uint8_t to_sample(int32_t value) {
     const int32_t sample = value + 128;

@@ -45,11 +45,17 @@ TFPIPE_INLINE void fill_8(int16_t first, const int16_t *factors, uint8_t *out, s
     for (size_t i = 0; i < 8; i++) memcpy(out + i * stride, &samples, 8);
 }
 
-/* Makes the samples of two blocks that lie side by side. The second block begins TFPIPE_PAIR_STEP coefficients behind the
-   first. */
-void tfpipe_transform_pair(const int16_t *blocks, const int16_t *factors, uint8_t *out, size_t stride);
+/* A block whose samples are still to be made, and where they go. */
+typedef struct {
+    const int16_t *factors;
+    uint8_t *out;
+    size_t stride;
+} tfpipe_target;
 
 enum { TFPIPE_PAIR_STEP = 80 };
+
+/* Makes the samples of two blocks. The second begins TFPIPE_PAIR_STEP coefficients behind the first. */
+void tfpipe_transform_pair(const int16_t *blocks, const tfpipe_target targets[2]);
 
 /* Makes 4 x 4, 2 x 2 or 1 x 1 samples. */
 void tfpipe_transform_4(const int16_t *block, const int16_t *factors, uint8_t *out, size_t stride);
