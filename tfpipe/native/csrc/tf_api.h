@@ -75,6 +75,9 @@ void TF_OpKernelConstruction_GetAttrFloatList(TF_OpKernelConstruction *context, 
 void TF_GetInput(TF_OpKernelContext *context, int index, TF_Tensor **tensor, TF_Status *status);
 TF_Tensor *TF_AllocateOutput(TF_OpKernelContext *context, int index, TF_DataType dtype, const int64_t *dims,
                              int num_dims, size_t size, TF_Status *status);
+TF_Tensor *TF_NewTensor(TF_DataType dtype, const int64_t *dims, int num_dims, void *data, size_t size,
+                        void (*free_data)(void *data, size_t size, void *argument), void *argument);
+void TF_SetOutput(TF_OpKernelContext *context, int index, const TF_Tensor *tensor, TF_Status *status);
 void TF_OpKernelContext_Failure(TF_OpKernelContext *context, TF_Status *status);
 
 #endif

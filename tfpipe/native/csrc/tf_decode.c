@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "tf_api.h"
+#include "tf_buffers.h"
 #include "tf_operations.h"
 #include "tfpipe_native.h"
 
@@ -86,8 +87,8 @@ static void decode(const void *attributes, TF_OpKernelContext *context, TF_Tenso
     const int64_t shape[] = {count, request->out_height, request->out_width, 3};
     const size_t value_bytes = request->dtype == TFPIPE_UINT8 ? 1 : request->dtype == TFPIPE_FLOAT32 ? 4 : 2;
     const size_t image_bytes = (size_t)shape[1] * (size_t)shape[2] * 3 * value_bytes;
-    TF_Tensor *images = TF_AllocateOutput(context, 0, self->dtype, shape + 1 - dims, 3 + dims,
-                                          (size_t)count * image_bytes, status);
+    TF_Tensor *images = tfpipe_make_output(context, 0, self->dtype, shape + 1 - dims, 3 + dims,
+                                           (size_t)count * image_bytes, status);
     if (TF_GetCode(status) != TF_OK) return;
     TF_Tensor *results =
         TF_AllocateOutput(context, 1, TF_INT32, &count, dims, (size_t)count * sizeof(int32_t), status);
