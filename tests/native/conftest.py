@@ -11,7 +11,7 @@ from PIL import Image
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.native import library
 
-_ALWAYS = {"conftest.py", "test_build.py", "test_library.py"}
+_ALWAYS = {"conftest.py", "test_build.py", "test_cross.py", "test_library.py"}
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
