@@ -31,6 +31,7 @@ from tests.object_stores.replay import fetch_graph, staged_files
 from tests.observers import Recorder
 from tests.release.flex_template import load_flex_template
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.native import library
 from tfpipe.system.progress import Progress
 
 ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
@@ -144,7 +145,8 @@ def test_the_request_names_machines_and_staged_files(cloud: Google, service: Ser
     assert options["save_main_session"] is False
     assert "use_runner_v2" in options["experiments"]
     staged = staged_files(fetch_graph(job))
-    wheel = f"tfpipe-{tfpipe.__version__}-py3-none-any.whl"
+    platform = "linux_x86_64" if library.is_built() else "any"  # the native library goes along
+    wheel = f"tfpipe-{tfpipe.__version__}-py3-none-{platform}.whl"
     # No pickled main session: the other two are notes of Beam's, what to install and what is installed here.
     assert staged.keys() == {wheel, "extra_packages.txt", "submission_environment_dependencies.txt"}
     assert {package["name"] for package in pool["packages"]} == staged.keys()

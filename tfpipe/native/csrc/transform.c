@@ -106,7 +106,7 @@ static int32_t limit(int32_t value) { return value < INT16_MIN ? INT16_MIN : val
 static int32_t descale(int32_t value, int bits) { return (int32_t)((uint32_t)value + (1u << (bits - 1))) >> bits; }
 
 static int16_t scale(int16_t coefficient, int16_t factor) {
-    return (int16_t)(uint16_t)((uint16_t)coefficient * (uint16_t)factor);
+    return (int16_t)(uint16_t)((uint32_t)(uint16_t)coefficient * (uint16_t)factor);
 }
 
 static int32_t times(int32_t a, int32_t b) { return (int32_t)((uint32_t)a * (uint32_t)b); }

@@ -40,7 +40,7 @@ TFPIPE_INLINE void transform_8(const int16_t *block, const int16_t *factors, uin
 
 /* Makes 8 x 8 samples of a block that has no coefficient but the first. */
 TFPIPE_INLINE void fill_8(int16_t first, const int16_t *factors, uint8_t *out, size_t stride) {
-    const int value = ((int16_t)(uint16_t)((uint16_t)first * (uint16_t)factors[0]) >> FAST_SHIFT) + 128;
+    const int value = ((int16_t)(uint16_t)((uint32_t)(uint16_t)first * (uint16_t)factors[0]) >> FAST_SHIFT) + 128;
     const uint64_t samples = UINT64_C(0x0101010101010101) * (uint64_t)(value < 0 ? 0 : value > 255 ? 255 : value);
     for (size_t i = 0; i < 8; i++) memcpy(out + i * stride, &samples, 8);
 }
