@@ -59,13 +59,37 @@ static int prepare_to_seek(tfpipe_sequence *self) {
     return 0;
 }
 
+/* Returns which tables are needed. Where it jumps to the intervals that it needs, few blocks are passed over. */
+static int find_needs(const tfpipe_sequence *self) {
+    const int32_t columns = self->planes->end_mcu - self->planes->first_mcu;
+    const int passes_few = self->intervals != NULL && self->jpeg->restart_interval <= columns;
+    return TFPIPE_NEEDS_DC | TFPIPE_NEEDS_PAIRS | (passes_few ? 0 : TFPIPE_NEEDS_LEAPS);
+}
+
+static void open_channel(tfpipe_sequence *self, int index) {
+    const tfpipe_jpeg *jpeg = self->jpeg;
+    const int number = jpeg->scan.components[index];
+    const tfpipe_component *component = &jpeg->components[number];
+    const tfpipe_plane *plane = &self->planes->planes[number];
+    self->channels[index] = (tfpipe_channel){.dc = self->tables.dc[jpeg->scan.dc[index]],
+                                             .pairs = self->tables.pairs[jpeg->scan.ac[index]],
+                                             .leaps = self->tables.leaps[jpeg->scan.ac[index]],
+                                             .factors = plane->factors,
+                                             .stride = plane->stride,
+                                             .side = plane->side,
+                                             .h = component->h,
+                                             .v = component->v,
+                                             .first = plane->first_block,
+                                             .end = plane->end_block};
+}
+
 int tfpipe_begin_sequence(tfpipe_sequence *self, const tfpipe_jpeg *jpeg, tfpipe_planes *planes, int seeks,
                           char *message) {
     *self = (tfpipe_sequence){.jpeg = jpeg, .planes = planes};
-    const int needs = TFPIPE_NEEDS_DC | TFPIPE_NEEDS_PAIRS | TFPIPE_NEEDS_LEAPS;
-    const int result = tfpipe_get_tables(jpeg, needs, &self->tables, message);
-    if (result != TFPIPE_OK) return result;
     if (seeks && prepare_to_seek(self) != 0) return TFPIPE_NO_MEMORY;
+    const int result = tfpipe_get_tables(jpeg, find_needs(self), &self->tables, message);
+    if (result != TFPIPE_OK) return result;
+    for (int i = 0; i < jpeg->scan.count; i++) open_channel(self, i);
     self->in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
     return TFPIPE_OK;
 }
@@ -107,58 +131,35 @@ static int begin_interval(tfpipe_sequence *self) {
     }
     self->has_begun = 1;
     self->left = interval;
-    memset(self->last_dc, 0, sizeof self->last_dc);
+    for (int i = 0; i < self->jpeg->scan.count; i++) self->channels[i].last_dc = 0;
     return 0;
 }
 
-/* A component of the scan while a row of MCUs is read.
-
-   first, end  the columns of blocks whose samples are needed
-   rows        where the samples of each row of blocks begin, at the column `first`; NULL if none is needed */
-typedef struct {
-    const tfpipe_dc_table *dc;
-    const tfpipe_pair_table *pairs;
-    const tfpipe_leap_table *leaps;
-    const int16_t *factors;
-    size_t stride;
-    int32_t side, h, v, last_dc, first, end;
-    uint8_t *rows[4];
-} channel;
-
-static channel open_channel(const tfpipe_sequence *self, int index, int32_t mcu_row) {
-    const tfpipe_jpeg *jpeg = self->jpeg;
-    const int number = jpeg->scan.components[index];
-    const tfpipe_component *component = &jpeg->components[number];
-    const tfpipe_plane *plane = &self->planes->planes[number];
-    channel made = {.dc = self->tables.dc[jpeg->scan.dc[index]],
-                    .pairs = self->tables.pairs[jpeg->scan.ac[index]],
-                    .leaps = self->tables.leaps[jpeg->scan.ac[index]],
-                    .factors = plane->factors,
-                    .stride = plane->stride,
-                    .side = plane->side,
-                    .h = component->h,
-                    .v = component->v,
-                    .last_dc = self->last_dc[index],
-                    .first = plane->first_block,
-                    .end = plane->end_block};
-    for (int32_t i = 0; i < component->v; i++) {
-        const int32_t row = mcu_row * component->v + i;
-        if (row >= plane->first_row && row < plane->end_row)
-            made.rows[i] = tfpipe_find_samples(plane, plane->first_block, row);
+/* Finds where the samples of a row of MCUs go. */
+static void open_row(tfpipe_sequence *self, int32_t mcu_row) {
+    for (int i = 0; i < self->jpeg->scan.count; i++) {
+        const tfpipe_plane *plane = &self->planes->planes[self->jpeg->scan.components[i]];
+        tfpipe_channel *channel = &self->channels[i];
+        for (int32_t k = 0; k < channel->v; k++) {
+            const int32_t row = mcu_row * channel->v + k;
+            const int is_needed = row >= plane->first_row && row < plane->end_row;
+            channel->rows[k] = is_needed ? tfpipe_find_samples(plane, plane->first_block, row) : NULL;
+        }
     }
-    return made;
 }
 
 /* Reads a block of which nothing is needed but its place in the order. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int pass_block(tfpipe_bits *in, channel *from) {
+INLINE int pass_block(tfpipe_bits *in, tfpipe_channel *from) {
     int is_bad = 0;
     tfpipe_refill(in);
     from->last_dc = (int32_t)((uint32_t)from->last_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
-    return tfpipe_pass_ac(in, from->leaps) | -is_bad;
+    if (TFPIPE_LIKELY(from->leaps != NULL)) return tfpipe_pass_ac(in, from->leaps) | -is_bad;
+    int16_t ignored[TFPIPE_BLOCK_ROOM];
+    return tfpipe_take_ac(in, from->pairs, ignored) < 0 ? TFPIPE_BAD_BLOCK : -is_bad;
 }
 
 /* Reads a block. Returns how many coefficients may not be zero, or TFPIPE_BAD_BLOCK. */
-INLINE int read_block(tfpipe_bits *in, channel *from, int16_t *block) {
+INLINE int read_block(tfpipe_bits *in, tfpipe_channel *from, int16_t *block) {
     int is_bad = 0;
     for (int i = 0; i < 64; i += 8) store_shorts(block + i, repeat_short(0));
     tfpipe_refill(in);
@@ -181,7 +182,7 @@ INLINE void end_pair(const pair *of) {
 }
 
 /* Reads a block of full size. Its samples are made with those of the next. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int read_full(tfpipe_bits *in, channel *from, pair *with, uint8_t *out) {
+INLINE int read_full(tfpipe_bits *in, tfpipe_channel *from, pair *with, uint8_t *out) {
     int16_t *block = with->blocks + TFPIPE_PAIR_STEP * with->count;
     const int count = read_block(in, from, block);
     if (count <= 1) {
@@ -197,7 +198,7 @@ INLINE int read_full(tfpipe_bits *in, channel *from, pair *with, uint8_t *out) {
 }
 
 /* Reads a block and makes its samples of reduced size. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int read_reduced(tfpipe_bits *in, channel *from, uint8_t *out) {
+INLINE int read_reduced(tfpipe_bits *in, tfpipe_channel *from, uint8_t *out) {
     int16_t block[TFPIPE_BLOCK_ROOM] __attribute__((aligned(32)));
     if (from->side == 1) {
         if (pass_block(in, from) != 0) return TFPIPE_BAD_BLOCK;
@@ -212,7 +213,7 @@ INLINE int read_reduced(tfpipe_bits *in, channel *from, uint8_t *out) {
 }
 
 /* Reads the blocks of one row of an MCU, which begin at the column `x`. Returns 0 or TFPIPE_BAD_BLOCK. */
-INLINE int read_blocks(tfpipe_bits *in, channel *from, pair *with, uint8_t *samples, int32_t x) {
+INLINE int read_blocks(tfpipe_bits *in, tfpipe_channel *from, pair *with, uint8_t *samples, int32_t x) {
     const int32_t end = x + from->h;
     int result = 0;
     for (; x < end; x++) {
@@ -228,20 +229,18 @@ INLINE int read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, int32_t 
     const tfpipe_planes *planes = self->planes;
     const int count = self->jpeg->scan.count;
     const int is_needed_row = row >= planes->first_mcu_row;
-    channel channels[TFPIPE_MAX_COMPONENTS];
+    tfpipe_channel *const channels = self->channels;
     tfpipe_bits in = self->in;
     pair with;
     int result = 0;
     with.count = 0;
-    for (int i = 0; i < count; i++) channels[i] = open_channel(self, i, row);
     for (int32_t column = begin; column < end && result == 0; column++) {
         const int is_needed = is_needed_row && column >= planes->first_mcu && column < planes->end_mcu;
-        for (channel *from = channels; from < channels + count; from++)
+        for (tfpipe_channel *from = channels; from < channels + count; from++)
             for (int32_t y = 0; y < from->v; y++)
                 result |= read_blocks(&in, from, &with, is_needed ? from->rows[y] : NULL, column * from->h);
     }
     end_pair(&with);
-    for (int i = 0; i < count; i++) self->last_dc[i] = channels[i].last_dc;
     self->in = in;
     return result;
 }
@@ -264,6 +263,7 @@ static int choose_read_mcus(tfpipe_sequence *self, int32_t row, int32_t begin, i
 int tfpipe_read_mcu_row(tfpipe_sequence *self, int32_t row, char *message) {
     const int32_t interval = self->jpeg->restart_interval;
     const int64_t row_end = (int64_t)(row + 1) * self->jpeg->mcus_per_row;
+    open_row(self, row);
     while (self->next_mcu < row_end) {
         if (interval > 0 && self->left == 0 && begin_interval(self) != 0)
             return tfpipe_complain(message, TFPIPE_DAMAGED, "a restart marker is not where it must be");

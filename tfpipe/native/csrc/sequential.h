@@ -7,6 +7,22 @@
 #include "huffman_tables.h"
 #include "planes.h"
 
+/* A component of the scan while a row of MCUs is read.
+
+   leaps       NULL if so few blocks are passed over that the table would not be worth its making
+   last_dc     the first coefficient of the block before
+   first, end  the columns of blocks whose samples are needed
+   rows        where the samples of each row of blocks begin, at the column `first`; NULL if none is needed */
+typedef struct {
+    const tfpipe_dc_table *dc;
+    const tfpipe_pair_table *pairs;
+    const tfpipe_leap_table *leaps;
+    const int16_t *factors;
+    size_t stride;
+    int32_t side, h, v, last_dc, first, end;
+    uint8_t *rows[4];
+} tfpipe_channel;
+
 /* The scan, and where its next MCU is.
 
    intervals      the offset of each interval in the file, and of the end of the last; NULL if none is left out
@@ -14,7 +30,7 @@
    next_mcu       the number of the next MCU
    left           the MCUs up to the end of the interval
    has_begun      whether an interval has begun
-   last_dc        the first coefficient of the block before, by component of the scan */
+   channels       the components of the scan */
 typedef struct {
     const tfpipe_jpeg *jpeg;
     tfpipe_planes *planes;
@@ -25,7 +41,7 @@ typedef struct {
     int64_t next_mcu;
     int32_t left;
     int has_begun;
-    int32_t last_dc[TFPIPE_MAX_COMPONENTS];
+    tfpipe_channel channels[TFPIPE_MAX_COMPONENTS];
 } tfpipe_sequence;
 
 /* Begins to read the scan at which `jpeg` stands, for the pixels that the planes need.
