@@ -1,6 +1,7 @@
 /* What is done for all images of a batch in one call. */
 
 #include "crops.h"
+#include "decode.h"
 #include "parallel.h"
 #include "tfpipe_native.h"
 
@@ -13,8 +14,12 @@ typedef struct {
     int32_t max_ratio;
     uint8_t *images;
     size_t image_bytes;
+    int streams;
     int32_t *results;
 } batch;
+
+/* The bytes of images above which they are written around the caches: a part of the largest cache, which others need too. */
+enum { CACHED_BYTES = 8 << 20 };
 
 /* Chooses the largest reduction that leaves the crop no smaller than the result. */
 static int32_t choose_ratio(const tfpipe_request *request, int32_t max_ratio) {
@@ -36,8 +41,8 @@ static void decode_item(void *context, size_t item) {
     request.width = box[3];
     request.flip = all->flips[item];
     request.ratio = choose_ratio(&request, all->max_ratio);
-    all->results[item] = tfpipe_decode(all->encoded[item].data, all->encoded[item].size, &request,
-                                       all->images + item * all->image_bytes, message);
+    all->results[item] = tfpipe_decode_one_of_many(all->encoded[item].data, all->encoded[item].size, &request, all->streams,
+                                                   all->images + item * all->image_bytes, message);
 }
 
 void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, const uint8_t *flips, size_t count,
@@ -52,6 +57,7 @@ void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, cons
                  .images = images,
                  .image_bytes = (size_t)request->out_height * (size_t)request->out_width * 3 * value_bytes,
                  .results = results};
+    all.streams = count * all.image_bytes > CACHED_BYTES;
     tfpipe_run_parallel(&tfpipe_computing, decode_item, &all, count, threads);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "coefficients.h"
+#include "decode.h"
 #include "output.h"
 #include "planes.h"
 #include "sequential.h"
@@ -109,7 +110,7 @@ static int decode_coefficients(decoder *self) {
 }
 
 /* Reads the scans first if there are several, since their quantization tables come with them. */
-static int decode_box(decoder *self, const tfpipe_request *request, void *out, char *message) {
+static int decode_box(decoder *self, const tfpipe_request *request, int streams, void *out, char *message) {
     const int is_one_scan = tfpipe_is_one_scan(&self->jpeg);
     int is_complete = 1;
     if (!is_one_scan) {
@@ -119,23 +120,28 @@ static int decode_box(decoder *self, const tfpipe_request *request, void *out, c
             return tfpipe_complain(message, TFPIPE_UNSUPPORTED, "scans are missing, and decoders guess what they held");
     }
     if (tfpipe_open_planes(&self->planes, &self->jpeg, request->ratio, self->box) != 0 ||
-        tfpipe_open_output(&self->output, request, self->box.height, self->box.width, out) != 0)
+        tfpipe_open_output(&self->output, request, self->box.height, self->box.width, streams, out) != 0)
         return TFPIPE_NO_MEMORY;
     self->next_row = self->box.y;
     return is_one_scan ? decode_sequence(self, request->seeks, message) : decode_coefficients(self);
 }
 
-int tfpipe_decode(const uint8_t *data, size_t size, const tfpipe_request *request, void *out, char *message) {
+int tfpipe_decode_one_of_many(const uint8_t *data, size_t size, const tfpipe_request *request, int streams, void *out,
+                              char *message) {
     decoder self;
     memset(&self, 0, sizeof self);
     if (!is_valid(request)) return tfpipe_complain(message, TFPIPE_BAD_REQUEST, "a size, ratio or type is impossible");
     int result = tfpipe_open_jpeg(&self.jpeg, data, size, request->max_pixels, message);
     if (result == TFPIPE_OK) result = find_box(&self, request, message);
-    if (result == TFPIPE_OK) result = decode_box(&self, request, out, message);
+    if (result == TFPIPE_OK) result = decode_box(&self, request, streams, out, message);
     tfpipe_close_planes(&self.planes);
     tfpipe_close_output(&self.output);
     tfpipe_free_coefficients(&self.coefficients);
     return result;
+}
+
+int tfpipe_decode(const uint8_t *data, size_t size, const tfpipe_request *request, void *out, char *message) {
+    return tfpipe_decode_one_of_many(data, size, request, 0, out, message);
 }
 
 int tfpipe_interface(void) { return TFPIPE_INTERFACE; }

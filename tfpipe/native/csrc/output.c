@@ -6,13 +6,15 @@
 #include "color.h"
 
 void tfpipe_close_output(tfpipe_output *to) {
+    if (to->streams) tfpipe_end_stream();
     free(to->columns);
     free(to->lines[0]);
     memset(to, 0, sizeof *to);
 }
 
-int tfpipe_open_output(tfpipe_output *to, const tfpipe_request *request, int32_t height, int32_t width, void *out) {
-    *to = (tfpipe_output){.request = request, .out = out, .line_rows = {-1, -1}};
+int tfpipe_open_output(tfpipe_output *to, const tfpipe_request *request, int32_t height, int32_t width, int streams,
+                       void *out) {
+    *to = (tfpipe_output){.request = request, .out = out, .line_rows = {-1, -1}, .streams = streams};
     const int same_size = request->out_height == height && request->out_width == width;
     if (request->out_height == 0 || (same_size && request->dtype == TFPIPE_UINT8)) return 0;
     const size_t columns = (size_t)request->out_width, rows = (size_t)request->out_height;
@@ -59,7 +61,8 @@ static void write_blended_row(tfpipe_output *to, const float *top, const float *
     if (to->request->dtype == TFPIPE_UINT8) {
         tfpipe_blend_uint8(top, bottom, weight, count, to->out + first);
     } else if (to->request->dtype == TFPIPE_FLOAT32) {
-        tfpipe_blend_float(top, bottom, weight, to->offset, to->factor, count, (float *)(void *)to->out + first);
+        (to->streams ? tfpipe_stream_float : tfpipe_blend_float)(top, bottom, weight, to->offset, to->factor, count,
+                                                                 (float *)(void *)to->out + first);
     } else {
         tfpipe_blend_float(top, bottom, weight, to->offset, to->factor, count, to->values);
         tfpipe_round_bfloat16(to->values, count, (uint16_t *)(void *)to->out + first);

@@ -11,7 +11,8 @@
    columns, rows  of the result among those of the crop; NULL if pixels stay as they are
    lines          two rows of the crop, interpolated to the result's columns
    line_rows      which rows of the crop they are; -1 for none
-   done           the rows of the result that are written */
+   done           the rows of the result that are written
+   streams        whether floats are written around the caches */
 typedef struct {
     const tfpipe_request *request;
     tfpipe_between *columns, *rows;
@@ -20,10 +21,16 @@ typedef struct {
     float *offset, *factor, *values;
     uint8_t *out;
     int32_t done;
+    int streams;
 } tfpipe_output;
 
-/* Prepares to write the result for a crop of this size. Returns 0, or -1 if there is no memory. */
-int tfpipe_open_output(tfpipe_output *to, const tfpipe_request *request, int32_t height, int32_t width, void *out);
+/* Prepares to write the result for a crop of this size.
+
+   streams  whether the result is one of so many that they do not stay in the caches
+
+   Returns 0, or -1 if there is no memory. */
+int tfpipe_open_output(tfpipe_output *to, const tfpipe_request *request, int32_t height, int32_t width, int streams,
+                       void *out);
 
 /* Takes one row of the crop, the rows in order, and writes the rows of the result that it completes. A pixel behind the
    last one must be readable. */

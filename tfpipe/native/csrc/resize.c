@@ -99,6 +99,32 @@ DEFINE(blend_float,
         float *out),
        (top, bottom, weight, offset, factor, count, out))
 
+/* Where stores cannot go around the caches, they go through them. */
+INLINE void stream_float(const float *top, const float *bottom, float weight, const float *offset, const float *factor,
+                         int32_t count, float *out) {
+    blend_float(top, bottom, weight, offset, factor, count, out);
+}
+
+#if defined(TFPIPE_AVX2)
+TFPIPE_AVX2 static void stream_float_by_avx2(const float *top, const float *bottom, float weight, const float *offset,
+                                             const float *factor, int32_t count, float *out) {
+    const int is_aligned = ((uintptr_t)out & (sizeof(__m256) - 1)) == 0;
+    const __m256 share = _mm256_set1_ps(weight);
+    int32_t i = 0;
+    for (; is_aligned && i + 8 <= count; i += 8) {
+        const __m256 above = _mm256_loadu_ps(top + i), below = _mm256_loadu_ps(bottom + i);
+        const __m256 value = _mm256_add_ps(above, _mm256_mul_ps(_mm256_sub_ps(below, above), share));
+        const __m256 shifted = _mm256_sub_ps(value, _mm256_loadu_ps(offset + i));
+        _mm256_stream_ps(out + i, _mm256_mul_ps(shifted, _mm256_loadu_ps(factor + i)));
+    }
+    blend_float(top + i, bottom + i, weight, offset + i, factor + i, count - i, out + i);
+}
+#endif
+CHOOSE(stream_float,
+       (const float *top, const float *bottom, float weight, const float *offset, const float *factor, int32_t count,
+        float *out),
+       (top, bottom, weight, offset, factor, count, out))
+
 INLINE void round_bfloat16(const float *restrict values, int32_t count, uint16_t *restrict out) {
     for (int32_t i = 0; i < count; i++) {
         uint32_t bits;
@@ -107,3 +133,9 @@ INLINE void round_bfloat16(const float *restrict values, int32_t count, uint16_t
     }
 }
 DEFINE(round_bfloat16, (const float *values, int32_t count, uint16_t *out), (values, count, out))
+
+void tfpipe_end_stream(void) {
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}

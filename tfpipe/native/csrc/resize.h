@@ -28,6 +28,14 @@ void tfpipe_blend_uint8(const float *top, const float *bottom, float weight, int
 void tfpipe_blend_float(const float *top, const float *bottom, float weight, const float *offset, const float *factor,
                         int32_t count, float *out);
 
+/* Does the same, and writes the results around the caches: for those that are too many to stay in them. The processor then
+   need not read what is overwritten. */
+void tfpipe_stream_float(const float *top, const float *bottom, float weight, const float *offset, const float *factor,
+                         int32_t count, float *out);
+
+/* Waits until what was written around the caches can be seen by others. */
+void tfpipe_end_stream(void);
+
 /* Rounds to bfloat16, ties to even. */
 void tfpipe_round_bfloat16(const float *values, int32_t count, uint16_t *out);
 
