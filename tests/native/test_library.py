@@ -61,3 +61,9 @@ def test_modules_load_without_the_library() -> None:
     with pytest.raises(OSError, match="libtfpipe_native"):
         jpeg.check(b"")
     assert (records.TEXTS, batches.OK, jpeg.MAX_PIXELS) == (1, 0, 2**28)
+
+
+@pytest.mark.parametrize("name", ["libtfpipe_native.so", "tfpipe_operations.so"])
+def test_no_decoder_of_the_system_is_used(name: str) -> None:
+    """An upgrade of libjpeg cannot change pixels."""
+    assert b"libjpeg" not in Path(library.OPERATIONS_PATH).with_name(name).read_bytes()

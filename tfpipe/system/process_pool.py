@@ -1,7 +1,10 @@
 """Runs a function on many items in worker processes of this machine, and ends at once if a worker dies."""
 
+import contextlib
 import multiprocessing
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -42,7 +45,8 @@ class Workers:
         """Starts the fork server, which imports the modules of `preload` while this process does its own imports."""
         if _FORKS:
             multiprocessing.set_forkserver_preload(list(self.preload))
-            forkserver.ensure_running()
+            with _without_current_folder():
+                forkserver.ensure_running()
 
     def map_unordered(
         self,
@@ -88,6 +92,32 @@ class Workers:
         finally:
             _kill(executor)
             running.discard(executor)
+
+
+@contextlib.contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Keeps a Python that is started here from importing modules of the current folder.
+
+    The fork server of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources in
+    place of the installed package, and without its native library. Workers take their path from this process.
+    """
+    if sys.version_info >= (3, 11):
+        before = os.environ.get("PYTHONSAFEPATH")
+        os.environ["PYTHONSAFEPATH"] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["PYTHONSAFEPATH"]
+            else:
+                os.environ["PYTHONSAFEPATH"] = before
+    else:  # workers go back to the folder of this process
+        folder = os.getcwd()
+        os.chdir(os.sep)
+        try:
+            yield
+        finally:
+            os.chdir(folder)
 
 
 def context() -> BaseContext:
