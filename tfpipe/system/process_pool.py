@@ -98,8 +98,8 @@ class Workers:
 def _without_current_folder() -> Iterator[None]:
     """Keeps a Python that is started here from importing modules of the current folder.
 
-    The fork server of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources in
-    place of the installed package, and without its native library. Workers take their path from this process.
+    The fork server of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources
+    in place of the installed package, and without its native library. Workers take their path from this process.
     """
     if sys.version_info >= (3, 11):
         before = os.environ.get("PYTHONSAFEPATH")
