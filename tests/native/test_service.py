@@ -81,6 +81,7 @@ def test_a_worker_makes_any_steps_as_the_host_would(
     check_same(list(stages.apply_to(steps).as_numpy_iterator()), expected)
 
 
+@pytest.mark.slow
 def test_workers_load_the_operations_and_say_so(manifest: Manifest) -> None:
     with Service(ServiceConfig(host="127.0.0.1", port=0, workers=1)) as service:
         assert service_client.count_native_cpus(service.dispatcher)

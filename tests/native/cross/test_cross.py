@@ -29,7 +29,7 @@ WITHOUT_AVX2 = "-DTFPIPE_ONE_VERSION"
 
 EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 
-FEW, MANY = 40, 300
+FEW, MANY = 12, 300
 """The drawn JPEGs of each kind; many take a quarter of a minute under QEMU."""
 
 COMPILER = find_compiler()
