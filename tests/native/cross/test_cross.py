@@ -29,7 +29,7 @@ WITHOUT_AVX2 = "-DTFPIPE_ONE_VERSION"
 
 EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 
-FEW, MANY = 12, 300
+FEW, MANY = 16, 300
 """The drawn JPEGs of each kind; many take a quarter of a minute under QEMU."""
 
 COMPILER = find_compiler()
@@ -100,7 +100,7 @@ def test_results_are_the_same_without_avx2(own_build: Path, tmp_path: Path) -> N
     expected = run(cases, own_build)
     compare(run(cases, build(COMPILER or [], tmp_path, WITHOUT_AVX2)), expected)
     pixels = [line for line in expected if " decode" in line and ": 0 " in line]
-    assert len(pixels) > 50 * len(VARIANTS)
+    assert len(pixels) > 12 * len(VARIANTS)
 
 
 @pytest.mark.slow
