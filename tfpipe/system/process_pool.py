@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -96,28 +95,17 @@ class Workers:
 
 @contextlib.contextmanager
 def _without_current_folder() -> Iterator[None]:
-    """Keeps a Python that is started here from importing modules of the current folder.
+    """Keeps the fork server that is started here from importing modules of the current folder.
 
-    The fork server of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources
-    in place of the installed package, and without its native library. Workers take their path from this process.
+    That of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources in place of
+    the installed package, and without its native library. Workers take their path and their folder from this process.
     """
-    if sys.version_info >= (3, 11):
-        before = os.environ.get("PYTHONSAFEPATH")
-        os.environ["PYTHONSAFEPATH"] = "1"
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["PYTHONSAFEPATH"]
-            else:
-                os.environ["PYTHONSAFEPATH"] = before
-    else:  # workers go back to the folder of this process
-        folder = os.getcwd()
-        os.chdir(os.sep)
-        try:
-            yield
-        finally:
-            os.chdir(folder)
+    folder = os.getcwd()
+    os.chdir(os.sep)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
 
 
 def context() -> BaseContext:
