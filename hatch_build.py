@@ -112,7 +112,7 @@ class NativeHook(BuildHookInterface[Any]):
                 sys.exit(f"TFPIPE_NATIVE is {setting}, and {error}.")
             (out / REASON).write_text(f"{error}\n", encoding="utf-8")
             self.app.display_warning(
-                f"tfpipe has no native library: {error}. All else works, but decoding takes about 1.5 times the "
+                f"tfpipe has no native library: {error}. All else works, but decoding takes about twice the "
                 "processor time, and no JPEG can be made seekable."
             )
         else:

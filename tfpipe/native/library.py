@@ -27,7 +27,7 @@ MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""
 
 NO_MEMORY, UNSUPPORTED = 4, 5
-"""What functions of the library return where there is no memory, and for a kind of JPEG that they do not take."""
+"""The results of the library's functions where there is no memory, and for a kind of JPEG that they do not take."""
 
 
 @functools.cache

@@ -11,7 +11,6 @@
 #include "sequential.h"
 #include "tfpipe_native.h"
 #include "transform.h"
-#include "versions.h"
 
 /* What a request needs, in one place, to be freed together.
 

@@ -86,7 +86,7 @@ class PipelineConfig:
             image is at least that many times larger than the result. It saves decoding time. Default: True.
         decoder: The decoder of JPEGs. "native": that of the native library, which crops, resizes and converts
             in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
-            native if the package is installed and fits: all images are JPEGs, no `antialias`, no `service`. TensorFlow
+            native if the library is there and fits: all images are JPEGs, no `antialias`. TensorFlow
             gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the package also reads the
             records of the exact order and of an evaluation. "auto", "native" or "tensorflow". Default: "auto".
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
