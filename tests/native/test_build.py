@@ -132,7 +132,7 @@ def test_without_compiler_and_index_the_wheel_says_what_it_lacks(project: Path, 
     reason = f"{FETCHED}, and the package index did not give ziglang, which has one"
     assert done.returncode == 0
     assert " ".join(done.stdout.split() + done.stderr.split()).endswith(
-        f"tfpipe has no native library: {reason}. All else works, but decoding takes about 1.5 times the processor "
+        f"tfpipe has no native library: {reason}. All else works, but decoding takes about twice the processor "
         "time, and no JPEG can be made seekable."
     )
     assert open_wheel(project) == ("any", {"__init__.py": b"", REASON: f"{reason}\n".encode()})

@@ -87,7 +87,7 @@ class PipelineConfig:
         decoder: The decoder of JPEGs. "native": that of the native library, which crops, resizes and converts
             in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
             native if the library is there and fits: all images are JPEGs, no `antialias`. TensorFlow
-            gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the package also reads the
+            gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the library also reads the
             records of the exact order and of an evaluation. "auto", "native" or "tensorflow". Default: "auto".
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
