@@ -154,8 +154,11 @@ def check_result(height: int, width: int, ratio: int, name: str) -> None:
 
 @functools.cache
 def _declare() -> ctypes.CDLL:
-    """Returns the library with the types of the functions that this module calls."""
-    loaded = library.load()
+    return declare(library.load())
+
+
+def declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """Sets the types of the functions of a library that this module calls, and returns it."""
     text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
     loaded.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(Request), ctypes.c_void_p, text)
     loaded.tfpipe_check.argtypes = (text, size, pixels, text)

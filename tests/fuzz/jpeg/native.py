@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.native.jpeg import Request, declare
+
 ROOT = Path(__file__).resolve().parents[3]
 OK, DAMAGED, BAD_BOX, TOO_LARGE, NO_MEMORY, UNSUPPORTED = range(6)
 NAMES = ("OK", "DAMAGED", "BAD_BOX", "TOO_LARGE", "NO_MEMORY", "UNSUPPORTED")
@@ -33,30 +35,11 @@ class Crop(NamedTuple):
     factor: tuple[float, float, float]
 
 
-class _Request(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in ("y", "x", "height", "width", "ratio")),
-        *((name, ctypes.c_int32) for name in ("out_height", "out_width", "flip", "dtype", "seeks")),
-        ("max_pixels", ctypes.c_int64),
-        ("offset", ctypes.c_float * 3),
-        ("factor", ctypes.c_float * 3),
-    )
-
-
 class Native:
     """The functions of one library."""
 
     def __init__(self, path: Path) -> None:
-        self._library = library = ctypes.CDLL(str(path))
-        text, size, pixels = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int64
-        library.tfpipe_decode.argtypes = (text, size, ctypes.POINTER(_Request), ctypes.c_void_p, text)
-        library.tfpipe_check.argtypes = (text, size, pixels, text)
-        library.tfpipe_make_seekable.argtypes = (
-            *(text, size, pixels),
-            *(ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(size), text),
-        )
-        library.tfpipe_free.argtypes = (ctypes.c_void_p,)
-        library.tfpipe_free.restype = None
+        self._library = declare(ctypes.CDLL(str(path)))
         self._message = ctypes.create_string_buffer(256)
 
     @property
@@ -69,7 +52,7 @@ class Native:
         dtype = np.dtype(DTYPES[crop.dtype])
         count = shape[0] * shape[1] * 3 * dtype.itemsize
         memory = np.full(count + 2 * _GUARD, _CANARY, np.uint8)
-        request = _Request(
+        request = Request(
             *crop.box,
             crop.ratio,
             *crop.size,
