@@ -65,9 +65,10 @@ def joined(parts: list[list]) -> list:
     return [[list(chain(*column)) for column in zip(*step, strict=True)] for step in zip(*parts, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cpus", "workers"),
-    [pytest.param(1, 1, marks=pytest.mark.slow), (4, 1), pytest.param(1, 2, marks=pytest.mark.slow)],
+    [(1, 1), (4, 1), (1, 2)],
     ids=["one", "four", "two-workers"],
 )
 def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(

@@ -208,6 +208,7 @@ def test_a_damaged_record_is_named_in_a_batch_too(folder: Path, tmp_path: Path, 
     assert f" of {shard} is damaged, or its file cannot be read." in sentences[0]
 
 
+@pytest.mark.slow
 def test_the_profiler_tries_the_decoder_and_restart_markers(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_the_profiler_tries_the_decoder_and_restart_markers(
     assert (native.native is None, native.seekable is None) == (True, False)
 
 
+@pytest.mark.slow
 def test_a_profile_has_one_stage_for_decoding_and_augmentation(manifest: Manifest) -> None:
     profile = profile_pipeline(
         manifest, "train", make_config("auto"), Accelerator(0.02, BATCH), ProfileConfig(2.0, 0.1)
@@ -272,6 +274,7 @@ def test_a_damaged_record_of_a_cache_is_named(folder: Path, tmp_path: Path, cach
     assert messages[0] == messages[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_the_kernel_reads_what_a_cache_keeps(manifest: Manifest, cache: str) -> None:
     stages = build_stages(manifest, "train", make_config("native", cache=cache)).merge_neighbors()

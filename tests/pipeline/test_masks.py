@@ -262,6 +262,7 @@ def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
         np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("native_library")
 def test_the_native_library_changes_no_mask(jpegs: tfpipe.Manifest) -> None:
     for options in ({}, {"training": False}, {"augment": "none"}, {"augment": "device", "decoded_size": 20}):

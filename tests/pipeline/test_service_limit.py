@@ -25,6 +25,7 @@ def make_batch(number: tf.Tensor) -> Any:
     return {"plain": number, "nested": (tf.fill([2, 3], "a"), ragged)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [make_batch, lambda number: number, lambda number: (number,)])
 def test_batches_of_any_structure_pass_and_end(wrap: Any) -> None:
     batches = tf.data.Dataset.range(5).map(wrap)

@@ -321,6 +321,7 @@ def test_a_dispatcher_that_does_not_know_its_workers(many: Manifest) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_stage_that_may_drop_images_is_refused(many: Manifest, three: str) -> None:
     stages = build_stages(many, "train", replace(CONFIG, service=three))
 

@@ -256,11 +256,12 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
 # the native library
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"training": False},
+        pytest.param({"training": False}, marks=pytest.mark.slow),
         pytest.param({"augment": "none"}, marks=pytest.mark.slow),
         pytest.param({"augment": "device", "decoded_size": 20}, marks=pytest.mark.slow),
         pytest.param({"map_fusion": False}, marks=pytest.mark.slow),

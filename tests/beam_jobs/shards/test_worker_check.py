@@ -43,6 +43,7 @@ def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
 
 
+@pytest.mark.usefixtures("native_library")
 def test_a_worker_that_makes_seekable_jpegs_needs_the_native_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

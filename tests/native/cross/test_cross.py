@@ -94,6 +94,7 @@ def zig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield path
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_results_are_the_same_without_avx2(own_build: Path, tmp_path: Path) -> None:
     cases = write_cases(tmp_path / "drawn", FEW)

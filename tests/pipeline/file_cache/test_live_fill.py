@@ -197,6 +197,7 @@ def test_a_pipeline_under_a_strategy_shares_the_filling(source: Manifest, tmp_pa
 # The process
 
 
+@pytest.mark.slow
 def test_another_process_fills_the_cache_at_low_priority(
     source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +253,7 @@ def test_a_process_that_ends_leaves_the_filling_to_the_next_one(
     assert caplog.text.count("Another process") == 1
 
 
+@pytest.mark.slow
 def test_training_goes_on_when_the_process_is_killed(
     source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -277,6 +279,7 @@ def test_training_goes_on_when_the_process_is_killed(
     wait_until(lambda: not live_fill._running)
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_a_warning_and_is_left_out_of_training(
     source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

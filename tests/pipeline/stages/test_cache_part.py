@@ -36,6 +36,7 @@ def assert_equal(batches: list[dict[str, np.ndarray]], expected: list[dict[str, 
             np.testing.assert_array_equal(one[name], other[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -57,6 +58,7 @@ def test_batches_are_those_without_a_cache_from_any_step_on(few: Manifest, optio
     assert_equal(read_steps(few, config, start_step=4), expected[4:])
 
 
+@pytest.mark.slow
 def test_an_image_is_the_same_in_every_run(few: Manifest) -> None:
     """Kept ones are those of a whole cache, and the others are those without a cache."""
     options = {"cache": "decoded", "cache_bytes": 7 * IMAGE}
@@ -83,6 +85,7 @@ def test_an_evaluation_is_the_same_every_time(few: Manifest, cache: str) -> None
         assert_equal(list(dataset.as_numpy_iterator()), expected)
 
 
+@pytest.mark.slow
 def test_a_mixture_keeps_a_part_of_each_dataset(few: Manifest) -> None:
     config = config_of(lanes=None, run_records=None, num_streams=None)
     mixture = mix({few.directory: 1.0})
@@ -90,6 +93,7 @@ def test_a_mixture_keeps_a_part_of_each_dataset(few: Manifest) -> None:
     assert_equal(read_steps(mixture, limited), read_steps(mixture, config))
 
 
+@pytest.mark.slow
 def test_runs_that_are_kept_are_not_read_again(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     counter, read_from = tf.Variable(0, dtype=tf.int64), read._read_from
 

@@ -127,6 +127,7 @@ def test_from_any_step_on_the_records_are_those_of_the_order(many: Manifest, opt
     assert seen == expected(plan, start, 2 * per_epoch), f"from step {start}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early_bytes", [0, 2**30])
 def test_lanes_with_many_runs_are_read_track_after_track(
     many: Manifest, monkeypatch: pytest.MonkeyPatch, early_bytes: int

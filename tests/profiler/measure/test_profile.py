@@ -208,6 +208,7 @@ def add_counting_stages(stages: Stages) -> Stages:
     return stages.insert_after("augment", numbered, twice, fives, Stage("apart", lambda dataset: dataset.unbatch()))
 
 
+@pytest.mark.slow
 def test_stages_that_change_the_number_are_counted(manifest: Manifest) -> None:
     profile = profile_pipeline(
         manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.5, 0.1), None, add_counting_stages

@@ -35,12 +35,10 @@ def open_files(foreign: Any, folder: Path, compression: str, described: bool) ->
     return load_manifest(str(folder)), "train"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compression", "described"),
-    [
-        ("GZIP", True),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("", True), ("", False), ("GZIP", False))),
-    ],
+    [("GZIP", True), ("", True), ("", False), ("GZIP", False)],
 )
 def test_reading_less_is_measured_with_the_records(
     foreign: Any, tmp_path: Path, compression: str, described: bool

@@ -84,6 +84,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert "the one before it is used." in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_any_flipped_bit_is_found_or_changes_no_value(
     open_run: OpenRun, tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
