@@ -40,7 +40,7 @@ FLOORS = {
         *("beam_jobs.sample", "beam_jobs.shards"),
     ),
     1: (
-        *("tfpipe.images", "tfpipe.open_dataset", "tfpipe.order", "tfpipe.pipeline.config", "tfpipe.pipeline.plan"),
+        *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset", "tfpipe.order", "tfpipe.pipeline.plan"),
         *("beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
@@ -56,7 +56,10 @@ NEIGHBORS = {
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.pipeline.plan", "tfpipe.order"),
-    ("tfpipe.pipeline.plan", "tfpipe.open_dataset"),
+    ("tfpipe.pipeline.plan", "tfpipe.engine"),
+    ("tfpipe.engine", "tfpipe.images"),
+    ("tfpipe.engine", "tfpipe.open_dataset"),
+    ("tfpipe.engine", "tfpipe.order"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time
@@ -65,6 +68,7 @@ NEIGHBORS = {
 # Rooms that never import each other, whatever their floors: the left one does not import the right one.
 APART = (
     ("tfpipe.pipeline", "beam_jobs"),
+    ("beam_jobs", "tfpipe.engine"),
     ("beam_jobs", "tfpipe.pipeline"),
     ("beam_jobs", "tfpipe.readers"),
     ("beam_jobs", "tfpipe.integrity"),
@@ -399,8 +403,8 @@ CLEAN = {
     "tfpipe/format/tfrecord.py": "from tfpipe.errors import FormatError\n\ndef scan(): ...\n",
     "tfpipe/images/jpeg.py": "from PIL import Image\nfrom tfpipe.images import png\n",
     "tfpipe/images/png.py": "",
-    "tfpipe/pipeline/config/pipeline_config.py": "",
-    "tfpipe/pipeline/stage.py": "import tensorflow as tf\nfrom tfpipe.pipeline.config.pipeline_config import A\n",
+    "tfpipe/engine/config/pipeline_config.py": "",
+    "tfpipe/pipeline/stage.py": "import tensorflow as tf\nfrom tfpipe.engine.config.pipeline_config import A\n",
     "tfpipe/profiler/measure/profile.py": "import tensorflow as tf\nfrom tfpipe.pipeline import stage\n",
     "beam_jobs/config.py": "from tfpipe.errors import ConfigError\n",
     "beam_jobs/storage/filesystem.py": "def f():\n    import apache_beam\n",
@@ -425,7 +429,7 @@ PLANTED = [
     ("find_upward_imports", {"tfpipe/images/png.py": "from tfpipe import Manifest\n"}, "imports tfpipe (4)"),
     (
         "find_upward_imports",
-        {"tfpipe/pipeline/config/pipeline_config.py": "from .. import stage\n"},
+        {"tfpipe/engine/config/pipeline_config.py": "from ...pipeline import stage\n"},
         "tfpipe.pipeline.stage (2)",
     ),
     ("find_upward_imports", {"beam_jobs/config.py": "import beam_jobs.inputs.folder\n"}, "beam_jobs.inputs.folder (2)"),
@@ -447,13 +451,13 @@ PLANTED = [
     ),
     (
         "find_imports_between_rooms_apart",
-        {"beam_jobs/storage/filesystem.py": "from tfpipe.pipeline.config.pipeline_config import A\n"},
-        "beam_jobs does not import tfpipe.pipeline",
+        {"beam_jobs/storage/filesystem.py": "from tfpipe.engine.config.pipeline_config import A\n"},
+        "beam_jobs does not import tfpipe.engine",
     ),
     ("find_heavy_imports", {"tfpipe/profiler/diagnose/fixes.py": "import tensorflow\n"}, "may not import tensorflow"),
     (
         "find_heavy_imports",
-        {"tfpipe/pipeline/config/pipeline_config.py": "def f():\n    from tensorflow import io\n"},
+        {"tfpipe/engine/config/pipeline_config.py": "def f():\n    from tensorflow import io\n"},
         "may not import tensorflow",
     ),
     ("find_heavy_imports", {"beam_jobs/config.py": "import apache_beam.io\n"}, "may not import apache_beam"),

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
         set_precision,
         steps_per_epoch,
     )
+    from tfpipe.engine.config.augment_config import AugmentOptions
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.mixture import mix
+    from tfpipe.engine.source import tfrecord_files
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
     from tfpipe.open_dataset import load_manifest
     from tfpipe.pipeline.build import build_dataset, build_stages
-    from tfpipe.pipeline.config.augment_config import AugmentOptions
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
     from tfpipe.pipeline.plan.change_batch import change_batch_size
-    from tfpipe.pipeline.plan.mixture import mix
-    from tfpipe.pipeline.plan.source import tfrecord_files
     from tfpipe.pipeline.stage import Stage, Stages
     from tfpipe.pipeline.stages.batch import masked_sum
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AugmentOptions": "tfpipe.pipeline.config.augment_config",
+    "AugmentOptions": "tfpipe.engine.config.augment_config",
     "ConfigError": "tfpipe.errors",
     "DataError": "tfpipe.errors",
     "FormatError": "tfpipe.errors",
@@ -84,7 +84,7 @@ _MODULES = {
     "Mask": "tfpipe.writer.fields",
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
-    "PipelineConfig": "tfpipe.pipeline.config.pipeline_config",
+    "PipelineConfig": "tfpipe.engine.config.pipeline_config",
     "Stage": "tfpipe.pipeline.stage",
     "Stages": "tfpipe.pipeline.stage",
     "Tensor": "tfpipe.writer.fields",
@@ -96,11 +96,11 @@ _MODULES = {
     "change_batch_size": "tfpipe.pipeline.plan.change_batch",
     "distribute_dataset": "tfpipe.distribution",
     "distribute_over_mesh": "tfpipe.distribution",
-    "tfrecord_files": "tfpipe.pipeline.plan.source",
+    "tfrecord_files": "tfpipe.engine.source",
     "load_manifest": "tfpipe.open_dataset",
     "masked_sum": "tfpipe.pipeline.stages.batch",
     "measure_training": "tfpipe.profiler.live.measure_training",
-    "mix": "tfpipe.pipeline.plan.mixture",
+    "mix": "tfpipe.engine.mixture",
     "data_source": "tfpipe.readers.data_source",
     "resolve_strategy": "tfpipe.distribution",
     "set_precision": "tfpipe.distribution",

@@ -21,13 +21,13 @@ from beam_jobs.estimate import Parallelism, estimate_job
 from beam_jobs.list_and_plan import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 ONCE = PipelineConfig(global_batch_size=1, training=False, image_size=16, extra_features=("id",))
 OWN_FEATURES = (

@@ -408,7 +408,7 @@ class Feeds:
 
 
 def _read_scaling() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    from tfpipe.pipeline.config.augment_config import IMAGENET_MEAN, IMAGENET_STD
+    from tfpipe.engine.config.augment_config import IMAGENET_MEAN, IMAGENET_STD
 
     return IMAGENET_MEAN, IMAGENET_STD
 

@@ -29,8 +29,8 @@ from typing import Any
 import psutil
 
 from tfpipe.data_service import Service, ServiceConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTS = 2

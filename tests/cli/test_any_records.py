@@ -13,7 +13,7 @@ import pytest
 import tfpipe as library
 from tests.conftest import Tfpipe
 from tests.flipped_bit import copy_with_flipped_bit
-from tfpipe.readers.record_reader import RecordReader
+from tfpipe.engine.record_reader import RecordReader
 
 SCHEMA = {
     "latents": library.Tensor("float16", (2, 3)),

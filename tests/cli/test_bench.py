@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfpipe as library
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.tuning.bench import Bench, to_json
 from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.tuned_file import Place

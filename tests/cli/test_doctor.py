@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import Ran, Tfpipe
 from tfpipe.doctor.result import Check, TargetConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,12 +16,12 @@ from tests.beam_jobs.images import write_files
 from tests.conftest import Tfpipe
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
 from tfpipe.images.masks import read_mask
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.readers.record_reader import RecordReader
 
 CLASSES = make_masked_images(12, as_classes=True)
 

@@ -19,6 +19,7 @@ from tests.conftest import Tfpipe
 from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.several_images import LABEL_AND_TEXT, count_images, make_file, make_pixels, write_several
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
@@ -29,7 +30,6 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.grain import RecordSource
-from tfpipe.readers.record_reader import RecordReader
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.run import check_dataset
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATH_OF_REPOSITORY
-from tfpipe.pipeline.config import toml_json
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config import toml_json
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.paired_benchmark import Interval

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from tests.distribution.test_mesh import check_mesh
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder
-from tfpipe.readers.record_reader import RecordReader
 
 BATCH, EPOCH = 16, 15  # records of a global batch, steps of an epoch: 8 streams of 31 records, 2 for each batch
 LAST_START, STEPS = 30, 34  # two epochs, and as many steps more as a resumed run is followed

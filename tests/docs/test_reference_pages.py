@@ -15,7 +15,7 @@ import pytest
 import tfpipe as library
 from tests.conftest import ROOT, Tfpipe
 from tests.test_documented_options import CONFIGS
-from tfpipe.pipeline.config import toml_json
+from tfpipe.engine.config import toml_json
 
 REFERENCE = ROOT / "docs" / "reference"
 

@@ -14,9 +14,9 @@ from tfpipe.doctor import image_kinds
 from tfpipe.doctor.gpu_checks import UNREADABLE, ImageKinds, check_gpu_decode
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 ALL_BASELINE = "`tfpipe reshard --encoding jpeg --reencode-progressive` makes baseline JPEGs of all."
 

@@ -13,10 +13,10 @@ import pytest
 from tests.conftest import ROOT
 from tfpipe import __version__
 from tfpipe.doctor.report import GIVEN, SETTINGS, format_report, make_report
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import tfrecord_files
 
 SECRET = "hunter2-at-home"
 

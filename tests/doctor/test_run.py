@@ -12,14 +12,14 @@ from tfpipe.doctor import probes
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
 from tfpipe.doctor.runtime_checks import TensorFact
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
-from tfpipe.readers.record_reader import RecordReader
 
 CONFIG = PipelineConfig(global_batch_size=8, image_size=16)
 THROUGHPUT = dataclasses.replace(CONFIG, order="throughput")

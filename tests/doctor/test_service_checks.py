@@ -26,9 +26,9 @@ from tfpipe.doctor.service_checks import (
     describe_wire,
     describe_workers,
 )
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source, get_source
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.service_client import announce_journal, announce_workers
 
 GRPC = "grpc://d:5050"

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import tfpipe
 from tfpipe.cli.main import main
+from tfpipe.engine import source
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.file_names import MANIFEST
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.pipeline.plan import source
 
 
 def _open(folder: str) -> str:

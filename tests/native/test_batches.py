@@ -10,9 +10,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from tests.native.conftest import Draw
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.native import library
 from tfpipe.native.jpeg import make_seekable
-from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.native_operations import Result, draw_crops
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.pipeline.stages.decode import decode_and_resize

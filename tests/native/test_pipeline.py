@@ -16,18 +16,18 @@ import torch
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.native.conftest import Draw
+from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stage
 from tfpipe.profiler.measure import option_costs
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.readers.batch_reader import BatchReader, Rank
 from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.open_maker import Rank, open_maker
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 KINDS = (
@@ -187,7 +187,7 @@ def test_a_damaged_image_has_the_sentence_of_tensorflow(tmp_path: Path, draw_jpe
     for decoder in ("native", "tensorflow"):
         config = make_config(decoder, augment="none")
         with pytest.raises(tfpipe.FormatError) as refusal:
-            BatchReader(manifest, "train", config, Rank(), lambda *_: np.zeros(0, np.uint8)).read(0, 0)
+            open_maker(manifest, "train", config, Rank()).make(0, 0)
         refused.append(str(refusal.value))
     assert refused[0] == refused[1]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.native.conftest import Draw, frame
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.native_operations import read_records
 from tfpipe.pipeline.plan.read_plan import InputContext
 from tfpipe.pipeline.stage import Stage

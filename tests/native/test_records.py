@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.native.conftest import frame
+from tfpipe.engine.record_block import RecordBlock, read_block
 from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import check_frames, mask_crc
 from tfpipe.native import records
-from tfpipe.readers.record_block import RecordBlock, read_block
 
 SIZES = [*range(40), 255, 256, 257, 300, 767, 768, 769, 1200, 2304, 5000]
 

@@ -14,12 +14,12 @@ from tests.integrity.made import payload, write_dataset
 from tests.native.conftest import Draw
 from tfpipe.data_service import Service, ServiceConfig
 from tfpipe.doctor.service_checks import check_decoder
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_client
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 
 CONFIG = PipelineConfig(global_batch_size=8, image_size=16, order="exact", extra_features=("image/filename",))
 STEPS = 12  # an epoch has 7

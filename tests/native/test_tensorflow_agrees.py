@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from tests.native.conftest import Draw
 from tests.native.test_decode import KINDS, decode_box, draw_box
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.native import library
 from tfpipe.native.jpeg import UnsupportedJpeg, decode, make_seekable
-from tfpipe.pipeline.config.augment_config import AugmentOptions
 from tfpipe.pipeline.native_operations import Result
 from tfpipe.pipeline.stages.decode import decode_and_resize
 

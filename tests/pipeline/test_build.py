@@ -11,13 +11,13 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
-from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 from tfpipe.pipeline.stages import parse
 

@@ -16,20 +16,19 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.mask_files import make_classes
 from tests.mask_images import MASK_NAME, make_masked_images
+from tfpipe.engine import crops, numpy_crops
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import resize_crop
 from tfpipe.images.masks import encode_mask
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
 from tfpipe.pipeline.device.random_boxes import center_crop_boxes
 from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
-from tfpipe.readers import numpy_crops
-from tfpipe.readers.batch_reader import BatchReader, Rank
 from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.record_reader import RecordReader
+from tfpipe.readers.open_maker import Rank, open_maker
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 SIZE = (12, 9)
@@ -111,7 +110,7 @@ def find_boxes(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iter
             epoch, place = divmod(step, plan.steps_per_epoch or 1)
             shard, record = plan.order.batch(epoch, place, 6, range(6)).T
             numbers = plan.source.bases[shard] + record
-            seeds = numpy_crops.make_seeds(config.seed, epoch, numbers)
+            seeds = crops.make_seeds(config.seed, epoch, numbers)
             first, flips = numpy_crops.draw_first_numbers(seeds), numpy_crops.sample_flips(seeds)
             for row, number in enumerate(numbers.tolist()):
                 features = reader[number]
@@ -233,9 +232,10 @@ def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict
 
 
 def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:
-    reader = BatchReader(manifest, "train", make_config(), Rank(), resize_crop)
-    masks = reader.read_encoded(1, 2).others[MASK_NAME]
-    np.testing.assert_array_equal(masks, reader.read(1, 2)[MASK_NAME])
+    maker = open_maker(manifest, "train", make_config(), Rank())
+    stored = maker.read(1, 2)
+    masks = maker.make_others(stored, maker.choose_images(stored))[MASK_NAME]
+    np.testing.assert_array_equal(masks, maker.make(1, 2)[MASK_NAME])
     assert masks.any()
 
 

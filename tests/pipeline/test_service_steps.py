@@ -24,14 +24,14 @@ import tensorflow as tf
 
 from tests.several_images import write_several
 from tfpipe.data_service import Service, ServiceConfig, claim_ports
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixture import mix
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline import service_steps
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.mixture import mix
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.service_client import announce_workers, find_workers
 from tfpipe.pipeline.stage import Stage, Stages
 

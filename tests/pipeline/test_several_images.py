@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,17 +14,18 @@ import torch
 
 import tfpipe
 from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
+from tfpipe.engine import crops
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
-from tfpipe.readers import numpy_crops
 from tfpipe.readers.device_images.device_images import DeviceImages
 from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.record_reader import RecordReader
+from tfpipe.readers.open_maker import Rank, open_maker
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 SIZE = (12, 9)
@@ -88,7 +90,7 @@ def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Itera
             shard, record = plan.order.batch(epoch, place, 6, range(6)).T
             for number in (plan.source.bases[shard] + record).tolist():
                 name = int(reader[number]["caption"][0].split()[1])
-                yield Row(name, numpy_crops.make_seeds(config.seed, epoch, np.array([number]))[0])
+                yield Row(name, crops.make_seeds(config.seed, epoch, np.array([number]))[0])
 
 
 def choose_slowly(seed: np.ndarray, count: int, number: int) -> list[int]:
@@ -143,9 +145,9 @@ def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.M
     pairs, counts = np.unique(features["height"].numpy(), axis=0, return_counts=True)
     assert pairs.tolist() == [[a, b] for a in range(4) for b in range(a + 1, 4)]
     assert (abs(counts - 500) < 110).all()  # five standard deviations
-    choices = numpy_crops.draw_choices(seeds, 5)
-    assert [numpy_crops.choose_images(row[:4], 2) for row in choices] == features["height"].numpy().tolist()
-    alike = numpy_crops.make_image_seeds(seeds, 5)
+    chosen = crops.choose_images(seeds, np.full(3000, 4), 2, 5)
+    assert chosen.tolist() == features["height"].numpy().tolist()
+    alike = crops.make_image_seeds(seeds, np.tile(np.arange(5), (3000, 1)))
     np.testing.assert_array_equal(own, np.take_along_axis(alike, features["height"].numpy()[..., None], 1))
     assert len(np.unique(alike.reshape(-1, 2), axis=0)) == 3000 * 5
 
@@ -310,18 +312,22 @@ def test_what_cannot_be(some: tfpipe.Manifest, options: dict[str, Any], message:
 
 
 def test_a_record_without_the_promised_images_is_named(some: tfpipe.Manifest) -> None:
-    config = make_config(images=2, extra_features=())
-    reader = ShardedImages(some, "train", config, rank=(0, 1))._batches
-    original = reader._reader.decode
-    reader._reader.decode = (
-        lambda number, payload: {  # type: ignore[method-assign]
-            name: value[:1] if name.startswith("image/") else value for name, value in original(number, payload).items()
-        }
+    maker = open_maker(some, "train", make_config(images=2, extra_features=()), Rank())
+    stored = maker.read(0, 0)
+    images = stored.columns["image/encoded"]
+    few = {**stored.columns, "image/encoded": images.choose(images.firsts, np.ones(len(images.counts), np.int64))}
+    with pytest.raises(FormatError) as caught:
+        maker.decode(replace(stored, columns=few))
+    assert str(caught.value) == f"Record {stored.numbers[0]} of 'train': it must have 2 images or more, got 1."
+    sides = stored.columns["image/height"]
+    few = {**stored.columns, "image/height": sides.choose(sides.firsts, np.ones(len(sides.counts), np.int64))}
+    with pytest.raises(FormatError) as caught:
+        maker.decode(replace(stored, columns=few))
+    row = int(np.flatnonzero(images.counts != 1)[0])
+    assert str(caught.value) == (
+        f"Record {stored.numbers[row]} of 'train': it must have a height and a width for each of {images.counts[row]} "
+        "images, got 1."
     )
-    with pytest.raises(
-        FormatError, match=r"Record \d+ of 'train' must have 2 images or more, and the size of each, got"
-    ):
-        reader.read(0, 0)
 
 
 def test_a_decoder_on_a_device_takes_one_image(some: tfpipe.Manifest) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.types import (
     DatasetFacts,
     HostUse,

@@ -11,12 +11,12 @@ import torch
 
 import tfpipe
 from tests.beam_jobs.images import make_png
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages.parse import parse_example
 from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.record_reader import RecordReader
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 NAMES = ("red", "round", "small")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 # How many devices there are is settled when JAX is loaded.
 CODE = """

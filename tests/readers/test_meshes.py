@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 CONFIG = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height",))
 EVALUATED = [[1, 0, 2]]  # the labels of validation, in the order of its records
@@ -27,7 +27,7 @@ if processes > 1:
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", num_processes=processes, process_id=int(sys.argv[3]))
 import tfpipe
 from tfpipe.readers.jax import DeviceBatches
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 grid = np.array(sorted(jax.devices(), key=lambda device: device.id)).reshape(2, 2)
 mesh = Mesh(grid if layout == "data" else grid.T, ("data", "model"))
@@ -63,7 +63,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 import tfpipe
 from tfpipe.readers.torch import ShardedImages, data_loader, normalize
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 README = Path(tfpipe.__file__).parent / "readers" / "README.md"
 

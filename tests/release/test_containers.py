@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.release.flex_template import PROGRAM, load_flex_template
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.pipeline.config import toml_json
+from tfpipe.engine.config import toml_json
 
 CONTAINERS = ROOT / "containers"
 DOCKERFILES = sorted(CONTAINERS.glob("*.Dockerfile"))

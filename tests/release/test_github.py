@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 from tests.docs.pages import find_links
 from tfpipe import __version__
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.pipeline.config import toml_json
+from tfpipe.engine.config import toml_json
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))

@@ -52,7 +52,7 @@ def make_config(tmp_path: Path) -> MakeConfig:
     """Returns a function that makes the TrainConfig of a short run."""
     from dataclasses import fields
 
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
     from tfpipe.training.config import TrainConfig
 
     train_names = {field.name for field in fields(TrainConfig)}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.training.config import TrainConfig, default_batch_size, default_pipeline
 
 CONFIG = TrainConfig(pipeline=PipelineConfig(global_batch_size=512), output="run")

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning.paired_benchmark import Turn
 from tfpipe.tuning.pipeline_process import PipelineProcess, Start, TimeIsUpError

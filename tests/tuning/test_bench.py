@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.observers import Recorder
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.progress import Observer
 from tfpipe.tuning import bench as benches
 from tfpipe.tuning.bench import Bench, build_yardstick, compare, load, measure, to_json

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.tuning.candidates import MECHANICAL, apply_changes, get_neighbors, is_mechanical, reset_to_defaults
 
 CONFIG = PipelineConfig(global_batch_size=64)

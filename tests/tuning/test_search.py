@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from tests.observers import Recorder
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix
 from tfpipe.system import host_limits

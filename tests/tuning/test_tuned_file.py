@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tfpipe.engine.config import toml_json
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config import toml_json
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.tuned_file import Place
 

@@ -20,10 +20,10 @@ import tfpipe
 from tests.conftest import ROOT
 from tests.several_images import LABEL_AND_TEXT, make_records
 from tests.writer.sources import SCHEMA, make_broken_shard, make_record, make_shard
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.readers.record_reader import RecordReader
 
 
 def read_ids(output: Path, split: str = "train") -> list[list[int]]:

@@ -14,9 +14,9 @@ from tfpipe.cli.shared.inputs import hide_gpus
 from tfpipe.cli.shared.params import all_options
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.shared.runner_options import RunArgs
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.tuning.advise_config import AdviseConfig
 

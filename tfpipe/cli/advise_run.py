@@ -13,9 +13,9 @@ from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.status import status_line
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_bytes, human_count
@@ -214,9 +214,9 @@ def _read_form(
 ) -> FormReading:
     """Returns what was measured of a candidate."""
     from beam_jobs.sample import SPLIT
+    from tfpipe.engine.source import get_source
     from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
     from tfpipe.pipeline.plan.read_plan import ReadPlan
-    from tfpipe.pipeline.plan.source import get_source
 
     manifest, estimate = written
     split, cache_bytes = manifest.splits[SPLIT], 0

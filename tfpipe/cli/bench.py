@@ -73,7 +73,7 @@ def bench(
     options = read_config(config, global_batch_size)
     job = open_job("bench", dataset, split, options, stages)
     with quiet_start():
-        from tfpipe.pipeline.plan.source import get_source
+        from tfpipe.engine.source import get_source
         from tfpipe.tuning import bench as benches
 
     if save is not None:

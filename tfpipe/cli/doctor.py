@@ -25,7 +25,7 @@ from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfpipe.doctor.result import Check, TargetConfig
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 
 @click.command(short_help="Check data, pipeline and machine before a run.")
@@ -133,7 +133,7 @@ def _print_report(dataset: str | None, split: str | None, options: "PipelineConf
 
 def _read_tuned_table(config: str | None) -> dict[str, Any]:
     """Reads the host and the data that the options were tuned on; empty if they were not tuned."""
-    from tfpipe.pipeline.config import toml_json
+    from tfpipe.engine.config import toml_json
 
     return {} if config is None else toml_json.read_with_notes(config)[1]
 
@@ -159,7 +159,7 @@ def _run_checks(
     checks = run_checks(data, split, config, target, customize)
     if config.service is not None:
         from tfpipe.doctor.service_checks import check_delivery, check_service
-        from tfpipe.pipeline.plan.source import get_source
+        from tfpipe.engine.source import get_source
 
         source = get_source(data, split)
         checks = chain(check_service(config.service, source), checks, check_delivery(source, config, customize))

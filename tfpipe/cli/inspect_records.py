@@ -12,6 +12,7 @@ import numpy as np
 from tfpipe.cli.inspect_summary import describe_range
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
+from tfpipe.engine.record_reader import RecordPlace, RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
@@ -20,7 +21,6 @@ from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
-from tfpipe.readers.record_reader import RecordPlace, RecordReader
 
 if TYPE_CHECKING:
     from tfpipe.images.contact_sheet import Tile

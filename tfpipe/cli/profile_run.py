@@ -9,9 +9,9 @@ from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.shared.status import status_line
 
 if TYPE_CHECKING:
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.source import Source
     from tfpipe.format.manifest import Manifest
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-    from tfpipe.pipeline.plan.source import Source
     from tfpipe.profiler.types import Report
     from tfpipe.tuning.trials import PipelineJob
 

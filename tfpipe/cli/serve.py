@@ -178,7 +178,7 @@ def _check(address: str, dataset: str | None, as_json: bool) -> int:
         from tfpipe.doctor.service_checks import check_service
     source = None
     if dataset is not None:
-        from tfpipe.pipeline.plan.source import get_source
+        from tfpipe.engine.source import get_source
 
         source = get_source(*open_data(dataset, None))
     dispatcher = address if "://" in address else f"grpc://{address}"

@@ -13,8 +13,8 @@ from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import budget_option, debug_option, stages_option
 from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, require_torch
 from tfpipe.cli.train_output import Output
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.file_io import is_url
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.training.config import MODELS, TrainConfig, default_batch_size, default_pipeline
@@ -116,7 +116,7 @@ def train(**options: Any) -> None:
     """
     framework = options["framework"] or TrainConfig.framework
     _REQUIRE[framework]("train")
-    from tfpipe.pipeline.plan.source import Source
+    from tfpipe.engine.source import Source
 
     manifest, split = open_data(options["dataset"], options["split"])
     if isinstance(manifest, Source) or split is None:

@@ -80,7 +80,7 @@ def tune(
             raise ConfigError(f"{name} must be above 0, got {value:g}.")
     options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
     job = open_job("tune", dataset, split, options, stages, images_per_second)
-    from tfpipe.pipeline.plan.source import get_source
+    from tfpipe.engine.source import get_source
     from tfpipe.tuning import search, tuned_file
 
     place = tuned_file.get_place(job.data, job.split)

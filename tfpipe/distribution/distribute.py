@@ -15,13 +15,13 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_planned_stages, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan, split_batch
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages
 from tfpipe.system.file_io import is_url
 

@@ -25,12 +25,12 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tfpipe.distribution.distribute import build_host_stages
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.mixture import Mixture, get_whole_source
 from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Customize, customize_stages
 
 _DATA = "data"  # the dimension along which rows are split

@@ -11,11 +11,11 @@ import numpy as np
 
 from tfpipe.doctor.gpu_checks import UNREADABLE, ImageKinds, check_gpu_decode
 from tfpipe.doctor.result import Check
+from tfpipe.engine.source import Source, get_source
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.images.errors import BadImage
 from tfpipe.images.hardware_jpeg import read_hardware_header
-from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.readers.data_source import data_source
 from tfpipe.system.file_io import is_url
 

@@ -20,12 +20,12 @@ import tensorflow as tf
 from tfpipe.doctor.data_checks import IntArray
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.doctor.tpu_checks import TpuHostFacts
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, TfpipeError, first_line
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.system.file_io import read_size
 
 WARM_UP_S, MEASURE_S = 2.0, 3.0

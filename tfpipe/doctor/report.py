@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from tfpipe._version import __version__
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import host_limits, versions
 from tfpipe.system.options import Address, Names, Text, get_options
 from tfpipe.system.units import human_bytes, human_count

@@ -20,16 +20,16 @@ from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.native import library
 from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.pipeline.stages.cache import check_cache_fits
 from tfpipe.system import host_limits, versions

@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from tfpipe.doctor import data_checks
 from tfpipe.doctor.result import Check, fail_check
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, TfpipeError, first_line
 from tfpipe.pipeline import service_client, service_measure, service_steps
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Customize, customize_stages
 from tfpipe.system.units import human_bytes, human_count
 

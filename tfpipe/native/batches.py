@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfpipe.native import library
-from tfpipe.native.jpeg import MAX_PIXELS, Request, check_result
+from tfpipe.native.jpeg import MAX_PIXELS, Request, check_channels, check_result, get_dtype
 
 OK = 0
 """The result of an image that was decoded."""
@@ -36,9 +36,14 @@ def _declare() -> ctypes.CDLL:
     pointer, size, int32 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
     loaded.tfpipe_decode_batch.argtypes = (
         *(pointer, pointer, pointer, size),
-        *(ctypes.POINTER(Request), int32, int32, pointer, pointer),
+        *(ctypes.POINTER(Request), int32, int32, pointer, pointer, pointer),
     )
     loaded.tfpipe_decode_batch.restype = None
+    loaded.tfpipe_resize_batch.argtypes = (
+        *(pointer, pointer, pointer, pointer, size),
+        *(ctypes.POINTER(Request), int32, pointer, pointer, pointer),
+    )
+    loaded.tfpipe_resize_batch.restype = None
     loaded.tfpipe_draw_crops.argtypes = (pointer, pointer, size, ctypes.POINTER(_Crops), pointer, pointer)
     return loaded
 
@@ -49,20 +54,28 @@ def decode(
     flips: Any,
     images: Any,
     *,
+    dtype: str = "uint8",
+    offset: Sequence[float] = (0.0, 0.0, 0.0),
+    factor: Sequence[float] = (1.0, 1.0, 1.0),
     max_ratio: int = 1,
     threads: int = 1,
     max_pixels: int = MAX_PIXELS,
+    rows: Any = None,
 ) -> memoryview:
-    """Decodes a crop of each of many JPEGs, resizes it to uint8 and mirrors it, as `jpeg.decode` does.
+    """Decodes a crop of each of many JPEGs, resizes it and mirrors it, as `jpeg.decode` does.
 
     Args:
         places: int64 [n, 2]: the address of each JPEG in memory, and its size in bytes. The caller keeps them there.
         boxes: int32 [n, 4]: y, x, height and width of each crop in pixels of the stored image.
         flips: uint8 or bool [n].
-        images: The result, uint8 [n, height, width, 3].
+        images: The results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes.
+        dtype: "uint8", "float32" or "bfloat16"; the values are those of `jpeg.decode`.
+        offset: One number for each channel.
+        factor: One number for each channel.
         max_ratio: 1, 2, 4 or 8: the largest reduction while decoding. A crop is never reduced below the result's size.
         threads: The most threads that decode, of all calls together. With 1 the caller does it.
         max_pixels: The most pixels that an image may have.
+        rows: Which of the results each image becomes, int64 [n], all different. None: they stay in their order.
 
     Returns:
         int32 [n]: `OK` for each image that was decoded. What the others are in `images` is not known.
@@ -70,12 +83,9 @@ def decode(
     Raises:
         ValueError: A table has another form, an image has no pixel, or there is no such ratio.
     """
-    count = len(memoryview(places))
-    _, height, width, _ = (memoryview(images).shape or ()) if memoryview(images).ndim == 4 else (0, 0, 0, 0)
-    if memoryview(images).ndim == 4:
-        check_result(height, width, max_ratio, "max_ratio")
-    results = memoryview(bytearray(4 * count)).cast("i")
-    request = Request(out_height=height, out_width=width, seeks=1, max_pixels=max_pixels)
+    count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
+    total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, max_ratio)
+    request.seeks, request.max_pixels = 1, max_pixels
     _declare().tfpipe_decode_batch(
         _get_memory(places, "places", (count, 2), 8),
         _get_memory(boxes, "boxes", (count, 4), 4),
@@ -84,10 +94,85 @@ def decode(
         request,
         max_ratio,
         threads,
-        _get_memory(images, "images", (count, height, width, 3), 1),
+        _get_rows(rows, count, total),
+        _get_memory(images, "images", (count if rows is None else total, *shape), value_bytes),
         _get_memory(results, "results", (count,), 4),
     )
     return results
+
+
+def resize(
+    places: Any,
+    sizes: Any,
+    boxes: Any,
+    flips: Any,
+    images: Any,
+    *,
+    dtype: str = "uint8",
+    offset: Sequence[float] = (0.0, 0.0, 0.0),
+    factor: Sequence[float] = (1.0, 1.0, 1.0),
+    threads: int = 1,
+    rows: Any = None,
+) -> memoryview:
+    """Resizes a crop of each of many images that are pixels already, as `decode` does; arguments are its own.
+
+    Args:
+        places: int64 [n, 2]: the address of the pixels of each image, uint8 [height, width, 3], and their bytes.
+        sizes: int32 [n, 2]: the height and width of each image.
+        boxes: int32 [n, 4].
+        flips: uint8 or bool [n].
+        images: The results, [n, height, width, 3], or more than n with `rows`; bfloat16 has two bytes.
+        dtype: "uint8", "float32" or "bfloat16".
+        offset: One number for each channel.
+        factor: One number for each channel.
+        threads: The most threads that work, of all calls together. With 1 the caller does it.
+        rows: Which of the results each image becomes, as for `decode`.
+
+    Returns:
+        int32 [n]: `OK` for each image whose box lies inside it, and which has so many bytes.
+
+    Raises:
+        ValueError: A table has another form, or an image has no pixel.
+    """
+    count, results = len(memoryview(places)), memoryview(bytearray(4 * len(memoryview(places)))).cast("i")
+    total, shape, value_bytes, request = _make_request(images, dtype, offset, factor, 1)
+    _declare().tfpipe_resize_batch(
+        _get_memory(places, "places", (count, 2), 8),
+        _get_memory(sizes, "sizes", (count, 2), 4),
+        _get_memory(boxes, "boxes", (count, 4), 4),
+        _get_memory(flips, "flips", (count,), 1),
+        count,
+        request,
+        threads,
+        _get_rows(rows, count, total),
+        _get_memory(images, "images", (count if rows is None else total, *shape), value_bytes),
+        _get_memory(results, "results", (count,), 4),
+    )
+    return results
+
+
+def _make_request(
+    images: Any, dtype: str, offset: Sequence[float], factor: Sequence[float], max_ratio: int
+) -> tuple[int, tuple[int, int, int], int, Request]:
+    """Returns the number of results, the shape of one, the bytes of a value, and what is asked for."""
+    view = memoryview(images)
+    _, height, width, _ = (view.shape or ()) if view.ndim == 4 else (0, 0, 0, 0)
+    if view.ndim == 4:
+        check_result(height, width, max_ratio, "max_ratio")
+    code, value_bytes = get_dtype(dtype)
+    check_channels(offset, factor)
+    request = Request(out_height=height, out_width=width, dtype=code, offset=(*offset,), factor=(*factor,))
+    return len(view), (height, width, 3), value_bytes, request
+
+
+def _get_rows(rows: Any, count: int, total: int) -> Any:
+    """Returns a pointer to the rows that images become, or NULL. Each must be there."""
+    if rows is None:
+        return None
+    chosen = memoryview(rows).tolist()
+    if len(set(chosen)) < len(chosen) or not all(0 <= row < total for row in chosen):
+        raise ValueError(f"`rows` must be different numbers from 0 to {total - 1}.")
+    return _get_memory(rows, "rows", (count,), 8)
 
 
 def draw_crops(

@@ -84,9 +84,7 @@ def decode(
         OSError: The native library cannot be loaded.
     """
     view = memoryview(out)
-    if dtype not in _DTYPES:
-        raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
-    code, value_bytes = _DTYPES[dtype]
+    code, value_bytes = get_dtype(dtype)
     shape = view.shape or ()
     if len(shape) != 3 or shape[2] != 3 or not view.c_contiguous or view.readonly or view.itemsize != value_bytes:
         raise ValueError(f"The array must be writable, [height, width, 3] of {dtype} in C order, got {shape}.")
@@ -94,8 +92,7 @@ def decode(
     check_result(height, width, ratio, "ratio")
     if len(box) != 4 or not all(-_MAX_INT32 <= value <= _MAX_INT32 for value in box):
         raise ValueError(f"`box` must be four numbers of 32 bits, got {tuple(box)}.")
-    if len(offset) != 3 or len(factor) != 3:
-        raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
+    check_channels(offset, factor)
     if not resize and (height, width) != tuple(_reduce(box[i], box[i + 2], ratio) for i in range(2)):
         raise ValueError(f"The array must have the size of the crop, got {height} x {width} for {tuple(box)}.")
     request = Request(
@@ -138,6 +135,27 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
     """
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)
+
+
+def get_dtype(dtype: str) -> tuple[int, int]:
+    """Returns the number by which C knows the type of an image's values, and the bytes of a value.
+
+    Raises:
+        ValueError: There is no such type.
+    """
+    if dtype not in _DTYPES:
+        raise ValueError(f"`dtype` must be one of {', '.join(_DTYPES)}, got {dtype!r}.")
+    return _DTYPES[dtype]
+
+
+def check_channels(offset: Sequence[float], factor: Sequence[float]) -> None:
+    """Checks that there is a number for each channel.
+
+    Raises:
+        ValueError: There are more or fewer.
+    """
+    if len(offset) != 3 or len(factor) != 3:
+        raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
 
 
 def check_result(height: int, width: int, ratio: int, name: str) -> None:

@@ -18,7 +18,7 @@ from tfpipe.errors import MissingDependencyError
 _FOLDER = Path(__file__).parent
 _PATH = _FOLDER / "libtfpipe_native.so"
 _REASON_PATH = _FOLDER / "not_built.txt"
-_INTERFACE = 4
+_INTERFACE = 5
 
 OPERATIONS_PATH = str(_FOLDER / "tfpipe_operations.so")
 """The library of TensorFlow operations, for `tf.load_op_library`."""

@@ -12,19 +12,19 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfpipe._version import __version__
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import check_class_names
+from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
+from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
 from tfpipe.pipeline import service_client
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
 from tfpipe.pipeline.native_stages import count_held_threads, fuse_stages
-from tfpipe.pipeline.plan.batch_features import check_class_names
 from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
-from tfpipe.pipeline.plan.mixture import Mixture, apportion, get_whole_source
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
-from tfpipe.pipeline.plan.source import Source, get_source
 from tfpipe.pipeline.stage import Customize, Stage, Stages, customize_stages, tf_data_options, without_autograph
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
@@ -256,12 +256,7 @@ def _mixture_stages(
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
         part = get_source(manifest, split)
         plans.append(replace(whole, source=part, config=part_config, num_replicas=whole.num_hosts))
-    numbers = [plan.num_images or 1 for plan in plans]
-    if len({plan.num_images for plan in plans}) > 1:
-        raise ConfigError(
-            "The datasets of a mixture must give the same number of images a record, got "
-            f"{', '.join(map(str, numbers))}. Set `images` to first, or to a number that all have."
-        )
+    check_same_images([plan.num_images for plan in plans])
     check_class_names([plan.features for plan in plans])
     parts = []
     cache_bytes = share_cache_bytes(plans, config.cache_bytes)

@@ -1,7 +1,7 @@
 """Chooses the images of a record that a batch holds, where records have several; and gives each image a seed.
 
 The choice and the seeds follow from the record's seed, so they are the same in every reader:
-`tfpipe.readers.numpy_crops` computes them without TensorFlow.
+`tfpipe.engine.numpy_crops` computes them without TensorFlow.
 
     the choice          the images with the smallest of as many random numbers, in the order of the record
     the seed of image k the record's seed, whose first word is changed by k; that of image 0 is the record's own

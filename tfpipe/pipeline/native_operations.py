@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.errors import ConfigError, first_line
 from tfpipe.native import library
-from tfpipe.pipeline.config.augment_config import AugmentOptions, compute_scaling
 
 _OK = 0  # what the operation says of an image that it has decoded
 _MAX_PIXELS = 2**29 // 3  # `tf.io.decode_jpeg` refuses larger images too

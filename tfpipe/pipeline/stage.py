@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
 from tfpipe.errors import ConfigError, explain_pipeline_error
-from tfpipe.pipeline.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
 from tfpipe.system.units import parse_bytes
 
 STAGE_NAMES = (

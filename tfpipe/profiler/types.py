@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 IdleMethod = Literal["simulated", "training", "monitor", "trace"]
 """The ways to measure idle time: with a simulated accelerator, by a step with and without its input, live in a

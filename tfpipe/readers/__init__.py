@@ -1,7 +1,6 @@
-"""Readers of the same shards without TensorFlow.
+"""Batches and records of the same shards without TensorFlow: each reader is a face of `tfpipe.engine`.
 
-`record_reader` reads any Example of a split by its number, many at once in the blocks of `record_block`, and
-`data_source` turns them into images and classes, for `tfpipe.data_source`; `grain` into dictionaries, for Grain.
-`batch_reader` makes the batches of the input pipeline, with the crops of `numpy_crops`; `torch` and `jax` turn them
-into tensors and arrays. `device_images` leaves decoding to a GPU. The README beside them shows both in use.
+`data_source` gives images and classes by their number, for `tfpipe.data_source`; `grain` dictionaries, for Grain.
+`torch` and `jax` turn the batches of the engine into tensors and arrays. `device_images` leaves decoding to a GPU. The
+README beside them shows both in use.
 """

@@ -20,15 +20,14 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.record_reader import ColumnValues, Numbers, RecordReader, resolve_index, resolve_indices
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.open_dataset import load_manifest
-from tfpipe.readers.record_block import Column
 from tfpipe.readers.record_lookup import RecordLookup, find_name_key, get_label, get_text
-from tfpipe.readers.record_reader import Numbers, RecordReader, resolve_index, resolve_indices
 from tfpipe.system.file_io import is_url
 
 
@@ -157,7 +156,7 @@ class DataSource:
 
     def read_columns(
         self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
-    ) -> dict[str, Column]:
+    ) -> dict[str, ColumnValues]:
         """Reads some features of several records as they are stored, for a decoder or a loop of your own.
 
         With the native library bytes are not copied once they are read, unless a record has 2 MB or more.

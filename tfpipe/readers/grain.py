@@ -20,12 +20,12 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.record_reader import Numbers
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.readers.data_source import Record, data_source
-from tfpipe.readers.record_reader import Numbers
 
 NO_LABEL = -1
 """The class of a record without one."""

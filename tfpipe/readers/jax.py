@@ -14,23 +14,24 @@ by a few levels where the decoders round differently.
 
 from __future__ import annotations
 
-import sys
-import weakref
-from collections import deque
+import os
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tfpipe.engine.ahead import Passes, list_positions, make_ahead
+from tfpipe.engine.batch import Batch
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.position import Position, Resumable
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.images.decode import resize_crop
-from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
-from tfpipe.readers.batch_reader import Batch, BatchReader, Rank, form_batch
-from tfpipe.readers.resume import Position, Resumable
+from tfpipe.pipeline.plan.read_plan import find_host
+from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
@@ -40,18 +41,17 @@ with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 _ROWS = 2520 * 2**20  # of a batch to ask a sharding about: any usual number of parts divides it
-_READY_BATCHES = 2  # on the devices, beside the one in use
 
 
 class DeviceBatches(Resumable):
     """The batches of one split on the devices of all processes, as an iterable of epochs.
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
-    record once. Several threads decode, since Pillow lets them work at once; another thread copies to the devices, two
-    batches ahead. In training they go on with the next epoch meanwhile, so its first batches are ready.
+    record once. Threads make the batches and copy them to the devices, two steps ahead. In training they go on with the
+    next epoch meanwhile, so its first batches are ready.
 
     Args:
-        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
+        data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
         split: The name of a split.
         config: The options of `build_dataset`; each part of the rows is a replica. Options that only tf.data supports
             are refused, and so is text in `extra_features`, which no device holds.
@@ -75,7 +75,7 @@ class DeviceBatches(Resumable):
 
     def __init__(
         self,
-        manifest: Manifest,
+        data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
         config: PipelineConfig,
         start_step: int = 0,
@@ -83,47 +83,35 @@ class DeviceBatches(Resumable):
         num_threads: int | None = None,
     ) -> None:
         self._sharding = sharding or _shard_rows()
-        self._batches = BatchReader(manifest, split, config, _find_rank(self._sharding), resize_crop, None, start_step)
-        self._batches.plan.check_fits_devices()
-        self._placing = _Placing(self._batches.plan, self._sharding)
+        self._maker = open_maker(data, split, config, _find_rank(self._sharding), for_devices=True)
         self.config = config
-        self._threads = usable_cpus() if num_threads is None else num_threads
-        self.position = Position(*self._batches.plan.start)
-        self._passes: Generator[Any] | None = None  # in training, over the epochs, from `_next` on
-        self._next = self.position
+        start = partial(
+            _start,
+            self._maker,
+            _Placing(self._maker.plan, self._sharding),
+            usable_cpus() if num_threads is None else num_threads,
+        )
+        self._passes = Passes(start, len(self), locate(self._maker, start_step), config.training)
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
-        return self._batches.steps_per_epoch
+        return self._maker.plan.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._passes)
+
+    @property
+    def position(self) -> Position:
+        """The position of the batch that comes next."""
+        return self._passes.position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._passes.position = position
 
     @property
     def _run_seed(self) -> int:
         return self.config.seed
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.config.training:
-            return self._iterate_epoch()
-        return self._start(Position(0, 0), range(len(self)))
-
-    def _iterate_epoch(self) -> Generator[Any]:
-        """Yields the batches of training from the position on, to the end of the epoch."""
-        passes, self._passes = self._passes, None  # after an error they begin anew
-        if passes is None or self._next != self.position:
-            if passes is not None:
-                passes.close()
-            passes = self._start(self.position, range(sys.maxsize))
-        for _ in range(self.position.step, len(self)):
-            self._passes = None
-            batch = next(passes)
-            self._passes, self._next = passes, self.position.after(len(self))
-            self.position = self._next
-            yield batch
-
-    def _start(self, begin: Position, steps: range) -> Generator[Any]:
-        # It does not hold this object, which may hold it: so it is closed as soon as nobody has them.
-        batches = _iterate(self._batches, self._placing, self._threads, begin, steps)
-        _close_at_exit(batches)
-        return batches
 
 
 class _Placing:
@@ -134,19 +122,18 @@ class _Placing:
         sharding: The devices that hold their rows.
     """
 
-    def __init__(self, plan: ReadPlan, sharding: jax.sharding.Sharding) -> None:
-        self._config, self._sharding, self._global_batch_size = plan.config, sharding, plan.global_batch_size
+    def __init__(self, plan: AnyPlan, sharding: jax.sharding.Sharding) -> None:
+        self._config, self._sharding = plan.config, sharding
+        self._global_batch_size = plan.global_batch_size
         tensors = {feature.name: feature.spec.tensor for feature in plan.features}
         self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
+        if plan.config.image_dtype == "bfloat16":
+            self._bfloat16.add("image")
 
-    def load(self, batches: Iterator[Batch]) -> Any:
-        """Takes the next batch and places it, in the trainer's form."""
-        batch = next(batches)
-        placed = {name: self._place(name, values) for name, values in batch.items()}
-        if "image" in placed and self._config.image_dtype != "uint8":
-            dtype = jnp.dtype(self._config.image_dtype)
-            placed["image"] = normalize(placed["image"], dtype, self._config.augment_options)
-        return form_batch(placed, self._config)
+    def place(self, batch: Batch) -> Any:
+        """Puts a batch on the devices, in the trainer's form."""
+        batch = weigh_mask(batch, self._config)
+        return form_batch({name: self._place(name, values) for name, values in batch.items()}, self._config)
 
     def _place(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
         if name == "label" and not self._config.one_hot:
@@ -158,49 +145,10 @@ class _Placing:
         return placed
 
 
-def _iterate(reader: BatchReader, placing: _Placing, threads: int, begin: Position, steps: range) -> Generator[Any]:
-    """Yields the batches of some steps, counted from a position on."""
-    decoders, mover = ThreadPoolExecutor(threads), ThreadPoolExecutor(1)
-    ready: deque[Future[Any]] = deque()
-    first, epoch_steps = begin.step, reader.steps_per_epoch
-    positions = ((begin.epoch + (first + k) // epoch_steps, (first + k) % epoch_steps) for k in steps)
-    batches = reader.iterate(positions, decoders.map, threads)
-    try:
-        for _ in steps:
-            ready.append(mover.submit(placing.load, batches))
-            if len(ready) > _READY_BATCHES:
-                yield ready.popleft().result()
-        while ready:
-            yield ready.popleft().result()
-    finally:
-        for future in ready:
-            future.cancel()
-        _close(batches, mover, decoders)
-
-
-def _close(batches: Generator[Any], mover: ThreadPoolExecutor, decoders: ThreadPoolExecutor) -> None:
-    """Closes an iterator in the thread that runs it: one that runs cannot be closed by another.
-
-    Nobody waits for that: Python may close a forgotten iterator in any thread.
-    """
-    try:
-        mover.submit(batches.close)
-    except RuntimeError:  # the program ends, and no thread takes new work
-        mover.shutdown()
-        batches.close()
-    mover.shutdown(wait=False)
-    decoders.shutdown(wait=False, cancel_futures=True)
-
-
-def _close_at_exit(batches: Generator[Any]) -> None:
-    """Closes an iterator that the program still holds at its end, while the modules of its threads are there."""
-    reference = weakref.ref(batches)
-
-    def close() -> None:
-        if (left := reference()) is not None:
-            left.close()
-
-    weakref.finalize(batches, close)
+def _start(maker: AnyMaker, placing: _Placing, threads: int, begin: Position) -> Generator[Any]:
+    """Begins to make batches at a position, without end in training."""
+    positions = list_positions(begin, maker.plan.steps_per_epoch, maker.plan.config.training)
+    return make_ahead(maker, positions, threads, placing.place)
 
 
 def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_FILENAME, Schema
-from tfpipe.readers.record_reader import RecordReader
 
 NO_LABEL = -(2**63)
 """The class of a record without one: the least int64, which no stored label becomes."""

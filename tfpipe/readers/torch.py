@@ -19,24 +19,24 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
 from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
 from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
-from tfpipe.readers.resume import Position, Resumable
-from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
+from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
-from tfpipe.readers.worker_turns import MOST_WORKERS, take_turns
 from tfpipe.system.extras import importing
-from tfpipe.system.file_io import is_url
 from tfpipe.system.host_limits import usable_cpus
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -47,19 +47,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-_WORKER_THREADS = 4  # of a process: what Python does around the decoder keeps one core busy from about 8 on
-
-
 class ShardedImages(IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
-    A worker of a DataLoader makes every n-th batch, and the DataLoader takes them in turn, so batches come in the same
-    order for any number of workers, and each record is read once. With the native library the workers share the cores,
-    and each decodes with its part of them. Give it to `data_loader`, or to your own DataLoader
-    with `batch_size=None`, but not to a wrapper that shards it again.
+    Threads of this process make the batches ahead, so it needs no worker processes. Give it to `data_loader`, or to
+    your own DataLoader with `batch_size=None`, but not to a wrapper that shards it again. If a DataLoader has workers,
+    each makes every n-th batch with its share of the cores, and the order is the same for any number of them.
 
     Args:
-        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
+        data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
         split: The name of a split.
         config: The options of `build_dataset`. Options that only tf.data supports are refused; its threads, buffers and
             budgets have no effect here.
@@ -87,7 +83,7 @@ class ShardedImages(IterableDataset[Any]):
 
     def __init__(
         self,
-        manifest: Manifest,
+        data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
         config: PipelineConfig,
         start_step: int = 0,
@@ -97,19 +93,17 @@ class ShardedImages(IterableDataset[Any]):
         super().__init__()
         number, ranks = find_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
-        place = Rank(number, ranks, ranks)
-        self._batches = BatchReader(manifest, split, config, place, _resize, seeded_transform, start_step)
+        self._has_transform = transform is not None
+        self._maker = open_maker(data, split, config, Rank(number, ranks, ranks), seeded_transform)
         # Shared with workers that live longer than an epoch: they look here when a pass begins.
-        self._begin = torch.tensor(self._batches.plan.start, dtype=torch.int64).share_memory_()
-        # Nobody knows here how many workers there will be: a DataLoader comes later.
-        self._rows_made = torch.zeros(MOST_WORKERS, dtype=torch.int64).share_memory_()
+        self._begin = torch.tensor(locate(self._maker, start_step), dtype=torch.int64).share_memory_()
         self._runs_on = False
         self._cpus = _count_cpus()  # here, because a worker must not ask for GPUs
 
     @property
     def config(self) -> PipelineConfig:
         """The options of the pipeline."""
-        return self._batches.config
+        return self._maker.plan.config
 
     @property
     def position(self) -> Position:
@@ -127,22 +121,16 @@ class ShardedImages(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
-        return self._batches.steps_per_epoch
+        return self._maker.plan.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        positions = itertools.islice(self._list_positions(), first, None, workers)
-        run = take_turns(self._rows_made.numpy(), self._batches.calls_per_batch, first, workers)
-        for batch in self._batches.iterate(positions, run, max(self._cpus // workers, 1)):
-            yield self._make_tensors(batch)
-
-    def _list_positions(self) -> Iterator[Position]:
-        """Lists the positions of a pass, or of all that follow, if passes run on."""
-        position = begin = self.position if self.config.training else Position(0, 0)
-        while position.epoch == begin.epoch or self._runs_on:
-            yield position
-            position = position.after(len(self))
+        begin = self.position if self.config.training else Position(0, 0)
+        positions = itertools.islice(list_positions(begin, len(self), self._runs_on), first, None, workers)
+        if self._has_transform:  # it uses torch's random generator, which all threads of a process share
+            return map(self._make_stored, read_ahead(self._maker, positions))
+        return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._make_tensors)
 
     def _run_on(self) -> ShardedImages:
         """Returns these images, with passes that run on from epoch to epoch without end. Both share their position."""
@@ -150,56 +138,37 @@ class ShardedImages(IterableDataset[Any]):
         images._runs_on = True
         return images
 
-    def _count_workers(self) -> int:
-        """Counts the processes that are enough to use all cores."""
-        return -(-self._cpus // _WORKER_THREADS) if self._batches.decodes_batches else self._cpus
+    def _make_stored(self, stored: Any) -> Any:
+        return self._make_tensors(self._maker.decode(stored))
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
-        config, image = self.config, batch.pop("image", None)
-        others = make_tensors(batch, self._batches.plan)
+        plan, image = self._maker.plan, batch.pop("image", None)
+        others = make_tensors(weigh_mask(batch, plan.config), plan)
         if image is None:
             return others
-        if isinstance(image, np.ndarray):
-            image = torch.from_numpy(image).movedim(-1, -3)
-            if config.image_dtype != "uint8":
-                image = normalize(image, config.augment_options, DTYPES[config.image_dtype])
-        else:
+        if self._has_transform:
             # A rank may have fewer records to evaluate than others, and none for its last batch.
-            of_record = self._batches.plan.num_images
-            rows = self._batches.batch_size * (of_record or 1)
-            image = _stack(image or [self._batches.make_example_image()], rows)
-            if of_record is not None:
-                image = image.reshape(-1, of_record, *image.shape[1:])
-            image[len(batch["mask"].nonzero()[0]) if "mask" in batch else len(image) :] = 0
-        return form_batch({"image": image, **others}, config)
+            rows = plan.batch_size * (plan.num_images or 1)
+            stacked = _stack(image or [self._maker.make_example_image()], rows)
+            stacked[len(image) :] = 0
+            image = stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
+        else:
+            image = make_images(image)
+        return form_batch({"image": image, **others}, plan.config)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
     """A DataLoader that knows its position; `data_loader` makes one.
 
     Each pass begins where the last one was left, and ends with the epoch; `set_epoch` goes elsewhere. In training the
-    workers go on with the next epoch meanwhile, so its first batches are ready. In evaluation each pass is the whole
-    split.
+    batches of the next epoch are made meanwhile. In evaluation each pass is the whole split.
     """
 
     dataset: ShardedImages
-    _batches: Iterator[Any] | None = None
+    _passes: Passes | None = None
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
-        images = self.dataset
-        if not images.config.training:
-            yield from super().__iter__()
-            return
-        if self._batches is None:
-            images.position = self._next = self.position
-            self._batches = super().__iter__()
-        batches = self._batches
-        for _ in range(self.position.step, len(images)):
-            self._batches = None  # after an error the workers begin anew
-            batch = next(batches)
-            # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
-            self._batches, self._next = batches, self.position.after(len(images))
-            yield batch
+        yield from self._get_passes()
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
@@ -208,15 +177,33 @@ class ShardLoader(Resumable, DataLoader[Any]):
     @property
     def position(self) -> Position:
         """The position of the batch that comes next."""
-        return getattr(self, "_next", None) or self.dataset.position
+        return self.dataset.position if self._passes is None else self._passes.position
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._next, self._batches = position, None
+        self._get_passes().position = position
 
     @property
     def _run_seed(self) -> int:
         return self.dataset.config.seed
+
+    def _get_passes(self) -> Passes:
+        if self._passes is None:
+            loader = weakref.ref(self)  # so that no circle keeps the threads of a forgotten loader alive
+
+            def start(position: Position) -> Generator[Any]:
+                found = loader()
+                assert found is not None  # it iterates
+                return found._start(position)
+
+            images = self.dataset
+            self._passes = Passes(start, len(images), images.position, images.config.training)
+        return self._passes
+
+    def _start(self, position: Position) -> Generator[Any]:
+        self.dataset.position = position
+        batches: Iterator[Any] = super().__iter__()
+        return _iterate(batches)
 
 
 def data_loader(
@@ -226,29 +213,30 @@ def data_loader(
     pin_memory: bool | None = None,
     start_method: str | None = None,
 ) -> ShardLoader:
-    """Makes a DataLoader of complete batches. Its workers live on from epoch to epoch.
+    """Makes a DataLoader of complete batches.
 
     Args:
         images: The images to read.
-        num_workers: The number of processes that read and decode. None: one for each of this machine's cores, which are
-            shared out among its GPUs; where the native library decodes whole batches one for four cores, since each
-            works on four then, and batches come more evenly. 0: the trainer's own process.
+        num_workers: The number of processes that make batches, which live on from epoch to epoch. 0: threads of the
+            trainer's own process make them. None: 0, or with a `transform`, which would hold up the trainer, one for
+            each core; the cores of a machine are shared out among its GPUs.
         prefetch_factor: The number of batches that each worker has ready.
         pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
         start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default, but for
             a dataset in an object store "spawn", since a forked process cannot read from there.
     """
-    if start_method is None and is_url(images._batches.manifest.directory):
+    if start_method is None and images._maker.is_remote:
         start_method = "spawn"
-    workers = images._count_workers() if num_workers is None else num_workers
+    if num_workers is None:
+        num_workers = images._cpus if images._has_transform else 0
     return ShardLoader(
         images._run_on() if images.config.training else images,
         batch_size=None,
-        num_workers=workers,
+        num_workers=num_workers,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
-        prefetch_factor=prefetch_factor if workers else None,
-        persistent_workers=workers > 0,
-        multiprocessing_context=start_method if workers else None,
+        prefetch_factor=prefetch_factor if num_workers else None,
+        persistent_workers=num_workers > 0,
+        multiprocessing_context=start_method if num_workers else None,
         worker_init_fn=_end_on_sigterm,
     )
 
@@ -296,14 +284,9 @@ def _end_on_sigterm(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _resize(image: Any, size: tuple[int, int], antialias: bool) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Resizes by torch: its vector instructions take half of Pillow's time, and antialias is a choice."""
-    pixels = torch.from_numpy(np.array(image))
-    if pixels.shape[:2] == size:
-        return pixels.numpy()
-    planes = pixels.permute(2, 0, 1)[None]
-    resized = torch.nn.functional.interpolate(planes, size, mode="bilinear", antialias=antialias)
-    return resized[0].permute(1, 2, 0).numpy()
+def _iterate(batches: Iterator[Any]) -> Generator[Any]:
+    """Yields batches, and lets go of them when it is closed."""
+    yield from batches
 
 
 def _stack(images: list[Any], batch_size: int) -> torch.Tensor:

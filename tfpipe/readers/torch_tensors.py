@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfpipe.engine.batch import Batch
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.readers.batch_reader import Batch
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -63,7 +63,15 @@ def find_rank(rank: tuple[int, int] | DeviceMesh | None) -> tuple[int, int]:
     return 0, 1
 
 
-def make_tensors(batch: Batch, plan: ReadPlan) -> dict[str, Any]:
+def make_images(images: Any) -> torch.Tensor:
+    """Makes a tensor [..., 3, height, width] in channels-last format. It shares the memory of [..., height, width, 3].
+
+    An array of uint16 holds the bits of bfloat16.
+    """
+    return _make_tensor(images, images.dtype == np.uint16).movedim(-1, -3)
+
+
+def make_tensors(batch: Batch, plan: AnyPlan) -> dict[str, Any]:
     """Makes tensors of all parts of a batch but the images. Text stays, and tensors of several shapes are lists."""
     kinds = {feature.name: feature.spec.tensor for feature in plan.features}
     tensors: dict[str, Any] = {}

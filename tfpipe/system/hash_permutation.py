@@ -38,6 +38,11 @@ def extend_key(key: int, *parts: int) -> int:
     return key
 
 
+def extend_keys(key: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
+    """Returns `extend_key` of each of several numbers: uint64 of their shape."""
+    return _mix_array((numbers.astype(np.uint64) ^ np.uint64(key)) + np.uint64(GAMMA))
+
+
 def permutation(key: int, size: int) -> IntArray:
     """Returns the numbers from 0 to `size` - 1 in the order of their hashes: int64 [size]."""
     return np.asarray(np.argsort(hashes(key, size), kind="stable"), np.int64)

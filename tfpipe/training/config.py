@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system.options import Choice, Count, Flag, Number, Text, check_options, get_names, option
 
 Framework = Literal["tensorflow", "torch", "jax"]
@@ -70,8 +70,8 @@ class TrainConfig:
         steps_per_execution: The number of steps between two returns to Python, in TensorFlow. None: 50 on a TPU, where
             a return costs most, else 1. At least 1. Default: None.
         compile: Whether PyTorch compiles the model by `torch.compile`. Default: False.
-        num_workers: The number of processes (PyTorch) or threads (JAX) that read and decode. None: one for each core,
-            shared out among the GPUs of a machine. 0: the trainer itself reads, in PyTorch. At least 0. Default: None.
+        num_workers: The number of processes (PyTorch) or threads (JAX) that make batches. None: in PyTorch no process,
+            but threads of the trainer; in JAX a thread for each core. At least 0. Default: None.
         checkpoint_every_steps: The number of steps between checkpoints, which is the most that a killed run loses. The
             end of the training is always saved. At least 1. Default: 500.
         keep_checkpoints: The number of checkpoints that are kept; older ones are deleted. At least 1. Default: 3.

@@ -14,10 +14,10 @@ import json
 from collections.abc import Sequence
 
 from tfpipe._version import __version__
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system import file_io
 
 PROGRAMS = {"tensorflow": "saved_model.pb", "torch": "model.pt2", "jax": "model.jax"}

@@ -25,8 +25,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError, explain_pipeline_error
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator, drive, is_settled
 from tfpipe.profiler.types import Step
 from tfpipe.system import host_limits

@@ -20,9 +20,9 @@ from beam_jobs.records.write_records import _find_file_options, _PlaceFn, _SkipF
 from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, run, write
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.readers.record_reader import RecordReader
 from tfpipe.writer.shard_file import WrittenShard
 
 

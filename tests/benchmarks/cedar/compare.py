@@ -73,7 +73,7 @@ def main(
 def tune(folder: str, seconds: float) -> dict[str, Any]:
     """Lets `tfpipe tune` search, and returns the options that it changed."""
     from tests.benchmarks.cedar.simclr import CONFIG
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
 
     CONFIG.to_file(f"{folder}/before.toml")
     files = ("--config", f"{folder}/before.toml", "--output", f"{folder}/after.toml")

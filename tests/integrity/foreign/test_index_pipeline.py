@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
 
 IDS = PipelineConfig(
     global_batch_size=8,

@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.pipeline.file_cache.cache_folder import without_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
-from tfpipe.readers.record_reader import RecordReader
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
@@ -180,7 +180,7 @@ def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: 
 
 FILL = """
 import os, signal, sys, time
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.open_dataset import load_manifest
 from tfpipe.system.progress import Observer

@@ -24,12 +24,13 @@ import tensorflow as tf
 
 from tests.conftest import PATH_OF_REPOSITORY
 from tfpipe.distribution import distribute_dataset
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import scan_records
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache import fill_process, live_fill
 from tfpipe.pipeline.file_cache.cache import fill_cache, fill_locked
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
@@ -37,7 +38,6 @@ from tfpipe.pipeline.file_cache.live_fill import LiveFill, close_all
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
 from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 
@@ -304,7 +304,7 @@ def flip_a_bit(path: Path, offset: int) -> None:
 PARENT = """
 import sys, time
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder
 from tfpipe.pipeline.file_cache.fill_process import FillProcess
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tfpipe import build_dataset, change_batch_size
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import get_source
 from tfpipe.system.hash_permutation import IntArray
 
 LANES = {"num_streams": 2, "run_records": 4, "lanes": 8}

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.memory_cache import (
     CacheParts,
     estimate_cache_bytes,
@@ -20,7 +21,6 @@ from tfpipe.pipeline.plan.memory_cache import (
     split_by_cache,
 )
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
 
 IMAGE = 9 * 9 * 3 + 200
 

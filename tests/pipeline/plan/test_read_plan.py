@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
 
 
 @pytest.fixture

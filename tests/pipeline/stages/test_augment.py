@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stages import _crop_box
 from tfpipe.pipeline.stages.augment import augment_on_host, convert_values, crop_for_host, resize_image
 from tfpipe.pipeline.stages.decode import (

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 RECORDS = 23
 KINDS: dict[str, dict] = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.stages._crop_box import center_crop_box, sample_crop_box, sample_flip
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stages._crop_box import crop
 from tfpipe.pipeline.stages.decode import decode_crop, decode_image, read_image_size
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.order import expand_runs
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stages.list import first_use_numbers, split_runs
 
 

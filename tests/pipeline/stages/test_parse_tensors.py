@@ -9,16 +9,16 @@ import pytest
 import tensorflow as tf
 
 from tests.format.tensors.datasets import RECORDS, write_tensors
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
+from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
-from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stages.parse import parse_example
 
 SMALL = {"global_batch_size": 2, "training": False}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import without_autograph
 from tfpipe.pipeline.stages.list import list_exact, list_files, list_once, list_step_records
 from tfpipe.pipeline.stages.read import read_exact, read_files, read_once, read_steps

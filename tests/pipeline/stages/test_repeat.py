@@ -9,11 +9,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 
 ORDER = {"global_batch_size": 8, "image_size": 8, "num_streams": 2, "lanes": 4, "run_records": 3}
 STEPS = 2  # of an epoch: 23 records

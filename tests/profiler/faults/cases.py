@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.profiler.faults.data import FEW_PHOTOS, HUGE, PHOTOS, TINY, Shards
-from tfpipe.pipeline.config.augment_config import AugmentOptions
+from tfpipe.engine.config.augment_config import AugmentOptions
 
 if TYPE_CHECKING:
     from tfpipe.pipeline.stage import Customize, Stages

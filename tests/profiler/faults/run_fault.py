@@ -21,9 +21,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from tests.profiler.faults.cases import FAULTS, Cure, Fault
 from tests.profiler.faults.data import index_files, make_files, make_shards
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, tell_stages_apart

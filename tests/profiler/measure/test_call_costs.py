@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import get_source
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import get_source
 from tfpipe.pipeline.stage import Stage, Stages, customize_stages
 from tfpipe.profiler.measure import call_costs, option_costs
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import tfrecord_files
 from tfpipe.profiler.measure.dataset_facts import _find_filters, _find_late_caches, get_dataset_facts
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stage
 from tfpipe.profiler.measure import option_costs, record_sample
 from tfpipe.profiler.measure.option_costs import measure_option_costs

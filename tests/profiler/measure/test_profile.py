@@ -17,13 +17,13 @@ import tensorflow as tf
 
 from tests.conftest import Tfpipe
 from tests.profiler.faults.data import join_copies
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.measure import option_costs, simulated_accelerator

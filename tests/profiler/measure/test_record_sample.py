@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.format.example import decode_example, encode_example
-from tfpipe.pipeline.plan.source import Source, tfrecord_files
 from tfpipe.profiler.measure.record_sample import RECORDS, RecordCount, count_records, leave_out, measure_unread
 from tfpipe.profiler.measure.record_sample import sample_records as sample
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_stage, make_step
 from tfpipe import profiler
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import SERVICE_NOTE, explain_filling, format_budget, to_json, to_text

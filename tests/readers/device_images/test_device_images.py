@@ -21,11 +21,11 @@ from PIL import Image
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.seekable_jpegs import SAMPLINGS, draw, encode
+from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.hardware_jpeg import read_hardware_header
-from tfpipe.pipeline.config.pipeline_config import AugmentOptions, PipelineConfig
 from tfpipe.readers.device_images.decoders import CpuDecoder
 from tfpipe.readers.device_images.device_images import REFUSED
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
@@ -60,7 +60,8 @@ def make_images(manifest: Manifest, split: str = "train", device: str = "cpu", *
 def read_reference(manifest: Manifest, epochs: int = 1, split: str = "train", **options: Any) -> list[Any]:
     """The batches of the reader that decodes on the CPU."""
     config = PipelineConfig(**{**OPTIONS, "extra_features": NAMES, **options})
-    loader = data_loader(ShardedImages(manifest, split, config), num_workers=0)
+    by_pillow = dataclasses.replace(config, decoder="tensorflow")
+    loader = data_loader(ShardedImages(manifest, split, by_pillow), num_workers=0)
     return [batch for _ in range(epochs) for batch in loader]
 
 

@@ -8,8 +8,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.errors import ConfigError  # noqa: E402
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.pipeline.device.augment import normalize  # noqa: E402
 from tfpipe.training.tensorflow.models import build_model  # noqa: E402
 

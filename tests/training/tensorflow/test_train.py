@@ -36,7 +36,7 @@ def stop_after(steps: int) -> Callable[[], bool]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
     """Returns the folder of a run of three epochs that nobody stopped."""
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
     from tfpipe.training.config import TrainConfig
 
     folder = tmp_path_factory.mktemp("undisturbed") / "run"

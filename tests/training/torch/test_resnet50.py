@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.errors import ConfigError  # noqa: E402
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.training.torch.models import build_model  # noqa: E402
 from tfpipe.training.torch.resnet50 import STAGES, Bottleneck, ResNet50  # noqa: E402
 

@@ -15,9 +15,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.training.torch.program import mean_loss, predict_validation  # noqa: E402
+from tfpipe.engine.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.errors import ConfigError, DataError, FormatError  # noqa: E402
 from tfpipe.open_dataset import load_manifest  # noqa: E402
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig  # noqa: E402
 from tfpipe.training.config import TrainConfig  # noqa: E402
 from tfpipe.training.torch import train as training  # noqa: E402
 from tfpipe.training.torch.processes import Place  # noqa: E402

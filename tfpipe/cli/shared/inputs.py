@@ -14,9 +14,9 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.child_process import silence_stderr
 
 if TYPE_CHECKING:
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.source import Source
     from tfpipe.format.manifest import Manifest
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-    from tfpipe.pipeline.plan.source import Source
     from tfpipe.pipeline.stage import Customize
     from tfpipe.tuning.trials import PipelineJob
 
@@ -55,8 +55,8 @@ def read_config(
         given: Other options of the command line, which go before the file's. A None is ignored.
         defaults: Options that neither the file nor the command line gives.
     """
-    from tfpipe.pipeline.config import toml_json
-    from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config import toml_json
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
 
     if global_batch_size is not None and per_replica_batch_size is not None:
         raise ConfigError("--global-batch-size and --per-replica-batch-size exclude each other.")
@@ -80,7 +80,7 @@ def get_batch_size(config: "PipelineConfig") -> int:
 def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
     """Opens a dataset and one of its splits, or foreign files without a split."""
     if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
-        from tfpipe.pipeline.plan.source import tfrecord_files
+        from tfpipe.engine.source import tfrecord_files
 
         if split is not None:
             raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")

@@ -12,6 +12,7 @@ typedef struct {
     const uint8_t *flips;
     const tfpipe_request *request;
     int32_t max_ratio;
+    const int64_t *rows;
     uint8_t *images;
     size_t image_bytes;
     int streams;
@@ -41,19 +42,21 @@ static void decode_item(void *context, size_t item) {
     request.width = box[3];
     request.flip = all->flips[item];
     request.ratio = choose_ratio(&request, all->max_ratio);
+    const size_t row = all->rows == NULL ? item : (size_t)all->rows[item];
     all->results[item] = tfpipe_decode_one_of_many(all->encoded[item].data, all->encoded[item].size, &request, all->streams,
-                                                   all->images + item * all->image_bytes, message);
+                                                   all->images + row * all->image_bytes, message);
 }
 
 void tfpipe_decode_batch(const tfpipe_bytes *encoded, const int32_t *boxes, const uint8_t *flips, size_t count,
-                         const tfpipe_request *request, int32_t max_ratio, int32_t threads, void *images,
-                         int32_t *results) {
+                         const tfpipe_request *request, int32_t max_ratio, int32_t threads, const int64_t *rows,
+                         void *images, int32_t *results) {
     const size_t value_bytes = request->dtype == TFPIPE_UINT8 ? 1 : request->dtype == TFPIPE_FLOAT32 ? 4 : 2;
     batch all = {.encoded = encoded,
                  .boxes = boxes,
                  .flips = flips,
                  .request = request,
                  .max_ratio = max_ratio,
+                 .rows = rows,
                  .images = images,
                  .image_bytes = (size_t)request->out_height * (size_t)request->out_width * 3 * value_bytes,
                  .results = results};

@@ -66,7 +66,7 @@ static void decode_all(const operation *self, TF_Tensor **inputs, size_t count, 
             encoded[k] = (tfpipe_bytes){(const uint8_t *)TF_StringGetDataPointer(strings + k),
                                         TF_StringGetSize(strings + k)};
         tfpipe_decode_batch(encoded, TF_TensorData(inputs[1]), TF_TensorData(inputs[2]), count, &self->request,
-                            self->max_ratio, self->threads, TF_TensorData(images), results);
+                            self->max_ratio, self->threads, NULL, TF_TensorData(images), results);
     }
     if (encoded == NULL || lacks_memory(results, count))
         TF_SetStatus(status, TF_RESOURCE_EXHAUSTED, "TfpipeDecode got no memory.");

@@ -16,8 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import (
+from tfpipe.engine.config.augment_config import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     AugmentOptions,
@@ -25,6 +24,7 @@ from tfpipe.pipeline.config.augment_config import (
     as_pair,
     compute_scaling,
 )
+from tfpipe.errors import ConfigError
 from tfpipe.pipeline.device.random_boxes import (
     center_crop_boxes,
     resize_weights,

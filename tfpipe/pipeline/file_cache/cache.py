@@ -32,9 +32,9 @@ from __future__ import annotations
 import os
 import shutil
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder
 from tfpipe.pipeline.file_cache.copy_shards import copy_shards
 from tfpipe.pipeline.file_cache.decode_shards import decode_shards

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import BinaryIO
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
+from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
-from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.system import file_io, host_limits
 from tfpipe.system.units import human_bytes
 

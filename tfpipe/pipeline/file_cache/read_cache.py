@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.schema import IMAGE_CHANNELS, IMAGE_COLORSPACE, IMAGE_ENCODED, IMAGE_FORMAT
 from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder
 from tfpipe.pipeline.file_cache.live_fill import start_live_fill
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import file_io
 
 _CHANGED = {IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_CHANNELS, IMAGE_COLORSPACE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfpipe.pipeline.plan.stored_images import StoredImages
+from tfpipe.engine.stored_images import StoredImages
 
 
 @dataclass(frozen=True, eq=False)

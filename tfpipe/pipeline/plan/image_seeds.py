@@ -1,6 +1,6 @@
 """The numbers by which the images of a record are chosen and seeded, where records have several. Loads no TensorFlow.
 
-`tfpipe.pipeline.image_choice` uses them with TensorFlow's operations, `tfpipe.readers.numpy_crops` without.
+`tfpipe.pipeline.image_choice` uses them with TensorFlow's operations, `tfpipe.engine.numpy_crops` without.
 """
 
 import numpy as np

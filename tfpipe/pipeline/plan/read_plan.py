@@ -17,13 +17,14 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
+from tfpipe.engine.features import BatchFeature, list_batch_features
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.native import library
 from tfpipe.order import ExactOrder, host_rows
-from tfpipe.pipeline.config.pipeline_config import MAX_IMAGES, PipelineConfig
-from tfpipe.pipeline.plan.batch_features import BatchFeature, list_batch_features
 from tfpipe.pipeline.plan.filling_cache import FillingCache
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import file_io, host_limits, object_store
 from tfpipe.system.units import parse_bytes
 
@@ -340,6 +341,12 @@ class ReadPlan:
         return any(feature.is_ragged for feature in self.features)
 
     # Batches
+
+    def make_batch_plan(self) -> BatchPlan:
+        """Returns the plan by which the engine makes the batches of this host."""
+        order = self.order if self.config.training else None
+        rows = host_rows(self.global_batch_size, self.num_hosts, self.host)
+        return BatchPlan(self.source, self.config, order, self.global_batch_size, rows, self.num_hosts, self.host)
 
     def _split_batch(self) -> tuple[int, int]:
         return split_batch(

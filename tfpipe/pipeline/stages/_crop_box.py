@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 
 CROP_ATTEMPTS = 10
 """Boxes tried before the whole image is taken, as in torchvision's RandomResizedCrop and in `random_boxes`."""

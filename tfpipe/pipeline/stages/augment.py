@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.pipeline.config.augment_config import AugmentOptions, compute_scaling
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage

@@ -22,13 +22,13 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.stored_images import StoredImages
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline import native_operations
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.native_operations import Result
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
 from tfpipe.pipeline.stages.augment import choose_decoded_crop, convert_values, resize_image

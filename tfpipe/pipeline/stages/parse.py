@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.features import BatchFeature
 from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.image_choice import choose_images
-from tfpipe.pipeline.plan.batch_features import BatchFeature
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages import _bad_records

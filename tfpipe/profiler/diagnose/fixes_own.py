@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tfpipe.pipeline.config.pipeline_config import IMAGES_PER_CALL
+from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import (
     ALLOCATION_PER_STAGE_TIME,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.source import Source
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure.option_costs import BATCH, list_records, measure_costs_us
 from tfpipe.profiler.measure.record_sample import sample_records

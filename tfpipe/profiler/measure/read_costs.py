@@ -13,13 +13,13 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.pipeline.build import build_planned_stages
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.pipeline.stage import Stages
 from tfpipe.profiler.measure.option_costs import BATCH, measure_costs_us
 from tfpipe.profiler.measure.record_sample import leave_out, sample_records

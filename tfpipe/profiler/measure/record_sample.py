@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 import tensorflow as tf
 
+from tfpipe.engine.source import Source
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header
-from tfpipe.pipeline.plan.source import Source
 from tfpipe.system import file_io
 
 RECORDS = 32

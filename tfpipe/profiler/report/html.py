@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tfpipe._version import __version__
-from tfpipe.pipeline.config import toml_json
+from tfpipe.engine.config import toml_json
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.hosts.types import HostsReport
 from tfpipe.profiler.report import charts

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from tfpipe.readers.numpy_crops import CropBox
+from tfpipe.engine.numpy_crops import CropBox
 
 
 class Crop(NamedTuple):

@@ -25,11 +25,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tfpipe.engine.ahead import list_positions
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.config.augment_config import compute_scaling
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError, FormatError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.augment_config import compute_scaling
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.readers.batch_reader import BatchReader, Rank, form_batch
 from tfpipe.readers.device_images.config import DeviceConfig
 from tfpipe.readers.device_images.crops import Crop, ResizeConfig
 from tfpipe.readers.device_images.decoders import (
@@ -41,7 +43,7 @@ from tfpipe.readers.device_images.decoders import (
 )
 from tfpipe.readers.device_images.host_batches import HostBatch, HostBatches, HostImage
 from tfpipe.readers.device_images.resize import find_resize
-from tfpipe.readers.resume import Position, Resumable
+from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
 from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
 
 if TYPE_CHECKING:
@@ -105,27 +107,27 @@ class DeviceImages(Resumable):
         self.config, self.device = config, find_device(device)
         self._options = device_config or DeviceConfig()
         number, ranks = find_rank(rank)
-        batches = BatchReader(manifest, split, config, Rank(number, ranks, ranks), _refuse_to_resize, None, start_step)
-        if not batches.plan.source.has_images:
+        maker = open_maker(manifest, split, config, Rank(number, ranks, ranks))
+        if not isinstance(maker, BatchMaker):
+            raise ConfigError("`DeviceImages` reads one dataset, got a mixture. Use ShardedImages.")
+        if not maker.plan.source.has_images:
+            raise ConfigError(f"`DeviceImages` needs images, and {maker.plan.source.name} has none. Use ShardedImages.")
+        if maker.plan.num_images is not None:
             raise ConfigError(
-                f"`DeviceImages` needs images, and {batches.plan.source.name} has none. Use ShardedImages."
-            )
-        if batches.plan.num_images is not None:
-            raise ConfigError(
-                f"`DeviceImages` decodes one image a record, and {batches.plan.source.name} has several. Set `images` "
+                f"`DeviceImages` decodes one image a record, and {maker.plan.source.name} has several. Set `images` "
                 "to first, or use ShardedImages."
             )
-        decoder = make_decoder(self.device, batches.form) if decoder is None else decoder
+        decoder = make_decoder(self.device, maker.form) if decoder is None else decoder
         self.fallbacks: Counter[str] = Counter()
-        self._batches = batches
-        self._host = HostBatches(batches, pins_memory=self.device.type == "cuda")
-        self._maker = _BatchMaker(batches, self._host, decoder, self.device, self._options)
+        self._host = HostBatches(maker, pins_memory=self.device.type == "cuda")
+        self._steps = maker.plan.steps_per_epoch
+        self._maker = _BatchMaker(maker, self._host, decoder, self.device, self._options)
         self._ahead: _Ahead | None = None
-        self._position = Position(*batches.plan.start)
+        self._position = locate(maker, start_step)
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
-        return self._batches.steps_per_epoch
+        return self._steps
 
     @property
     def position(self) -> Position:
@@ -152,7 +154,7 @@ class DeviceImages(Resumable):
         begin = self._position if training else Position(0, 0)
         ahead, self._ahead = self._ahead, None
         if ahead is None:
-            steps = _list_positions(begin, len(self), goes_on=training)
+            steps = list_positions(begin, len(self), goes_on=training)
             ahead = _Ahead(steps, self._host, self._maker, self._options)
         here, goes_on = begin, False
         try:
@@ -240,13 +242,13 @@ class _BatchMaker:
 
     def __init__(
         self,
-        batches: BatchReader,
+        batches: BatchMaker,
         host: HostBatches,
         decoder: JpegDecoder,
         device: torch.device,
         options: DeviceConfig,
     ) -> None:
-        config = batches.config
+        config = batches.plan.config
         self._batches, self._host, self._decoder, self._device = batches, host, decoder, device
         augment = config.augment_options
         offset, factor = compute_scaling(augment.mean, augment.std)
@@ -272,15 +274,15 @@ class _BatchMaker:
         return batch
 
     def _make(self, host: HostBatch) -> _DeviceBatch:
-        config, fallbacks = self._batches.config, Counter(host.fallbacks)
-        shape = (self._batches.batch_size, 3, *config.size)
+        config, fallbacks = self._batches.plan.config, Counter(host.fallbacks)
+        shape = (self._batches.plan.batch_size, 3, *config.size)
         images = self._decode(host.images, fallbacks)
         out = torch.empty(shape, dtype=DTYPES[config.image_dtype], device=self._device, memory_format=self._format)
         out[len(images) :] = 0
         if images:
             pixels = [image.tensor for image in images]
             self._resize(pixels, [Crop(image.box, image.flip) for image in images], out, self._form)
-        others = make_tensors(host.others, self._batches.plan)
+        others = make_tensors(weigh_mask(host.others, config), self._batches.plan)
         parts = {"image": out, **{name: self._place(value) for name, value in others.items()}}
         return _DeviceBatch(parts, fallbacks)
 
@@ -337,14 +339,3 @@ class _BatchMaker:
             done = torch.cuda.Event(blocking=True)
             done.record(self._stream)
             done.synchronize()
-
-
-def _list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:
-    position = begin
-    while position.epoch == begin.epoch or goes_on:
-        yield position
-        position = position.after(steps_per_epoch)
-
-
-def _refuse_to_resize(image: Any, size: tuple[int, int], antialias: bool) -> Any:
-    raise AssertionError("The device resizes.")

@@ -16,19 +16,37 @@ import queue
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tfpipe.engine.batch import Batch, BatchMaker
+from tfpipe.engine.numpy_crops import CropBox, Size
+from tfpipe.errors import FormatError
 from tfpipe.images import seekable
+from tfpipe.images.decode import decode_crop
 from tfpipe.images.errors import BadImage
 from tfpipe.images.hardware_jpeg import read_hardware_header
-from tfpipe.readers.batch_reader import Batch, BatchReader, EncodedImage
-from tfpipe.readers.numpy_crops import CropBox, Size
 
 _SPARE = 1.25  # of a batch's mean bytes: what lies between records, and batches of larger ones
+
+
+class _StoredImage(NamedTuple):
+    """An image as it is stored, and the part of it that the trainer gets.
+
+    Attributes:
+        number: The number of its record, counted through all shards.
+        data: The bytes in the record, uint8 [bytes].
+        crop_box: The crop in pixels of the stored image. A record that lies about its size may have one outside of it.
+        flip: Whether the crop is mirrored left to right.
+    """
+
+    number: int
+    data: NDArray[np.uint8]
+    crop_box: CropBox
+    flip: bool
 
 
 @dataclass(frozen=True)
@@ -80,13 +98,13 @@ class HostBatches:
     """The host's part of the batches of one rank. Threads may share it.
 
     Args:
-        batches: The reader of records.
+        maker: The maker of the batches, whose records are read here.
         pins_memory: Whether files lie in pinned memory, from which a GPU copies by itself.
     """
 
-    def __init__(self, batches: BatchReader, pins_memory: bool) -> None:
-        self._batches, self._pins_memory = batches, pins_memory
-        self._cuts = batches.plan.source.images.seekable
+    def __init__(self, maker: BatchMaker, pins_memory: bool) -> None:
+        self._maker, self._pins_memory = maker, pins_memory
+        self._cuts = maker.plan.source.images.seekable
         self._free: queue.SimpleQueue[_Memory] = queue.SimpleQueue()
 
     def read(self, epoch: int, step: int) -> HostBatch:
@@ -97,15 +115,18 @@ class HostBatches:
             DataError: A file cannot be read.
         """
         memory = self._take_memory()
-        encoded = self._batches.read_encoded(epoch, step, memory.records.numpy())
+        stored = self._maker.read(epoch, step, memory=memory.records.numpy())
+        images = self._maker.choose_images(stored)
         fallbacks: Counter[str] = Counter()
-        images = []
-        for image in encoded.images:
+        prepared = []
+        for row, number in enumerate(stored.numbers.tolist()):
+            y, x, height, width = images.boxes[row].tolist()
+            image = _StoredImage(number, images.column.get_view(row), (y, x, height, width), bool(images.flips[row]))
             try:
-                images.append(self._prepare(image, memory, fallbacks))
+                prepared.append(self._prepare(image, memory, fallbacks))
             except BadImage as error:
-                raise self._batches.name_bad_image(image.number, error) from None
-        return HostBatch(images, encoded.others, fallbacks, memory)
+                raise self._name_bad_image(number, error) from None
+        return HostBatch(prepared, self._maker.make_others(stored, images), fallbacks, memory)
 
     def decode_crop(self, image: HostImage) -> HostImage:
         """Decodes a file by the CPU after all.
@@ -116,7 +137,7 @@ class HostBatches:
         try:
             pixels = self._decode(image.tensor.numpy().tobytes(), image.box)
         except BadImage as error:
-            raise self._batches.name_bad_image(image.number, error) from None
+            raise self._name_bad_image(image.number, error) from None
         return _make_pixels(image.number, pixels, image.flip)
 
     def release(self, batch: HostBatch) -> None:
@@ -128,13 +149,16 @@ class HostBatches:
         try:
             memory = self._free.get_nowait()
         except queue.Empty:
-            num_bytes = int(self._batches.plan.source.record_bytes * self._batches.batch_size * _SPARE)
+            num_bytes = int(self._maker.plan.source.record_bytes * self._maker.plan.batch_size * _SPARE)
             return _Memory(num_bytes, self._pins_memory, self._cuts)
         memory.clear()
         return memory
 
-    def _prepare(self, image: EncodedImage, memory: _Memory, fallbacks: Counter[str]) -> HostImage:
-        form = self._batches.form
+    def _name_bad_image(self, number: int, error: BadImage) -> FormatError:
+        return self._maker.name_record(number, f"its image cannot be used, {error}")
+
+    def _prepare(self, image: _StoredImage, memory: _Memory, fallbacks: Counter[str]) -> HostImage:
+        form = self._maker.form
         data = bytes(image.data)
         if form.encoding == "raw":  # nothing is decoded
             return _make_pixels(image.number, self._decode(data, image.crop_box), image.flip)
@@ -152,7 +176,7 @@ class HostBatches:
         return HostImage(image.number, memory.place(splice.data), box, image.flip, (splice.height, splice.width))
 
     def _decode(self, data: bytes, box: CropBox) -> NDArray[np.uint8]:
-        return np.array(self._batches.decode_crop(data, box))
+        return np.array(decode_crop(data, self._maker.form, box, 1, self._cuts))
 
 
 class _Memory:

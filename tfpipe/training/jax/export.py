@@ -24,8 +24,8 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.jax import normalize
 from tfpipe.training.jax.models import Parameters, apply_small_cnn
 from tfpipe.training.model_files import PROGRAMS, write_model

@@ -33,11 +33,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.plan.stored_images import StoredImages
 from tfpipe.pipeline.stages.augment import augment_on_host, crop_for_host
 from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
 from tfpipe.system import file_io

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS, check_side
 
 BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.system import file_io, host_limits
 
 if TYPE_CHECKING:

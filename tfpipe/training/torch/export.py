@@ -25,9 +25,9 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.torch import normalize
 from tfpipe.training.model_files import PROGRAMS, write_model
 
@@ -81,16 +81,17 @@ class ServedModel(nn.Module):
             images = self._crop_center(images)
         planes = images.permute(0, 3, 1, 2)
         if self._crops:
-            planes = nn.functional.interpolate(
-                planes, config.size, mode="bilinear", antialias=config.augment_options.antialias
-            )
+            antialias = config.augment_options.antialias
+            planes = nn.functional.interpolate(planes.float(), config.size, mode="bilinear", antialias=antialias)
         if config.image_dtype != "uint8":
             planes = normalize(planes, config.augment_options)
+        elif self._crops:
+            planes = (planes + 0.5).to(torch.uint8)
         probabilities: torch.Tensor = self.model(planes).softmax(1)
         return probabilities
 
     def _crop_center(self, images: torch.Tensor) -> torch.Tensor:
-        """Cuts out the crop of `tfpipe.readers.numpy_crops.center_crop_box`.
+        """Cuts out the crop of `tfpipe.engine.crops.center_boxes`.
 
         In whole numbers, since a program has no rounding for sizes that it does not know.
         """

@@ -14,9 +14,9 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, first_line
-from tfpipe.pipeline.config.augment_config import AugmentOptions
-from tfpipe.pipeline.config.pipeline_config import PipelineConfig
 from tfpipe.readers.torch import normalize
 from tfpipe.training.config import SMALL_CHANNELS, SMALL_EPSILON, SMALL_GROUPS, check_side
 from tfpipe.training.torch.resnet50 import ResNet50

@@ -1,0 +1,65 @@
+"""Crops that are resized and converted: by the native library and by NumPy, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.engine.columns.images import DTYPES, Decoding, resize_pixels
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.format.image_form import ImageForm
+from tfpipe.native import library
+
+
+def make_decoding(dtype: str) -> Decoding:
+    options = AugmentOptions(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
+    return Decoding(ImageForm(), (0, 0), dtype, options, reduces=True, natively=True, seeks=False)
+
+
+def resize(pixels: np.ndarray[Any, Any], size: tuple[int, int], dtype: str, flip: bool = False) -> Any:
+    out = np.empty((*size, 3), DTYPES[dtype])
+    resize_pixels(pixels, out, make_decoding(dtype), flip)
+    return out
+
+
+def draw_cases() -> list[tuple[np.ndarray[Any, Any], tuple[int, int]]]:
+    seed = int(np.random.default_rng().integers(2**31))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    sizes = [(1, 1, 5, 7), (40, 30, 40, 30), *random.integers(1, 90, (30, 4)).tolist()]
+    return [(random.integers(0, 256, (y, x, 3)).astype(np.uint8), (rows, cols)) for y, x, rows, cols in sizes]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+@pytest.mark.usefixtures("native_library")
+def test_numpy_gives_the_bits_of_the_native_library(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = draw_cases()
+    native = [resize(pixels, size, dtype, flip) for pixels, size in cases for flip in (False, True)]
+    monkeypatch.setattr(library, "is_available", lambda: False)
+    by_numpy = [resize(pixels, size, dtype, flip) for pixels, size in cases for flip in (False, True)]
+    for ours, theirs in zip(by_numpy, native, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pixels_are_those_of_tensorflow() -> None:
+    for pixels, size in draw_cases():
+        expected = tf.image.resize(pixels, size).numpy()  # float32, from 0 to 255
+        found = resize(pixels, size, "float32") * (np.array((0.2, 0.3, 0.4)) * 255) + np.array((0.5, 0.4, 0.3)) * 255
+        np.testing.assert_allclose(found, expected, atol=0.001)
+        assert np.abs(resize(pixels, size, "uint8") - expected).max() <= 0.501
+
+
+def test_bfloat16_is_the_nearest_to_float32() -> None:
+    for pixels, size in draw_cases():
+        floats = resize(pixels, size, "float32")
+        bits = resize(pixels, size, "bfloat16")
+        np.testing.assert_array_equal(bits, floats.astype(ml_dtypes.bfloat16).view(np.uint16))
+
+
+def test_a_flip_mirrors_the_result() -> None:
+    for pixels, size in draw_cases():
+        np.testing.assert_array_equal(resize(pixels, size, "uint8", flip=True), resize(pixels, size, "uint8")[:, ::-1])

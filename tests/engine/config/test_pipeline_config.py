@@ -1,0 +1,168 @@
+"""`PipelineConfig` refuses values that cannot be used, and options that exclude each other."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+
+
+def make_config(**options: Any) -> PipelineConfig:
+    return PipelineConfig(**{"global_batch_size": 256, **options})
+
+
+def get_refusal(**options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make_config(**options)
+    return str(caught.value)
+
+
+def test_defaults_are_valid_and_hashable() -> None:
+    assert hash(make_config()) == hash(PipelineConfig(global_batch_size=256))
+    assert PipelineConfig(per_replica_batch_size=32) != make_config()
+
+
+def test_every_option_is_checked() -> None:
+    for field in dataclasses.fields(PipelineConfig):
+        assert f"`{field.name}`" in get_refusal(**{"global_batch_size": 256, field.name: object()})
+
+
+def test_needs_no_library() -> None:
+    code = "import sys, tfpipe; tfpipe.PipelineConfig(global_batch_size=1).to_json(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"tensorflow", "numpy", "PIL", "tomli_w", "tomllib", "difflib"} & set(done.stdout.split())
+
+
+def test_lists_become_tuples() -> None:
+    config = make_config(image_size=[160, 192], decoded_size=[200, 220], extra_features=["depth"])
+    assert (config.image_size, config.decoded_size, config.extra_features) == ((160, 192), (200, 220), ("depth",))
+    options = AugmentOptions(scale=[0.25, 1], mean=[0, 0, 0], std=[1, 1, 1], crop_fraction=1)  # type: ignore[arg-type]
+    assert options == AugmentOptions(scale=(0.25, 1.0), mean=(0.0,) * 3, std=(1.0,) * 3, crop_fraction=1.0)
+    assert hash(dataclasses.replace(config, augment_options=options))
+    assert [type(value) for value in (*options.scale, options.crop_fraction)] == [float] * 3
+
+
+def test_sizes() -> None:
+    assert make_config().size == (224, 224)
+    assert make_config(image_size=(160, 192)).size == (160, 192)
+    assert make_config().resolve_decoded_size() == (256, 256)
+    assert make_config(image_size=(160, 192)).resolve_decoded_size() == (183, 219)
+    assert make_config().resolve_decoded_size(stored_square=240) == (240, 240)
+    assert make_config(decoded_size=300).resolve_decoded_size(stored_square=240) == (300, 300)
+    assert make_config(decoded_size=(300, 280)).resolve_decoded_size() == (300, 280)
+
+
+BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"global_batch_size": None}, f"{BATCH}neither."),
+        ({"per_replica_batch_size": 32}, f"{BATCH}256 and 32."),
+        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
+        ({"global_batch_size": True}, "`global_batch_size` must be a whole number, got True."),
+        ({"cycle_length": 1.5}, "`cycle_length` must be a whole number, got 1.5."),
+        ({"block_length": None}, "`block_length` must be a whole number, got None."),
+        ({"max_bad_records": -1}, "`max_bad_records` must be at least 0, got -1."),
+        ({"training": 1}, "`training` must be true or false, got 1."),
+        ({"deterministic": "yes"}, "`deterministic` must be true or false, got 'yes'."),
+        ({"augment": "gpu"}, "`augment` must be host, device or none, got 'gpu'."),
+        ({"augment": ["host"]}, "`augment` must be host, device or none, got ['host']."),
+        ({"order": None}, "`order` must be auto, exact or throughput, got None."),
+        ({"augment_options": {}}, "`augment_options` must be AugmentOptions, got {}."),
+        ({"image_size": 0}, "`image_size` must be a side from 1 to 65500 pixels, or (height, width), got 0."),
+        (
+            {"image_size": [1, 2, 3]},
+            "`image_size` must be a side from 1 to 65500 pixels, or (height, width), got (1, 2, 3).",
+        ),
+        (
+            {"decoded_size": (1, True)},
+            "`decoded_size` must be a side from 1 to 65500 pixels, or (height, width), got (1, True).",
+        ),
+        ({"seed": 2**64}, "`seed` must be a whole number that fits into 64 bits, got 18446744073709551616."),
+        ({"extra_features": "depth"}, "`extra_features` must be a list of names, none of them empty, got 'depth'."),
+        ({"extra_features": [""]}, "`extra_features` must be a list of names, none of them empty, got ('',)."),
+        ({"extra_features": [["a"]]}, "`extra_features` must be a list of names, none of them empty, got (['a'],)."),
+        ({"extra_features": ["a", "a"]}, "`extra_features` must name each only once, got ('a', 'a')."),
+        ({"shuffle_buffer_size": "big"}, "`shuffle_buffer_size` must be a size such as 128MiB or 2GB, got 'big'."),
+        (
+            {"shuffle_buffer_size": 0},
+            "`shuffle_buffer_size` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0.",
+        ),
+        (
+            {"ram_budget": 1.5},
+            "`ram_budget` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 1.5.",
+        ),
+        ({"cache": "bytes", "cache_dir": ""}, "`cache_dir` must be text in Unicode and not empty, got ''."),
+        (
+            {"cache": "bytes", "cache_dir": "\udc80"},
+            "`cache_dir` must be text in Unicode and not empty, got '\\udc80'.",
+        ),
+        ({"service": "host:1"}, "`service` must begin with grpc://, as in 'grpc://host:5000', got 'host:1'."),
+        ({"service": "grpc://"}, "`service` must begin with grpc://, as in 'grpc://host:5000', got 'grpc://'."),
+        (
+            {"order": "exact", "deterministic": False},
+            "`deterministic` false excludes `order` exact. Leave it out, or use throughput.",
+        ),
+        (
+            {"order": "exact", "service": "grpc://a:1", "on_bad_record": "skip"},
+            "`order` exact by a `service` needs `on_bad_record` raise: a record that is left out would move all later "
+            "ones to other steps, which other workers make.",
+        ),
+        (
+            {"service_share": 0.5, "service": "grpc://a:1"},
+            "`service_share` needs a `service` and `order` exact, got 0.5 without.",
+        ),
+        (
+            {"cache": "bytes", "service": "grpc://a:1"},
+            "`service` excludes a cache in memory, got `cache` 'bytes': no worker meets the same records in each "
+            "epoch. Leave one of them out, or give a `cache_dir` that all workers reach.",
+        ),
+        (
+            {"augment": "device", "image_dtype": "float32"},
+            "`augment` device needs `image_dtype` uint8, got 'float32': the device normalizes.",
+        ),
+        (
+            {"cache_dir": "/tmp/c"},
+            "`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.",
+        ),
+        (
+            {"cache_bytes": "8GiB"},
+            "`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.",
+        ),
+        (
+            {"cache": "bytes", "cache_bytes": "8GiB", "cache_dir": "/tmp/c"},
+            "`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.",
+        ),
+        (
+            {"cache": "bytes", "cache_bytes": 0},
+            "`cache_bytes` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0.",
+        ),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    assert get_refusal(**options) == message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"order": "throughput", "block_length": 1},
+        {"order": "exact", "deterministic": True, "block_length": 16},
+        {"augment": "device", "cache": "decoded", "cache_dir": "/tmp/c"},
+        {"autotune": False},
+        {"service": "grpc://a:1", "order": "throughput"},
+        {"service": "grpc://a:1", "cache": "decoded", "cache_dir": "/tmp/c"},
+        {"prefetch_batches": 0, "max_bad_records": 0},
+        {"shuffle_buffer_size": 1000, "ram_budget": "8 GiB"},
+    ],
+    ids=str,
+)
+def test_what_goes_together(options: dict[str, Any]) -> None:
+    make_config(**options)

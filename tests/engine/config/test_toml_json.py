@@ -1,0 +1,219 @@
+"""A config comes back from a file as it went in, and a mistake in a file is named with its place."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+
+ONE_BATCH = {"global_batch_size": 8}
+
+
+BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
+
+
+def make_config(**options: Any) -> PipelineConfig:
+    return PipelineConfig(**{"global_batch_size": 256, **options})
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def counts(lowest: int = 1) -> st.SearchStrategy[int]:
+    return st.integers(lowest, 2**40)
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+SIDES = st.integers(1, 65_500)
+SIZES = SIDES | st.tuples(SIDES, SIDES)
+AMOUNTS = counts() | st.builds("{}{}".format, st.integers(1, 999), st.sampled_from(["", "B", " KB", "MiB", "tib"]))
+SHARES = st.floats(1e-9, 1)
+CHANNELS = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6)), min_size=3, max_size=3)
+
+
+@st.composite
+def augment_options(draw: st.DrawFn) -> AugmentOptions:
+    channels = draw(CHANNELS)
+    return AugmentOptions(
+        scale=tuple(sorted(draw(st.tuples(SHARES, SHARES)))),
+        ratio=tuple(sorted(draw(st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))))),
+        flip=draw(st.booleans()),
+        crop_fraction=draw(SHARES),
+        antialias=draw(st.booleans()),
+        matmul_dtype=draw(st.sampled_from(["float32", "bfloat16"])),
+        mean=tuple(mean for mean, _ in channels),
+        std=tuple(std for _, std in channels),
+    )
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> PipelineConfig:
+    cache, order = draw(st.sampled_from(["none", "bytes", "decoded"])), draw(st.sampled_from(["auto", "throughput"]))
+    optional = {
+        "decoded_size": SIZES,
+        "extra_features": st.lists(TEXTS, unique=True, max_size=3),
+        "seed": st.integers(-(2**63), 2**64 - 1),
+        "shuffle_buffer_size": AMOUNTS,
+        "max_bad_records": counts(0),
+        "deterministic": st.booleans(),
+        "prefetch_batches": counts(0),
+        "ram_budget": AMOUNTS,
+        "on_bad_record": st.sampled_from(["raise", "skip"]),
+        "auto_shard_policy": st.sampled_from(["off", "auto", "file", "data", "hint"]),
+        **dict.fromkeys(
+            ("training", "dct_scaling", "one_hot", "as_supervised", "autotune", "inject_prefetch"), st.booleans()
+        ),
+        **dict.fromkeys(("max_boxes", "num_streams", "run_records", "lanes"), counts()),
+        **dict.fromkeys(("cycle_length", "block_length", "read_parallel_calls", "num_parallel_calls"), counts()),
+        **dict.fromkeys(("private_threadpool_size", "max_intra_op_parallelism"), counts()),
+        "cpu_budget": st.floats(0.01, 1),
+    }
+    if cache == "none":
+        optional["service"] = TEXTS.map("grpc://{}".format)
+    elif draw(st.booleans()):
+        optional["cache_dir"] = TEXTS
+    else:
+        optional["cache_bytes"] = AMOUNTS
+    if draw(st.booleans()):
+        optional["augment"] = st.sampled_from(["host", "device", "none"])
+    else:
+        optional["image_dtype"] = st.sampled_from(["uint8", "float32", "bfloat16"])
+    batch = draw(st.sampled_from(["global_batch_size", "per_replica_batch_size"]))
+    return PipelineConfig(
+        **{batch: draw(counts())},
+        image_size=draw(SIZES),
+        augment_options=draw(augment_options()),
+        cache=cache,
+        order=order,
+        **draw(st.fixed_dictionaries({}, optional=optional)),
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(configs(), st.sampled_from([".toml", ".json"]))
+def test_a_config_comes_back_from_its_file(tmp_path_factory: pytest.TempPathFactory, config: Any, suffix: str) -> None:
+    path = tmp_path_factory.getbasetemp() / f"round_trip{suffix}"
+    config.to_file(path)
+    again = PipelineConfig.from_file(path)
+    assert again == config
+    assert hash(again) == hash(config)
+    assert path.read_text(encoding="utf-8") == (config.to_toml() if suffix == ".toml" else config.to_json())
+
+
+def test_files_hold_every_option_that_is_not_none() -> None:
+    written = json.loads(make_config().to_json())
+    expected = {
+        field.name for field in dataclasses.fields(PipelineConfig) if getattr(make_config(), field.name) is not None
+    }
+    assert set(written) == expected
+    assert written["augment_options"]["scale"] == [0.08, 1.0]
+    assert "\n[augment_options]\n" in make_config().to_toml()
+
+
+def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.toml", make_config().to_toml() + "\n[tuned]\nhost = 'a'\nimages_per_s = 1.5\n")
+    assert PipelineConfig.from_file(path) == make_config()
+    path = write(tmp_path, "a.json", '{"global_batch_size": 256, "tuned": {"host": {"cores": 8}}}')
+    assert PipelineConfig.from_file(str(path)) == make_config()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "cycle_lenght = 1", "{}: `cycle_lenght` is not an option; did you mean `cycle_length`?"),
+        (
+            "a.json",
+            '{"xyzzy": 1, "sede": 2}',
+            "{}: `xyzzy` is not an option; see the fields of PipelineConfig. "
+            "`sede` is not an option; did you mean `seed`?",
+        ),
+        (
+            "a.toml",
+            "[augment_options]\nscael = 1",
+            "{}: augment_options: `scael` is not an option; did you mean `scale`?",
+        ),
+        ("a.toml", "[augment_options]\nflip = 1", "{}: augment_options: `flip` must be true or false, got 1."),
+        ("a.toml", "augment_options = 1", "{}: `augment_options` must be a table of options, got 1."),
+        ("a.json", '{"augment_options": null}', "{}: `augment_options` must be a table of options, got None."),
+        ("a.toml", "tuned = 1", "{}: `tuned` must be a table: it is kept for a tuner's notes. Rename it."),
+        (
+            "a.toml",
+            "global_batch_size = 2024-01-01",
+            "{}: `global_batch_size` must be a whole number, got datetime.date(2024, 1, 1).",
+        ),
+        ("a.json", '{"global_batch_size": "8"}', "{}: `global_batch_size` must be a whole number, got '8'."),
+        ("a.json", '{"global_batch_size": null}', f"{{}}: {BATCH}neither."),
+        ("a.toml", "", f"{{}}: {BATCH}neither."),
+        ("a.json", '{"seed": 1, "seed": 1}', "{}: `seed` must be given once. Remove one of them."),
+        ("a.json", "[1]", "{} must be a JSON object with options in it, got [1]."),
+        ("a.json", b"\xff", "{} must be text in UTF-8, got byte 0xff."),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_place(
+    tmp_path: Path, name: str, text: str | bytes, message: str
+) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(ConfigError) as caught:
+        PipelineConfig.from_file(path)
+    assert str(caught.value) == message.replace("{}", str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "start"),
+    [
+        ("a.toml", "seed = ", "is not TOML: "),
+        ("a.toml", "seed = 1\nseed = 2", "is not TOML: "),
+        ("a.toml", "seed = " + "1" * 5000, "is not TOML: "),
+        ("a.json", "{", "is not JSON: "),
+        ("a.json", "[" * 100_000, "is not JSON: "),
+        ("a.json", '{"seed": ' + "1" * 5000 + "}", "is not JSON: "),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_file_in_another_format_is_refused(tmp_path: Path, name: str, text: str, start: str) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(ConfigError) as caught:
+        PipelineConfig.from_file(path)
+    assert str(caught.value).startswith(f"{path} {start}")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        PipelineConfig.from_file(tmp_path / "a.toml")
+    assert str(caught.value) == f"There is no configuration file {tmp_path / 'a.toml'}. Check its name."
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"folder.toml cannot be read: Is a directory\. Give"):
+        PipelineConfig.from_file(tmp_path / "folder.toml")
+
+
+def test_the_suffix_decides_about_the_format(tmp_path: Path) -> None:
+    for act in (make_config().to_file, PipelineConfig.from_file):
+        with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got '.*a\.yaml'"):
+            act(tmp_path / "a.yaml")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.toml"
+    make_config().to_file(path)
+
+    def full(file: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"a\.toml cannot be written: No space left on device"):
+        make_config(seed=1).to_file(path)
+    assert PipelineConfig.from_file(path) == make_config()
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(ConfigError, match="cannot be written: No such file or directory"):
+        make_config().to_file(tmp_path / "missing" / "a.json")

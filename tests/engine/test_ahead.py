@@ -1,0 +1,161 @@
+"""Batches that are made ahead: the same as one by one, by threads that end with whoever leaves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.engine.test_batch import make_maker
+from tfpipe.engine import ahead
+from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.position import Position
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import FormatError
+
+
+@pytest.fixture
+def maker(small_dataset: Path) -> BatchMaker:
+    """Twelve images, four in a batch."""
+    return make_maker(tfpipe.load_manifest(str(small_dataset)))
+
+
+def list_threads() -> set[threading.Thread]:
+    """Lists the threads that make batches, of other tests too."""
+    names = ("tfpipe-read", "tfpipe-decode")
+    return {thread for thread in threading.enumerate() if thread.name.startswith(names)}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_so()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_steps_in_a_row_are_the_steps_one_by_one(maker: BatchMaker, threads: int) -> None:
+    for steps in ([0, 1, 2], [2], []):
+        batches = list(make_ahead(maker, ((5, step) for step in steps), threads))
+        stored = list(read_ahead(maker, ((5, step) for step in steps)))
+        assert len(batches) == len(stored) == len(steps)
+        for batch, read, step in zip(batches, stored, steps, strict=True):
+            alone = maker.make(5, step)
+            np.testing.assert_array_equal(batch["image"], alone["image"])
+            np.testing.assert_array_equal(batch["label"], alone["label"])
+            np.testing.assert_array_equal(maker.decode(read)["image"], alone["image"])
+
+
+def test_records_of_two_steps_are_read_at_once(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_block, both = RecordReader.read_block, threading.Barrier(2, timeout=10)
+
+    def meet(self: RecordReader, *numbers: Any) -> Any:
+        both.wait()
+        return read_block(self, *numbers)
+
+    monkeypatch.setattr(RecordReader, "read_block", meet)
+    assert len(list(make_ahead(maker, ((0, step) for step in (0, 1, 2, 0)), 1))) == 4
+
+
+def test_a_function_finishes_each_batch_in_a_thread(maker: BatchMaker) -> None:
+    def finish(batch: dict[str, Any]) -> tuple[str, int]:
+        return threading.current_thread().name.rpartition("_")[0], len(batch["label"])
+
+    assert list(make_ahead(maker, [(0, 0), (0, 1)], 1, finish)) == [("tfpipe-decode", 4)] * 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
+def test_storage_is_asked_for_the_records_of_later_steps(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, advice: asked.append((begin, size, advice)))
+    monkeypatch.setattr(ahead, "_STEPS_ANNOUNCED", 1)
+    records = RecordReader(maker.manifest.directory, maker.manifest, "train")
+    batches = make_ahead(maker, ((epoch, step) for epoch in range(2) for step in range(3)), 1)
+    next(batches)
+    steps = ((0, 0), (0, 1), (0, 2), (1, 0))  # one that is taken, two that are made, one that is announced
+    places = [[records.locate(int(number)) for number in sorted(maker.plan.list_numbers(*step))] for step in steps]
+    assert asked == [(place.offset, place.size, os.POSIX_FADV_WILLNEED) for step in places for place in step]
+    batches.close()
+
+
+def test_who_leaves_early_leaves_no_thread(maker: BatchMaker) -> None:
+    before = list_threads()
+    batches = make_ahead(maker, ((0, step) for step in range(3)), 1)
+    next(batches)
+    started = list_threads() - before
+    assert started
+    batches.close()
+    wait_until(lambda: not started & list_threads())
+
+
+def test_an_error_names_the_record_that_was_read_ahead(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    third = int(maker.plan.list_numbers(0, 2)[0])
+    read_block = RecordReader.read_block
+
+    def read_damaged(self: RecordReader, numbers: Any, *memory: Any) -> Any:
+        block = read_block(self, numbers, *memory)
+        for row in np.flatnonzero(numbers == third):
+            block.data[block.begins[row]] = 0xFF
+        return block
+
+    monkeypatch.setattr(RecordReader, "read_block", read_damaged)
+    batches = make_ahead(maker, ((0, step) for step in range(3)), 1)
+    next(batches)
+    next(batches)
+    with pytest.raises(FormatError, match=f"^Record {third} of 'train': "):
+        next(batches)
+
+
+class Counted:
+    """Makes positions, and knows where it began."""
+
+    def __init__(self) -> None:
+        self.begins: list[Position] = []
+
+    def start(self, position: Position) -> Any:
+        self.begins.append(position)
+        return list_positions(position, 3, goes_on=True)
+
+
+def test_a_pass_begins_where_the_last_one_was_left() -> None:
+    counted = Counted()
+    passes = Passes(counted.start, 3, Position(0, 1), goes_on=True)
+    assert list(passes) == [(0, 1), (0, 2)]
+    early = iter(passes)
+    assert next(early) == (1, 0)
+    assert passes.position == (1, 1)
+    early.close()
+    assert list(passes) == [(1, 1), (1, 2)]
+    assert counted.begins == [(0, 1)]  # all of it was one run of threads
+    passes.position = Position(7, 2)
+    assert list(passes) == [(7, 2)]
+    assert counted.begins == [(0, 1), (7, 2)]
+    passes.close()
+    assert list(passes) == [(8, 0), (8, 1), (8, 2)]
+
+
+def test_after_an_error_the_same_batch_comes_again() -> None:
+    errors = [ValueError("once")]
+
+    def start(position: Position) -> Any:
+        for one in list_positions(position, 3, goes_on=True):
+            if one == (0, 1) and errors:
+                raise errors.pop()
+            yield one
+
+    passes = Passes(start, 3, Position(0, 0), goes_on=True)
+    given = iter(passes)
+    assert next(given) == (0, 0)
+    with pytest.raises(ValueError, match="once"):
+        next(given)
+    assert passes.position == (0, 1)
+    assert list(passes) == [(0, 1), (0, 2)]

@@ -1,0 +1,189 @@
+"""The batch of a step: its records, its parts, and what is wrong with them."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.integrity.made import payload, write_dataset
+from tests.seekable_jpegs import SAMPLINGS, draw, encode
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import DataError, FormatError
+from tfpipe.format.manifest import Manifest
+from tfpipe.images import seekable
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.readers.open_maker import Rank, open_maker
+
+
+def make_maker(manifest: Manifest, rank: Rank | None = None, **options: Any) -> BatchMaker:
+    config = PipelineConfig(**{"global_batch_size": 4, "image_size": 8, "seed": 3, **options})
+    return open_maker(manifest, "train", config, rank or Rank())
+
+
+@pytest.fixture
+def maker(small_dataset: Path) -> BatchMaker:
+    """Twelve images, four in a batch."""
+    return make_maker(tfpipe.load_manifest(str(small_dataset)))
+
+
+def test_a_batch_has_the_records_of_the_order(maker: BatchMaker) -> None:
+    records = RecordReader(maker.manifest.directory, maker.manifest, "train")
+    for epoch, step in ((0, 0), (0, 2), (7, 1)):
+        batch = maker.make(epoch, step)
+        numbers = maker.plan.list_numbers(epoch, step)
+        assert (batch["image"].shape, batch["image"].dtype) == ((4, 8, 8, 3), np.uint8)
+        assert batch["label"].tolist() == [records[number]["image/class/label"][0] for number in numbers.tolist()]
+    assert sorted(np.concatenate([maker.plan.list_numbers(5, step) for step in range(3)]).tolist()) == list(range(12))
+
+
+def test_a_pickled_copy_makes_the_same(maker: BatchMaker) -> None:
+    copied = pickle.loads(pickle.dumps(maker))
+    np.testing.assert_array_equal(copied.make(2, 1)["image"], maker.make(2, 1)["image"])
+
+
+def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_dataset: Path) -> None:
+    manifest = tfpipe.load_manifest(str(small_dataset))
+    maker = make_maker(manifest, Rank(0, 5, 5), global_batch_size=5, training=False, image_dtype="float32")
+    batches = [maker.make(0, step) for step in range(3)]  # of two of the twelve records
+    assert [batch["mask"].tolist() for batch in batches] == [[True], [True], [False]]
+    assert [bool(batch["image"].any()) for batch in batches] == [True, True, False]
+
+
+def test_the_clocks_run(maker: BatchMaker) -> None:
+    maker.make(0, 0)
+    maker.make(0, 1)
+    clocks = maker.clocks
+    assert clocks.batches == 2
+    assert min(clocks.read_s, clocks.parse_s, clocks.decode_s, clocks.rest_s) > 0
+
+
+def test_damage_names_the_record(small_dataset: Path, tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "pets", {"train": [payload(k, encoded=b"no image") for k in range(4)]})
+    with pytest.raises(FormatError, match=r"^Record \d of 'train': its image cannot be used, "):
+        make_maker(tfpipe.load_manifest(str(folder))).make(0, 0)
+
+
+@pytest.mark.parametrize("height", [0, -3, 2**40])
+def test_a_size_that_no_image_has_names_the_record(tmp_path: Path, height: int) -> None:
+    payloads = [payload(k, **({"height": height} if k == 3 else {})) for k in range(4)]
+    maker = make_maker(tfpipe.load_manifest(str(write_dataset(tmp_path / "made", {"train": payloads}))))
+    with pytest.raises(FormatError) as caught:
+        maker.make(0, 0)
+    assert str(caught.value) == (
+        f"Record 3 of 'train': it must have the height and the width of its image, got {height} x 5."
+    )
+
+
+def test_crops_of_seekable_jpegs_are_decoded_from_their_markers(
+    foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [encode(draw(120, 160, seed), SAMPLINGS[seed % 4]) for seed in range(12)]
+    records = [{"image/encoded": image, "image/class/label": k % 3} for k, image in enumerate(images)]
+    foreign.write(tmp_path / "train-00000-of-00001", records)
+    manifest = index(IndexConfig(str(tmp_path))).manifest
+    assert manifest.splits["train"].seekable
+    splices: list[seekable.Splice | None] = []
+
+    def splice_box(data: bytes, box: tuple[int, int, int, int]) -> seekable.Splice | None:
+        splices.append(splice := splice_one(data, box))
+        return splice
+
+    splice_one = seekable.splice_box
+    monkeypatch.setattr(seekable, "splice_box", splice_box)
+    train = manifest.splits["train"]
+    unmarked = replace(manifest, splits={**manifest.splits, "train": replace(train, seekable_jpegs=0)})
+    options = {"global_batch_size": 12, "image_size": 16, "decoder": "tensorflow"}
+    batches = [make_maker(of, **options).make(epoch, 0) for of in (unmarked, manifest) for epoch in (0, 1)]
+    assert len(splices) == 24
+    assert sum(splice is not None for splice in splices) == 8  # the other boxes need most of an image
+    np.testing.assert_array_equal(batches[0]["image"], batches[2]["image"])
+    np.testing.assert_array_equal(batches[1]["image"], batches[3]["image"])
+
+
+# Damaged records that are left out
+
+
+def damage(folder: Path, manifest: Manifest, number: int) -> str:
+    """Flips a bit of a record, and says where it lies."""
+    place = RecordReader(str(folder), manifest, "train").locate(number)
+    with (folder / place.shard.file).open("r+b") as file:
+        file.seek(place.offset + 40)
+        (byte,) = file.read(1)
+        file.seek(place.offset + 40)
+        file.write(bytes([byte ^ 16]))
+    return RecordReader(str(folder), manifest, "train").describe(number)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[Manifest, list[str]]:
+    """Twelve records in two shards, of which the 3rd and the 10th are damaged."""
+    shards = {"train": [payload(k) for k in range(7)], "train:1": [payload(k) for k in range(7, 12)]}
+    folder = write_dataset(tmp_path / "pets", shards)
+    manifest = tfpipe.load_manifest(str(folder))
+    return manifest, [damage(folder, manifest, number) for number in (2, 9)]
+
+
+def test_damaged_records_are_left_out_and_told_once(
+    damaged: tuple[Manifest, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest, places = damaged
+    maker = make_maker(manifest, on_bad_record="skip", extra_features=("image/filename",))
+    for epoch in range(2):
+        names = [name for step in range(3) for name in maker.make(epoch, step)["image/filename"]]
+        expected = {payload_name(number) for number in range(12) if number not in (2, 9)}
+        assert set(names) == expected
+        assert len(names) == 12  # two of them stand twice
+    assert len(maker.bad_records) == 2
+    assert sorted(record.getMessage() for record in caplog.records) == sorted(
+        f"tfpipe leaves out {place} as damaged: {count} so far"
+        for count, place in enumerate(sort_by_message(places, caplog), 1)
+    )
+
+
+def payload_name(number: int) -> bytes:
+    return f"{('cat', 'dog')[number % 2]}/{number}.png".encode()
+
+
+def sort_by_message(places: list[str], caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Sorts places in the order in which they were told."""
+    told = [record.getMessage() for record in caplog.records]
+    return sorted(places, key=lambda place: next(k for k, message in enumerate(told) if place in message))
+
+
+def test_a_record_that_stands_for_another_has_another_crop(damaged: tuple[Manifest, list[str]]) -> None:
+    manifest, _ = damaged
+    stored = make_maker(manifest, on_bad_record="skip", global_batch_size=12).read(0, 0)
+    assert sorted(stored.asked.tolist()) == list(range(12))
+    assert sorted(set(stored.numbers.tolist())) == [number for number in range(12) if number not in (2, 9)]
+
+
+def test_evaluation_masks_what_is_left_out(damaged: tuple[Manifest, list[str]]) -> None:
+    manifest, _ = damaged
+    maker = make_maker(manifest, on_bad_record="skip", training=False, global_batch_size=5)
+    masks = [maker.make(0, step)["mask"].tolist() for step in range(3)]
+    assert masks == [[True, True, False, True, True], [True, True, True, True, False], [True, True, *[False] * 3]]
+
+
+def test_more_than_may_be_left_out_is_an_error(damaged: tuple[Manifest, list[str]]) -> None:
+    manifest, places = damaged
+    maker = make_maker(manifest, on_bad_record="skip", max_bad_records=1, training=False)
+    maker.make(0, 0)
+    with pytest.raises(DataError) as caught:
+        maker.make(0, 2)
+    assert str(caught.value) == f"At most 1 bad records may be left out (`max_bad_records`); one more is {places[1]}."
+
+
+def test_a_missing_file_is_left_out_too(damaged: tuple[Manifest, list[str]]) -> None:
+    manifest, _ = damaged
+    maker = make_maker(manifest, on_bad_record="skip", training=False, global_batch_size=12)
+    (Path(manifest.directory) / manifest.splits["train"].shards[1].file).unlink()
+    batch = maker.make(0, 0)
+    assert batch["mask"].tolist() == [True, True, False, True, True, True, True, *[False] * 5]

@@ -1,0 +1,180 @@
+"""Random configurations: NumPy, PyTorch and JAX give the batches that a slow reference makes with TensorFlow alone."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.engine.reference import Dataset, list_rows, make_image
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.format.image_form import ImageForm
+from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import ShardedImages, data_loader
+
+CASES = 40
+NAME = "image/filename"
+KINDS = {
+    "jpeg": ("JPEG", ImageForm(), ("cat", "dog", "owl")),
+    "png": ("PNG", ImageForm(), ("owl", "cat")),
+    "raw": ("PNG", ImageForm("raw", square=24), ("dog", "cat", "ant")),
+}
+
+
+def draw_image(seed: int, kind: str) -> bytes:
+    drawn = np.random.default_rng(seed)
+    height, width = drawn.integers(20, 60, 2).tolist()
+    small = drawn.integers(0, 256, (5, 6, 3)).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC).save(buffer, kind)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tfpipe.Manifest]:
+    """Returns datasets of 30 to 40 records."""
+    made = {}
+    for offset, (name, (kind, form, classes)) in enumerate(KINDS.items()):
+        count = 30 + 5 * offset
+        images = {
+            f"{classes[k % len(classes)]}/{k}.{kind.lower()}": draw_image(100 * offset + k, kind) for k in range(count)
+        }
+        folder = tmp_path_factory.mktemp("faces") / name
+        make_dataset(write_files(folder / "in", images), folder / "out", num_shards=3, form=form)
+        made[name] = tfpipe.load_manifest(str(folder / "out"))
+    return made
+
+
+def draw_case(number: random.Random) -> dict[str, Any]:
+    """Draws what to read, how, and which step of it."""
+    hosts = number.randrange(1, 8)
+    mixed = number.random() < 0.4
+    return {
+        "names": number.sample(sorted(KINDS), 2 if mixed else 1),
+        "weights": [number.choice((1, 2, 5)), number.choice((1, 3))][: 2 if mixed else 1],
+        "hosts": hosts,
+        "host": number.randrange(hosts),
+        "step": number.randrange(60),
+        "training": mixed or number.random() < 0.8,
+        "options": {
+            "global_batch_size": hosts * number.randrange(2 if hosts > 1 else 4, 24 // hosts + 2),
+            "image_size": number.choice((8, (12, 20))),
+            "image_dtype": number.choice(("uint8", "float32", "bfloat16")),
+            "one_hot": number.random() < 0.3,
+            "seed": number.randrange(100),
+        },
+    }
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe.Manifest], seed: int) -> None:
+    number = random.Random(seed)
+    case = draw_case(number)
+    print(case)
+    config = PipelineConfig(
+        **case["options"], training=case["training"], run_records=1, dct_scaling=False, extra_features=(NAME,)
+    )
+    chosen = [manifests[name] for name in case["names"]]
+    data: Any = chosen[0]
+    if len(chosen) > 1:
+        data = tfpipe.mix({one.directory: weight for one, weight in zip(chosen, case["weights"], strict=True)})
+    expected = make_expected(chosen, case, config)
+    for face, batch in read_faces(data, case, config).items():
+        np.testing.assert_array_equal(batch["label"], expected["label"], err_msg=face)
+        if NAME in batch:
+            assert batch[NAME] == expected[NAME], face
+        if not config.training:
+            assert batch["mask"].tolist() == expected["mask"], face
+        difference = np.abs(batch["image"].astype(np.float64) - expected["image"])
+        largest = {"uint8": 0.51, "float32": 0.0001, "bfloat16": 0.02}[config.image_dtype]
+        assert difference.max() <= largest, face
+
+
+def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
+    sources = [Dataset(manifest, "train") for manifest in chosen]
+    batch = config.global_batch_size or 0
+    share, host = batch // case["hosts"], case["host"]
+    if config.training:
+        rows = list_rows(sources, case["weights"], config, case["step"])[host * share : (host + 1) * share]
+    else:
+        total = len(sources[0].records)
+        begin, end = (total * part // case["hosts"] for part in (host, host + 1))
+        largest = (total + case["hosts"] - 1) // case["hosts"]
+        steps = (largest + share - 1) // share
+        first = begin + case["step"] % steps * share
+        rows = [(sources[0], 0, k) for k in range(first, max(min(first + share, end), first))]
+    names = list(dict.fromkeys(name for source in sources for name in source.names))
+    labels = [names.index(source.names[source.get(k, "image/class/label")[0]]) for source, _, k in rows]
+    filled = share - len(rows)
+    images = [make_image(source, k, epoch, config) for source, epoch, k in rows]
+    images += [np.zeros((*config.size, 3))] * filled
+    numbers = np.array(labels + [0] * filled)
+    vectors = np.eye(len(names))[numbers]
+    vectors[len(rows) :] = 0
+    return {
+        "image": np.stack(images),
+        "label": vectors if config.one_hot else numbers,
+        NAME: [source.get(k, NAME)[0] for source, _, k in rows] + [b""] * filled,
+        "mask": [True] * len(rows) + [False] * filled,
+    }
+
+
+def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[str, dict[str, Any]]:
+    """Reads one batch by each face; several hosts are NumPy's and PyTorch's only."""
+    rank = (case["host"], case["hosts"])
+    by_numpy = NumpyBatches(data, "train", config, rank=rank, num_threads=2)
+    step = case["step"] if config.training else case["step"] % len(by_numpy)
+    faces = {"numpy": by_numpy.read(step)}
+    start = step if config.training else 0
+    passed = 0 if config.training else step
+    faces["numpy ahead"] = take(NumpyBatches(data, "train", config, start, rank, num_threads=2), passed)
+    tensors = take(data_loader(ShardedImages(data, "train", config, start, rank=rank)), passed)
+    image = tensors["image"].movedim(1, -1)
+    tensors = {name: value.numpy() if isinstance(value, torch.Tensor) and name != "image" else value
+               for name, value in tensors.items()}  # fmt: skip
+    faces["torch"] = {**tensors, "image": image.float().numpy() if image.dtype == torch.bfloat16 else image.numpy()}
+    if config.image_dtype == "bfloat16":
+        for face in ("numpy", "numpy ahead"):
+            bits = faces[face]["image"].astype(np.uint32) << 16
+            faces[face]["image"] = bits.view(np.float32)
+    if case["hosts"] == 1:
+        numbers = PipelineConfig(**{**vars(config), "extra_features": ()})
+        arrays = take(DeviceBatches(data, "train", numbers, start, num_threads=2), passed)
+        assert isinstance(arrays["image"], jax.Array)
+        faces["jax"] = {name: np.asarray(value) for name, value in arrays.items()}
+    for face, batch in faces.items():
+        np.testing.assert_array_equal(batch["image"], faces["numpy"]["image"], err_msg=face)
+    return faces
+
+
+def take(batches: Any, passed: int) -> Any:
+    """Takes the batch after some others, and leaves the rest."""
+    iterator = iter(batches)
+    for _ in range(passed):
+        next(iterator)
+    return next(iterator)
+
+
+def test_the_cases_have_every_kind() -> None:
+    cases = [draw_case(random.Random(seed)) for seed in range(CASES)]
+    assert {name for case in cases for name in case["names"]} == set(KINDS)
+    assert {case["hosts"] for case in cases} == set(range(1, 8))
+    assert {len(case["names"]) for case in cases} == {1, 2}
+    assert {case["options"]["image_dtype"] for case in cases} == {"uint8", "float32", "bfloat16"}
+
+
+def test_a_path_is_as_good_as_a_manifest(manifests: dict[str, tfpipe.Manifest]) -> None:
+    config = PipelineConfig(global_batch_size=4, image_size=8)
+    by_path = NumpyBatches(Path(manifests["png"].directory), "train", config).read(3)
+    np.testing.assert_array_equal(by_path["image"], NumpyBatches(manifests["png"], "train", config).read(3)["image"])

@@ -1,0 +1,93 @@
+"""Windows and flips without TensorFlow, held to what TensorFlow draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.engine import crops, numpy_crops
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.pipeline.stages import _crop_box, _order_ops
+
+SEED = 20261121
+COUNT = 600
+
+OPTIONS = (
+    AugmentOptions(),
+    AugmentOptions(scale=(0.5, 0.6), ratio=(1.0, 1.0)),
+    AugmentOptions(scale=(1.0, 1.0), ratio=(0.2, 5.0)),  # hardly any attempt fits
+)
+
+
+def drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seeds, and sizes of originals and of what is stored; a fifth of the originals are narrow."""
+    random = np.random.default_rng(SEED)
+    print(f"seed {SEED}")
+    seeds = random.integers(-(2**31), 2**31, (COUNT, 2)).astype(np.int32)
+    originals = random.integers(1, 900, (COUNT, 2)).astype(np.int32)
+    originals[::5, 1] = random.integers(1, 9, len(originals[::5]))
+    return seeds, originals, random.integers(1, 300, (COUNT, 2)).astype(np.int32)
+
+
+def in_graph(function, elements, dtype) -> np.ndarray:
+    """The function of each element, as a pipeline would run it."""
+    dataset = tf.data.Dataset.from_tensor_slices(elements)
+    found = dataset.map(lambda *element: function(element if len(element) > 1 else element[0]))
+    assert found.element_spec.dtype == dtype
+    return np.stack(list(found.as_numpy_iterator()))
+
+
+def pairs(sizes: np.ndarray) -> list[tuple[int, int]]:
+    return [(height, width) for height, width in sizes.tolist()]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "narrow", "unlikely"])
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_windows_are_those_of_the_pipeline(options: AugmentOptions, squeezed: bool) -> None:
+    seeds, originals, stored = drawn()
+
+    def draw(element):
+        seed, original, size = element
+        extent = tf.unstack(size) if squeezed else None
+        return _crop_box.sample_crop_box(seed, tf.unstack(original), extent, options)
+
+    expected = in_graph(draw, (seeds, originals, stored), tf.int32)
+    first = numpy_crops.draw_first_numbers(seeds)
+    windows = [
+        numpy_crops.squeeze_crop_box(numpy_crops.sample_crop_box(seed, numbers, original, options), original, size)
+        for seed, numbers, original, size in zip(
+            seeds, first, pairs(originals), pairs(stored if squeezed else originals), strict=True
+        )
+    ]
+    assert np.array(windows).tolist() == expected.tolist()
+    assert (np.array(windows)[:, 2:] >= 1).all()
+
+
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
+    _, originals, stored = drawn()
+
+    def center(element):
+        original, size = element
+        return _crop_box.center_crop_box(
+            tf.unstack(original), tf.unstack(size) if squeezed else None, (224, 192), 0.875
+        )
+
+    expected = in_graph(center, (originals, stored), tf.int32)
+    sizes, extents = np.array(originals, np.int64), np.array(stored if squeezed else originals, np.int64)
+    assert crops.center_boxes(sizes, extents, (224, 192), 0.875).tolist() == expected.tolist()
+
+
+def test_flips_are_those_of_the_pipeline() -> None:
+    seeds = drawn()[0]
+    expected = in_graph(_crop_box.sample_flip, seeds, tf.bool)
+    assert numpy_crops.sample_flips(seeds) == expected.tolist()
+    assert 0.4 < expected.mean() < 0.6
+
+
+@pytest.mark.parametrize("seed", [0, 7, -1, 2**64 - 1])
+def test_seeds_are_those_of_the_pipeline(seed: int) -> None:
+    records = np.array([0, 1, 2**40 + 3, 17], np.int64)
+    expected = _order_ops.make_seeds(seed, tf.constant(5, tf.int64), tf.constant(records)).numpy()
+    assert crops.make_seeds(seed, 5, records).tolist() == expected.tolist()

@@ -1,0 +1,355 @@
+"""Many records at once, with and without the native library: the records and the errors are those of one at a time."""
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integrity.made import payload, png, write_dataset
+from tfpipe.engine import record_block, record_reader
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.native import library
+from tfpipe.open_dataset import load_manifest
+
+ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
+SHARDS = [f"train-{k:05d}-of-00003.tfrecord" for k in range(3)]
+PAYLOADS = [payload(k, text="x" * (k * 37 % 90)) for k in range(30)]
+CHOSEN = [29, 0, 7, 7, -1, 12, 13, 14, 3, -30, 20, 9, 10]
+
+
+@pytest.fixture(params=[False, True] if library.is_available() else [False], autouse=True)
+def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the native library is used, where it is there."""
+    if not request.param:
+        monkeypatch.setattr(library, "is_available", lambda: False)
+    assert library.is_available() == request.param
+    return bool(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shards = {"train": PAYLOADS[:10], "train:1": PAYLOADS[10:11], "train:2": PAYLOADS[11:]}
+    return write_dataset(tmp_path / "pets", shards)
+
+
+def open_reader(folder: Path) -> RecordReader:
+    return RecordReader(str(folder), load_manifest(str(folder)), "train")
+
+
+def flip_bit(folder: Path, number: int, at: int) -> None:
+    """Damages one byte of a record, counted from the begin of its frame."""
+    place = open_reader(folder).locate(number)
+    with (folder / place.shard.file).open("r+b") as file:
+        file.seek(place.offset + at)
+        (byte,) = file.read(1)
+        file.seek(place.offset + at)
+        file.write(bytes([byte ^ 16]))
+
+
+def say(call: Callable[[], object]) -> str:
+    """Returns the kind and the message of an error."""
+    with pytest.raises((FormatError, DataError)) as caught:
+        call()
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+@pytest.mark.parametrize("numbers", [CHOSEN, np.array(CHOSEN, np.int32), range(30), [5], np.array([3, 1], np.uint64)])
+def test_payloads_come_in_the_order_of_the_numbers(folder: Path, numbers: list[int]) -> None:
+    with open_reader(folder) as reader:
+        assert reader.read_payloads(numbers) == [PAYLOADS[k] for k in numbers]
+
+
+@pytest.mark.parametrize("numbers", [[], np.empty(0, np.int64), range(0)])
+def test_no_numbers_give_no_records(folder: Path, numbers: list[int]) -> None:
+    with open_reader(folder) as reader:
+        assert reader.read_payloads(numbers) == []
+        assert reader.read_examples(numbers) == []
+
+
+def test_examples_are_those_of_one_at_a_time(folder: Path) -> None:
+    with open_reader(folder) as reader:
+        examples = reader.read_examples(CHOSEN)
+        assert [repr(example) for example in examples] == [repr(reader[k]) for k in CHOSEN]
+        assert [list(example) for example in examples] == [list(reader[k]) for k in CHOSEN]
+
+
+def test_each_example_is_the_callers_own(folder: Path) -> None:
+    with open_reader(folder) as reader:
+        one, other, third = reader.read_examples([4, 4, 5])
+        one["image/height"][0] = 99
+        one["image/class/text"].append(b"more")
+        del one["image/width"]
+        assert [other["image/height"].tolist(), third["image/height"].tolist()] == [[4], [4]]
+        assert repr(other) == repr(reader[4])
+
+
+@pytest.mark.parametrize("at", [0, 9, 12, 60, -1])
+def test_damage_is_told_as_for_one_record(folder: Path, at: int) -> None:
+    with open_reader(folder) as reader:
+        sizes = [reader.locate(number).size for number in (12, 3)]
+    for number, size in zip((12, 3), sizes, strict=True):
+        flip_bit(folder, number, at % size)
+    with open_reader(folder) as reader:
+        assert reader.read_payloads([11, 13, 2]) == [PAYLOADS[k] for k in (11, 13, 2)]
+        for numbers, first in (([5, 12, 3], 12), ([3, 5, 12], 3), ([0, 1, 12], 12)):
+            expected = say(lambda number=first: reader[number])
+            assert str(folder / SHARDS[2 if first == 12 else 0]) in expected
+            assert "is damaged: the checksum of its " in expected
+            assert say(lambda chosen=numbers: reader.read_payloads(chosen)) == expected
+            assert say(lambda chosen=numbers: reader.read_examples(chosen)) == expected
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_named(folder: Path) -> None:
+    with open_reader(folder) as reader:
+        size = reader.locate(29).size
+        reader.read_payloads(range(30))
+        path = folder / SHARDS[2]
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size - 20)
+        assert reader.read_payloads([27, 28]) == PAYLOADS[27:29]
+        message = say(lambda: reader.read_payloads([28, 29, 0]))
+        assert message == say(lambda: reader[29])
+        assert message.endswith(f"must have {size} bytes, only {size - 20} could be read. {ADVICE}")
+
+
+def test_a_missing_file_is_named_unless_an_earlier_record_is_damaged(folder: Path) -> None:
+    (folder / SHARDS[1]).unlink()
+    flip_bit(folder, 3, 20)
+    with open_reader(folder) as reader:
+        assert (
+            say(lambda: reader.read_examples([0, 10, 3])) == f"FormatError: {folder / SHARDS[1]} is missing. {ADVICE}"
+        )
+        assert say(lambda: reader.read_examples([0, 3, 10])) == say(lambda: reader[3])
+        assert reader.read_payloads([0, 20]) == [PAYLOADS[0], PAYLOADS[20]]
+
+
+def test_bytes_that_are_not_an_example_are_named(tmp_path: Path) -> None:
+    bad = [payload(0), b"\x0a\x05ab", payload(2), encode_example({"k": [b"x"]}).replace(b"k", b"\xff")]
+    folder = write_dataset(tmp_path / "pets", {"train": bad})
+    with open_reader(folder) as reader:
+        assert reader.read_payloads(range(4)) == bad
+        assert [repr(example) for example in reader.read_examples([2, 0])] == [repr(reader[2]), repr(reader[0])]
+        for number in (1, 3):
+            message = say(lambda chosen=number: reader.read_examples([0, chosen, 2]))
+            assert message == say(lambda chosen=number: reader[chosen])
+            assert message.startswith(f"FormatError: Record {number} of 'train': Not a tf.train.Example: ")
+
+
+def test_numbers_out_of_range_and_of_other_kinds_are_refused(folder: Path) -> None:
+    with open_reader(folder) as reader:
+        for wrong in (30, -31, 2**40):
+            with pytest.raises(IndexError) as caught:
+                reader.read_payloads([0, wrong, 99])
+            assert str(caught.value) == f"A record of 'train' must have an index from -30 to 29, got {wrong}."
+        for numbers, got in (([0.5], "float64 on 1 axes"), ([[1]], "int64 on 2 axes"), ([True], "bool on 1 axes")):
+            with pytest.raises(ConfigError) as refused:
+                reader.read_examples(numbers)
+            expected = f"Records are chosen by whole numbers in one list or array, got {got}."
+            assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [*(("_MAX_BLOCK_BYTES", most) for most in (900, 450, 1)), ("_MAX_BLOCK_FILES", 1)]
+)
+def test_blocks_of_few_bytes_or_files_give_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int
+) -> None:
+    monkeypatch.setattr(record_reader, name, value)
+    with open_reader(folder) as reader:
+        assert reader.read_payloads(CHOSEN) == [PAYLOADS[k] for k in CHOSEN]
+        assert reader.read_payloads(range(30)) == PAYLOADS
+    if value == 900:
+        flip_bit(folder, 20, 30)
+        with open_reader(folder) as reader:
+            assert say(lambda: reader.read_payloads(CHOSEN)) == say(lambda: reader[20])
+
+
+def test_neighbors_are_read_together_and_little_more_than_was_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    real = record_block.read_spans
+
+    def read_spans(spans: np.ndarray, *others: np.ndarray) -> object:
+        calls.append((len(spans), int(spans[:, 2].sum())))
+        return real(spans, *others)
+
+    monkeypatch.setattr(record_block, "read_spans", read_spans)
+    with open_reader(folder) as reader:
+        sizes = [reader.locate(k).size for k in range(30)]
+        for numbers, reads, num_bytes in (
+            (range(30), 3, sum(sizes)),
+            ([2, 1, 2, 0], 1, sum(sizes[:3])),
+            ([4, 6], 2 if sizes[5] > (sizes[4] + sizes[6]) // 2 else 1, None),
+            ([0, 9], 2, sizes[0] + sizes[9]),
+        ):
+            assert reader.read_payloads(numbers) == [PAYLOADS[k] for k in numbers]
+            assert calls[-1][0] == reads
+            assert num_bytes is None or calls[-1][1] == num_bytes
+        rng = np.random.default_rng(3)
+        for _ in range(100):
+            numbers = rng.integers(0, 30, rng.integers(1, 20))
+            assert reader.read_payloads(numbers) == [PAYLOADS[k] for k in numbers]
+            assert calls[-1][1] <= 2 * sum(sizes[k] for k in set(numbers.tolist()))
+
+
+def test_unusual_examples_among_usual_ones(tmp_path: Path) -> None:
+    unpacked = bytes.fromhex("0a0d0a0b0a016b12061a0408050807")
+    assert decode_example(unpacked)["k"].tolist() == [5, 7]
+    odd = [
+        encode_example(
+            {"k": [1.5, 2.5], "texts": [b"a", b"", b"c"], "none": None, "no floats": np.empty(0, np.float32)}
+        ),
+        unpacked,
+        b"",
+        encode_example({"größe": [2**63 - 1, -(2**63), 300], "k": list(range(200))}),
+        encode_example({"k": [b"x"]}) * 2,
+        encode_example({str(k): k for k in range(70)}),
+        encode_example({"k": [b""] * 12_000}),
+        payload(3),
+        encode_example({"k": 2**40}),
+    ]
+    folder = write_dataset(tmp_path / "pets", {"train": odd})
+    with open_reader(folder) as reader:
+        examples = reader.read_examples(range(len(odd)))
+        for example, data in zip(examples, odd, strict=True):
+            assert list(example) == list(decode_example(data))
+            assert repr(example) == repr(decode_example(data))
+        for array in itertools.chain(*(example.values() for example in examples)):
+            assert not isinstance(array, np.ndarray) or array.flags.writeable
+
+
+def test_a_loop_reads_ahead_as_much_as_it_has_yielded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip_bit(folder, 12, 30)
+    asked: list[int] = []
+    real = RecordReader.read_examples
+
+    def read_examples(self: RecordReader, indices: range) -> object:
+        asked.append(len(indices))
+        return real(self, indices)
+
+    monkeypatch.setattr(RecordReader, "read_examples", read_examples)
+    with open_reader(folder) as reader:
+        loop = iter(reader)
+        assert [repr(next(loop)) for _ in range(12)] == [repr(reader[k]) for k in range(12)]
+        assert asked == [1, 2, 4, 8]
+        assert say(lambda: next(loop)) == say(lambda: reader[12])
+        chosen = np.array([3, 20, 3, 1])
+        assert [repr(one) for one in reader.iterate(chosen)] == [repr(reader[k]) for k in chosen]
+        monkeypatch.setattr(record_reader, "_MAX_AHEAD", 2)
+        asked.clear()
+        assert len(list(reader.iterate(range(11)))) == 11
+        assert asked == [1, *[2] * 5]
+
+
+def test_threads_share_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)  # a file leaves while others read from it
+    batches = [[k * 7 % 30, k * 11 % 30, k % 30] for k in range(400)]
+    with open_reader(folder) as reader, ThreadPoolExecutor(8) as pool:
+        expected = [[PAYLOADS[k] for k in batch] for batch in batches]
+        assert list(pool.map(reader.read_payloads, batches)) == expected
+
+
+COLUMNS = ["image/encoded", "image/class/text", "image/height", "image/class/label"]
+
+
+def list_column(values: object) -> list[object]:
+    """Returns the values of a column, with bytes instead of arrays of bytes."""
+    assert isinstance(values, list | np.ndarray)
+    return [value.tobytes() if isinstance(values, list) else value.item() for value in values]
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0, 700, 1 << 20])
+def test_columns_are_the_values_of_the_examples(
+    folder: Path, memory_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)  # several blocks
+    memory = None if memory_bytes is None else np.zeros(memory_bytes, np.uint8)
+    with open_reader(folder) as reader:
+        columns = reader.read_columns(CHOSEN, COLUMNS, memory)
+        assert list(columns) == COLUMNS
+        for name, values in columns.items():
+            assert list_column(values) == [reader[k][name][0] for k in CHOSEN]
+        assert isinstance(columns["image/height"], np.ndarray)
+        assert columns["image/height"].dtype == np.int64
+        assert list_column(reader.read_columns([], COLUMNS, memory)["image/encoded"]) == []
+        assert reader.read_columns([1, 2], []) == {}
+
+
+def test_memory_is_used_again(folder: Path, native: bool) -> None:
+    memory = np.zeros(1 << 16, np.uint8)
+    with open_reader(folder) as reader:
+        first = reader.read_columns([3], ["image/encoded"], memory)["image/encoded"][0]
+        assert np.shares_memory(first, memory) == native
+        before = first.tobytes()
+        reader.read_columns([4], ["image/encoded"], memory)
+        assert (first.tobytes() == before) == (not native)
+
+
+def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)
+    twice = payload(1) + encode_example({"image/class/label": 5})  # the second list adds to the first
+    rows = [payload(0), payload(1, text="y" * 4000), twice]
+    folder = write_dataset(tmp_path / "pets", {"train": rows})
+    with open_reader(folder) as reader:
+        assert decode_example(twice)["image/class/label"].tolist() == [5]
+        texts = list_column(reader.read_columns([1, 0], ["image/class/text"])["image/class/text"])
+        assert texts == [b"y" * 4000, b"cat"]
+        labels = reader.read_columns([2, 0], ["image/class/label"])["image/class/label"]
+        assert list_column(labels) == [5, 0]
+
+
+def test_floats_have_a_column(tmp_path: Path) -> None:
+    with (tmp_path / "a.tfrecord").open("wb") as file:
+        for k in range(3):
+            data = encode_example({"image": png(k), "weight": k + 0.5, "list": [1, 2]})
+            file.write(record_header(len(data)) + data + record_footer(data))
+    index(IndexConfig(str(tmp_path)))
+    with open_reader(tmp_path) as reader:
+        weights = reader.read_columns([2, 0], ["weight"])["weight"]
+        assert isinstance(weights, np.ndarray)
+        assert (weights.dtype, weights.tolist()) == (np.float32, [2.5, 0.5])
+        with pytest.raises(ConfigError) as refused:
+            reader.read_columns([0], ["list"])
+    assert str(refused.value) == "A column must be a feature with one value, of image, weight; got 'list'."
+
+
+def test_a_record_without_the_value_is_named(tmp_path: Path) -> None:
+    rows = [payload(0), encode_example({"image/class/label": [b"cat"]}), encode_example({"image/class/label": [1, 2]})]
+    folder = write_dataset(tmp_path / "pets", {"train": rows})
+    with open_reader(folder) as reader:
+        for number, name, must in (
+            (1, "image/encoded", "one value of 'image/encoded', got 0"),
+            (1, "image/class/label", "int64 values of 'image/class/label', got bytes"),
+            (2, "image/class/label", "one value of 'image/class/label', got 2"),
+        ):
+            with pytest.raises(FormatError) as caught:
+                reader.read_columns([0, number], [name])
+            assert str(caught.value) == f"Record {number} of 'train': it must have {must}."
+
+
+def test_damage_is_told_for_columns_as_for_one_record(folder: Path) -> None:
+    flip_bit(folder, 12, 40)
+    with open_reader(folder) as reader:
+        message = say(lambda: reader.read_payload(12))
+        assert say(lambda: reader.read_columns([3, 12, 5], ["image/encoded"])) == message
+    (folder / SHARDS[0]).unlink()
+    with open_reader(folder) as reader:
+        assert say(lambda: reader.read_columns([0, 12], ["image/encoded"])) == say(lambda: reader.read_payload(0))
+
+
+@pytest.mark.parametrize(
+    "memory", [b"abc", np.zeros(9, np.int8), np.zeros((3, 3), np.uint8), np.zeros(9, np.uint8)[::2]]
+)
+def test_memory_of_another_form_is_refused(folder: Path, memory: np.ndarray) -> None:
+    with open_reader(folder) as reader, pytest.raises(ConfigError) as refused:
+        reader.read_columns([0], ["image/encoded"], memory)
+    expected = f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}."
+    assert str(refused.value) == expected

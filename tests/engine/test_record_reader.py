@@ -1,0 +1,207 @@
+"""Random access to records, and what is said of datasets that are not whole."""
+
+import gc
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tfpipe.engine import record_reader
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.example import decode_example
+from tfpipe.format.tfrecord import scan_records
+from tfpipe.open_dataset import load_manifest
+
+MEND = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
+SHARD = "train-00001-of-00002.tfrecord"
+INDEX = "index/train-00001-of-00002.idx"
+
+
+@pytest.fixture
+def copy(small_dataset: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(small_dataset, tmp_path / "copy")
+
+
+def reader_of(folder: Path, split: str = "train") -> RecordReader:
+    return RecordReader(str(folder), load_manifest(str(folder)), split)
+
+
+def payloads(folder: Path, split: str = "train") -> list[bytes]:
+    """Every record by scanning the shards, without an index."""
+    payloads_of_files = []
+    for path in sorted(folder.glob(f"{split}-*.tfrecord")):
+        with path.open("rb") as file:
+            payloads_of_files += [payload for _, payload in scan_records(file)]
+    return payloads_of_files
+
+
+def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> None:
+    expected = payloads(small_dataset)
+    with reader_of(small_dataset) as reader:
+        assert len(reader) == len(expected) == 12
+        assert [reader.read_payload(i) for i in range(12)] == expected
+        assert [reader.read_payload(i) for i in (11, 0, 7, 3)] == [expected[i] for i in (11, 0, 7, 3)]
+        assert [reader.read_payload(i) for i in range(-12, 0)] == expected
+
+
+def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
+    with reader_of(small_dataset, "validation") as reader:
+        names = [features["image/class/text"] for features in reader]
+        assert sorted(names) == [[b"cat"], [b"dog"], [b"owl"]]
+        assert (
+            reader[-1]["image/filename"] == decode_example(payloads(small_dataset, "validation")[-1])["image/filename"]
+        )
+
+
+@pytest.mark.parametrize("index", [12, -13, 10**30])
+def test_a_number_out_of_range_names_the_range(small_dataset: Path, index: int) -> None:
+    with pytest.raises(IndexError) as caught:
+        reader_of(small_dataset)[index]
+    assert isinstance(caught.value, ConfigError)
+    assert str(caught.value) == f"A record of 'train' must have an index from -12 to 11, got {index}."
+
+
+def test_an_unknown_split_names_the_others(small_dataset: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        reader_of(small_dataset, "test")
+    assert str(caught.value) == "The dataset has no split 'test'; it has train, validation."
+
+
+def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)
+    monkeypatch.setattr(record_reader, "_MAX_INDEX_BYTES", 6 * 8)
+    opened: list[str] = []
+    real = record_reader.open_file
+
+    def open_file(path: str):
+        opened.append(os.path.relpath(path, small_dataset))
+        return real(path)
+
+    monkeypatch.setattr(record_reader, "open_file", open_file)
+    gc.collect()  # the errors of other tests hold open files
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    reader = reader_of(small_dataset)
+    assert opened == []
+    for index in (0, 1, 11, 10, 0):
+        reader.read_payload(index)
+        if before:
+            assert len(os.listdir("/proc/self/fd")) == before + 1
+    first, second = "train-00000-of-00002", "train-00001-of-00002"
+    assert opened == [name for shard in (first, second, first) for name in (f"index/{shard}.idx", f"{shard}.tfrecord")]
+    reader.close()
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+    assert reader.read_payload(0) == payloads(small_dataset)[0]
+    reader.close()
+
+
+def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = record_reader.open_file
+    monkeypatch.setattr(record_reader, "open_file", lambda path: opened.append(path) or real(path))
+    with reader_of(small_dataset) as reader:
+        for index in (0, 11, 1, 10, 2, 9):
+            reader.read_payload(index)
+    assert len(opened) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> None:
+    code = (
+        "import os, sys; from tfpipe.open_dataset import load_manifest; from tfpipe.engine.record_reader "
+        "import RecordReader\n"
+        "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train')\n"
+        "want = [reader.read_payload(i) for i in range(12)]; children = []\n"
+        "for k in range(3):\n"
+        "    child = os.fork()\n"
+        "    if not child: os._exit(any(reader.read_payload(i % 12) != want[i % 12] for i in range(2000)))\n"
+        "    children.append(child)\n"
+        "sys.exit(any(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_share_a_reader(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)  # a file leaves while others read from it
+    expected = payloads(small_dataset)
+    indices = [k * 7 % 12 for k in range(2000)]
+    with reader_of(small_dataset) as reader, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(reader.read_payload, indices)) == [expected[k] for k in indices]
+
+
+def test_a_pickled_reader_opens_its_own_files(small_dataset: Path) -> None:
+    with reader_of(small_dataset) as reader:
+        first = reader.read_payload(0)
+        with pickle.loads(pickle.dumps(reader)) as other:
+            assert other.read_payload(0) == first
+
+
+@pytest.mark.parametrize("name", [SHARD, INDEX])
+def test_a_missing_file_is_named(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    with reader_of(copy) as reader:
+        reader.read_payload(0)
+        with pytest.raises(FormatError) as caught:
+            reader.read_payload(11)
+    assert str(caught.value) == f"{copy / name} is missing. {MEND}"
+
+
+def test_a_shard_of_another_size_is_refused(copy: Path) -> None:
+    size = (copy / SHARD).stat().st_size
+    with (copy / SHARD).open("ab") as file:
+        file.write(b"more")
+    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
+        reader.read_payload(11)
+    assert str(caught.value) == (
+        f"{copy / SHARD} must have {size} bytes, as manifest.json says, got {size + 4}. {MEND}"
+    )
+
+
+def test_an_index_of_another_size_is_refused_unread(copy: Path) -> None:
+    (copy / INDEX).write_bytes(b"9" * 1000)
+    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
+        reader.read_payload(11)
+    assert str(caught.value) == f"{copy / INDEX} must have at most 60 bytes for 6 records, got 1000. {MEND}"
+
+
+def test_a_damaged_index_is_named(copy: Path) -> None:
+    (copy / INDEX).write_bytes(b"0 20\n")
+    with reader_of(copy) as reader, pytest.raises(FormatError) as caught:
+        reader.read_payload(11)
+    assert str(caught.value) == (
+        f"{copy / INDEX}: The index must have 6 whole lines, got 1 in 5 bytes. "
+        "Run the same `tfpipe shard` or `tfpipe index` command again to write it anew."
+    )
+
+
+def test_a_flipped_bit_is_found_by_its_checksum(copy: Path) -> None:
+    data = bytearray((copy / SHARD).read_bytes())
+    data[-20] ^= 1
+    (copy / SHARD).write_bytes(data)
+    with reader_of(copy) as reader:
+        place = reader.locate(11)
+        assert place.offset + place.size == len(data)
+        reader.read_payload(10)
+        with pytest.raises(FormatError) as caught:
+            reader.read_payload(11)
+    assert str(caught.value) == (
+        f"{copy / SHARD}: Record at byte {place.offset} is damaged: "
+        f"the checksum of its {place.size - 16} bytes of payload is wrong. {MEND}"
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here")
+@pytest.mark.parametrize("name", ["manifest.json", SHARD, INDEX])
+def test_a_fifo_is_refused_and_not_waited_for(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    os.mkfifo(copy / name)
+    with pytest.raises(FormatError) as caught:
+        reader_of(copy)[11]
+    assert str(caught.value) == f"{copy / name} must be a regular file."

@@ -1,0 +1,156 @@
+"""Batches whose images the native library makes in one call: pixel for pixel those of one call for each image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.engine.test_batch import make_maker
+from tests.integrity.made import payload, write_dataset
+from tests.native.conftest import Draw
+from tests.native.test_pipeline import folder
+from tfpipe.engine import crops, numpy_crops
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
+from tfpipe.errors import FormatError
+from tfpipe.format.manifest import Manifest
+from tfpipe.native import batches as native
+from tfpipe.native import jpeg, library
+
+__all__ = ["folder"]  # a fixture
+pytestmark = pytest.mark.usefixtures("native_library")
+
+
+@pytest.fixture
+def manifest(folder: Path) -> Manifest:
+    return tfpipe.load_manifest(str(folder))
+
+
+def write_jpegs(folder: Path, payloads: list[bytes]) -> Manifest:
+    """Writes a dataset of eight JPEGs."""
+    made = write_dataset(folder, {"train": payloads})
+    path = made / "manifest.json"
+    path.write_text(path.read_text().replace('"PNG": 8', '"JPEG": 8'))
+    return tfpipe.load_manifest(str(made))
+
+
+def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[Any, Any]:
+    """Decodes each image of a batch by a call of its own."""
+    config = maker.plan.config
+    images = maker.choose_images(maker.read(epoch, step))
+    out = np.zeros((len(images), *config.size, 3), {"bfloat16": np.uint16}.get(config.image_dtype, config.image_dtype))
+    offset, factor = compute_scaling(config.augment_options.mean, config.augment_options.std)
+    for image, box in enumerate(images.boxes.tolist()):
+        ratios = [ratio for ratio in (1, 2, 4, 8) if min(box[2] // ratio, box[3] // ratio) >= config.size[0]]
+        ratio = max(ratios, default=1) if config.dct_scaling else 1
+        scaling = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
+        jpeg.decode(
+            images.column.get_bytes(image),
+            box,
+            out[image],
+            dtype=config.image_dtype,
+            ratio=ratio,
+            flip=bool(images.flips[image]),
+            **scaling,
+        )
+    return out
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"image_size": 12},  # most crops are reduced while they are decoded
+        {"image_size": 12, "dct_scaling": False},
+        {"augment": "none"},
+        {"augment_options": AugmentOptions(flip=False, scale=(0.5, 0.6))},
+        {"image_dtype": "float32"},
+        {"image_dtype": "bfloat16", "augment_options": AugmentOptions(mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))},
+        {"training": False},
+    ],
+    ids=str,
+)
+def test_a_batch_in_one_call_has_the_pixels_of_single_calls(
+    manifest: Manifest, options: dict[str, object], threads: int
+) -> None:
+    maker = make_maker(manifest, **{"image_size": 40, "global_batch_size": 6, **options})
+    for epoch, step in ((0, 0), (3, 1)):
+        images = maker.make(epoch, step, threads)["image"]
+        expected = decode_one_by_one(maker, epoch, step)
+        np.testing.assert_array_equal(images[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_image_that_cannot_be_decoded_names_its_record(tmp_path: Path, draw_jpeg: Draw, threads: int) -> None:
+    whole = draw_jpeg(40, 50, subsampling=2)
+    payloads = [payload(k, encoded=whole, format="JPEG", height=40, width=50) for k in range(8)]
+    payloads[5] = payload(5, encoded=whole[:300], format="JPEG", height=40, width=50)
+    maker = make_maker(write_jpegs(tmp_path / "made", payloads), global_batch_size=8)
+    with pytest.raises(FormatError, match=r"^Record 5 of 'train': its image cannot be used, "):
+        maker.make(0, 0, threads)
+
+
+def test_images_of_other_formats_stand_between_jpegs(tmp_path: Path, draw_jpeg: Draw) -> None:
+    data = draw_jpeg(8, 8, subsampling=0)
+    payloads = [
+        payload(k, **({"encoded": data, "format": "JPEG", "height": 8, "width": 8} if k % 2 else {})) for k in range(8)
+    ]
+    made = write_dataset(tmp_path / "made", {"train": payloads})
+    maker = make_maker(tfpipe.load_manifest(str(made)), global_batch_size=8, augment="none")
+    batch, numbers = maker.make(0, 0), maker.plan.list_numbers(0, 0)
+    expected = np.empty((8, 8, 3), np.uint8)
+    jpeg.decode(data, (0, 0, 8, 8), expected)
+    for row, number in enumerate(numbers.tolist()):
+        assert np.array_equal(batch["image"][row], expected) == bool(number % 2)
+
+
+def test_a_record_that_lies_about_its_size_is_left_to_pillow(tmp_path: Path, draw_jpeg: Draw) -> None:
+    data = draw_jpeg(40, 50, subsampling=2)
+    payloads = [payload(k, encoded=data, format="JPEG", height=4000, width=5000) for k in range(8)]
+    manifest = write_jpegs(tmp_path / "made", payloads)
+    by_pillow = make_maker(manifest, decoder="tensorflow").make(0, 0)
+    np.testing.assert_array_equal(make_maker(manifest).make(0, 0, 2)["image"], by_pillow["image"])
+
+
+@pytest.mark.parametrize("stored", [None, (64, 48)])
+def test_crops_are_those_of_numpy(stored: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = int(np.random.default_rng().integers(2**31))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    seeds = random.integers(-(2**31), 2**31, (500, 2)).astype(np.int32)
+    sizes = random.integers(1, 700, (500, 2))
+    options = AugmentOptions(scale=(0.2, 0.9))
+    boxes, flips = crops.draw_boxes(seeds, sizes, stored, options)
+    monkeypatch.setattr(library, "is_available", lambda: False)
+    numpy_boxes, numpy_flips = crops.draw_boxes(seeds, sizes, stored, options)
+    np.testing.assert_array_equal(boxes, numpy_boxes)
+    assert flips.tolist() == numpy_flips.tolist() == numpy_crops.sample_flips(seeds)
+    assert not crops.draw_boxes(seeds, sizes, stored, AugmentOptions(flip=False))[1].any()
+
+
+def test_an_image_without_a_pixel_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^Image height and width must be positive\.$"):
+        crops.draw_boxes(np.zeros((1, 2), np.int32), np.array([[0, 5]]), None, AugmentOptions())
+
+
+def test_tables_of_another_form_are_refused() -> None:
+    places, boxes, flips = np.zeros((2, 2), np.int64), np.zeros((2, 4), np.int32), np.zeros(2, np.bool_)
+    images = np.zeros((2, 5, 5, 3), np.uint8)
+    with pytest.raises(
+        ValueError, match=r"^`boxes` must be writable \[2, 4\] of 4 bytes each in C order, got \[3, 4\]"
+    ):
+        native.decode(places, np.zeros((3, 4), np.int32), flips, images)
+    with pytest.raises(ValueError, match=r"^`images` must be writable \[2, 0, 0, 3\] of 1 bytes each"):
+        native.decode(places, boxes, flips, images[0])
+    with pytest.raises(ValueError, match=r"^`images` must be writable \[2, 5, 5, 3\] of 4 bytes each"):
+        native.decode(places, boxes, flips, images, dtype="float32")
+    with pytest.raises(ValueError, match=r"^`offset` and `factor` must have three numbers, got 2 and 3\.$"):
+        native.decode(places, boxes, flips, images, offset=(1, 2))
+    images.flags.writeable = False
+    with pytest.raises(ValueError, match=r"^`images` must be writable \[2, 5, 5, 3\] of 1 bytes each"):
+        native.decode(places, boxes, flips, images)

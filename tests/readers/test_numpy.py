@@ -1,0 +1,73 @@
+"""The reader without a framework."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.readers.numpy import NumpyBatches
+
+OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3}
+
+
+def make(folder: Path, **options: object) -> NumpyBatches:
+    """Opens twelve images for training and three for evaluation."""
+    return NumpyBatches(folder, "train", PipelineConfig(**{**OPTIONS, **options}))
+
+
+def test_passes_go_on_and_any_step_resumes(small_dataset: Path) -> None:
+    batches = make(small_dataset)
+    steps = [batch["image"] for _ in range(3) for batch in batches]
+    assert len(steps) == 9
+    assert batches.state_dict() == {"seed": 3, "epoch": 3, "step": 0, "order": 2}
+    early = make(small_dataset)
+    list(early)
+    list(islice(early, 2))
+    again = make(small_dataset)
+    again.load_state_dict(early.state_dict())
+    np.testing.assert_array_equal(next(iter(again))["image"], steps[5])
+    np.testing.assert_array_equal(again.read(7)["image"], steps[7])
+
+
+def test_forms_of_a_batch(small_dataset: Path) -> None:
+    image, label = next(iter(make(small_dataset, as_supervised=True, one_hot=True)))
+    assert (image.dtype, image.shape, label.dtype, label.shape) == (np.uint8, (4, 8, 8, 3), np.float32, (4, 3))
+    bits = next(iter(make(small_dataset, image_dtype="bfloat16")))["image"]
+    floats = next(iter(make(small_dataset, image_dtype="float32")))["image"]
+    assert (bits.dtype, floats.dtype) == (np.uint16, np.float32)
+    np.testing.assert_allclose((bits.astype(np.uint32) << 16).view(np.float32), floats, rtol=2**-8)
+    evaluation = NumpyBatches(
+        small_dataset, "validation", PipelineConfig(**OPTIONS, training=False, as_supervised=True)
+    )
+    assert [mask.tolist() for _, _, mask in evaluation] == [[1.0, 1.0, 1.0, 0.0]]
+    assert [mask.tolist() for _, _, mask in evaluation] == [[1.0, 1.0, 1.0, 0.0]]  # each pass is whole
+
+
+def test_a_step_that_is_not_there_is_refused(small_dataset: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^`start_step` must be at least 0, got -1\.$"):
+        make(small_dataset).read(-1)
+
+
+def test_a_script_that_takes_one_batch_ends_at_once(small_dataset: Path) -> None:
+    code = (
+        "import sys, tfpipe; from tfpipe.readers.numpy import NumpyBatches\n"
+        "batches = NumpyBatches(sys.argv[1], 'train', tfpipe.PipelineConfig(global_batch_size=4, image_size=8))\n"
+        "print(next(iter(batches))['image'].shape)\n"
+        "print(sorted({'tensorflow', 'jax', 'torch', 'apache_beam', 'keras'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, small_dataset], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("(4, 8, 8, 3)\n[]\n", "")
+
+
+def test_the_manifest_may_be_open_already(small_dataset: Path) -> None:
+    manifest = tfpipe.load_manifest(str(small_dataset))
+    by_manifest = NumpyBatches(manifest, "train", PipelineConfig(**OPTIONS)).read(4)
+    np.testing.assert_array_equal(by_manifest["image"], make(small_dataset).read(4)["image"])

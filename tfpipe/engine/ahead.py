@@ -1,0 +1,200 @@
+"""Batches that are made before the trainer asks for them, by threads, in order; and the passes of a loader over epochs.
+
+```
+batches = make_ahead(maker, positions, threads=4)       # a generator; closing it at any point leaves nothing behind
+passes = Passes(start, steps_per_epoch, Position(0, 0), goes_on=True)
+for batch in passes: ...                                # to the end of the epoch; the next is being made meanwhile
+passes.position                                         # of the batch that comes next
+```
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from tfpipe.engine.batch import Batch
+from tfpipe.engine.position import Position
+
+_Result = TypeVar("_Result")
+_Step: TypeAlias = tuple[int, int, Any]
+"""The epoch, the step in it, and the numbers of its records."""
+
+_STEPS_AHEAD = 2  # are made, beside the one that the trainer waits for
+_STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
+
+
+class Maker(Protocol):
+    """A maker of batches in two parts: `BatchMaker`, or `MixedMaker` for several datasets."""
+
+    @property
+    def run_steps(self) -> int:
+        """The steps that use up a run of records that storage is asked for at once."""
+
+    def list_numbers(self, epoch: int, step: int) -> Any:
+        """Lists the records of a step."""
+
+    def announce(self, numbers: Any, soon: Sequence[Any] = ()) -> None:
+        """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
+
+    def read(self, epoch: int, step: int, numbers: Any = None) -> Any:
+        """Reads the records of a batch."""
+
+    def decode(self, stored: Any, threads: int = 1) -> Batch:
+        """Makes the arrays of a batch."""
+
+
+def make_ahead(
+    maker: Maker, positions: Iterable[tuple[int, int]], threads: int, finish: Callable[[Batch], Any] = dict
+) -> Generator[Any]:
+    """Yields the batches of several positions, in their order, and makes those of the next steps meanwhile.
+
+    One group of threads reads records, and another decodes. Storage is asked for the records of some steps more, so
+    that a thread seldom waits.
+
+    Args:
+        maker: The maker of the batches.
+        positions: The epoch and the step of each batch.
+        threads: The most threads that decode, of all batches together; the first batch comes first.
+        finish: A function that is called with each batch by the thread that decoded it. What it returns is yielded.
+
+    Raises:
+        FormatError: A file is missing or damaged, or an image is.
+        DataError: A file cannot be read.
+    """
+    readers, decoders = (ThreadPoolExecutor(_STEPS_AHEAD, f"tfpipe-{name}") for name in ("read", "decode"))
+
+    def make(stored: Future[Any]) -> Any:
+        return finish(maker.decode(stored.result(), threads))
+
+    def submit(step: _Step) -> Future[Any]:
+        return decoders.submit(make, readers.submit(maker.read, *step))
+
+    return _take_in_order(_announce_steps(maker, positions), submit, (decoders, readers))
+
+
+def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[Any]:
+    """Yields the records of the batches of several positions, in their order, and reads those of the next meanwhile.
+
+    Args:
+        maker: The maker of the batches.
+        positions: The epoch and the step of each batch.
+
+    Raises:
+        FormatError: A file is missing or damaged.
+        DataError: A file cannot be read.
+    """
+    readers = ThreadPoolExecutor(_STEPS_AHEAD, "tfpipe-read")
+    steps = _announce_steps(maker, positions)
+    return _take_in_order(steps, lambda step: readers.submit(maker.read, *step), (readers,))
+
+
+def _take_in_order(
+    steps: Generator[_Step], submit: Callable[[_Step], Future[_Result]], pools: Sequence[ThreadPoolExecutor]
+) -> Generator[_Result]:
+    """Yields what is made of steps, in their order; ends the pools when it is closed."""
+    started = deque[Future[_Result]]()
+    try:
+        for step in steps:
+            started.append(submit(step))
+            if len(started) > _STEPS_AHEAD:
+                yield started.popleft().result()
+        while started:
+            yield started.popleft().result()
+    finally:  # the trainer may have left early
+        # Nobody waits: Python may close a forgotten generator in any thread, also in one that has just been started.
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        steps.close()
+
+
+def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:
+    """Lists the positions from one on to the end of its epoch, or without end."""
+    position = begin
+    while position.epoch == begin.epoch or goes_on:
+        yield position
+        position = position.after(steps_per_epoch)
+
+
+class Passes:
+    """The passes of a loader over its epochs: each begins where the last one was left, and ends with the epoch.
+
+    In training the batches of the next epoch are made meanwhile. In evaluation each pass is a whole epoch.
+
+    Args:
+        start: A function that begins to make batches at a position, and goes on without end in training. It must not
+            hold this object.
+        steps_per_epoch: The number of batches in an epoch.
+        position: The position at which training begins.
+        goes_on: Whether this is training.
+    """
+
+    def __init__(
+        self, start: Callable[[Position], Generator[Any]], steps_per_epoch: int, position: Position, goes_on: bool
+    ) -> None:
+        self.position = position
+        self._start, self._steps, self._goes_on = start, steps_per_epoch, goes_on
+        self._batches: Generator[Any] | None = None  # they go on with `_next`
+        self._next = position
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._goes_on:
+            return close_at_exit(self._start(Position(0, 0)))
+        return self._iterate_epoch()
+
+    def _iterate_epoch(self) -> Generator[Any]:
+        batches, self._batches = self._batches, None  # after an error they begin anew
+        if batches is None or self._next != self.position:
+            if batches is not None:
+                batches.close()
+            batches = close_at_exit(self._start(self.position))
+        for _ in range(self.position.step, self._steps):
+            self._batches = None
+            batch = next(batches)
+            # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
+            self._batches, self._next = batches, self.position.after(self._steps)
+            self.position = self._next
+            yield batch
+
+    def close(self) -> None:
+        """Ends the threads that work ahead; the next pass starts new ones."""
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
+
+
+def close_at_exit(batches: Generator[_Result]) -> Generator[_Result]:
+    """Closes batches that the program still holds at its end, while the modules of their threads are there."""
+    reference = weakref.ref(batches)
+
+    def close() -> None:
+        if (left := reference()) is not None:
+            left.close()
+
+    weakref.finalize(batches, close)
+    return batches
+
+
+def _announce_steps(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[_Step]:
+    """Yields several steps, and asks storage for the records of the next ones.
+
+    These grow by one with each step, so the first batch waits for nothing but its own records.
+    """
+    listed, announced = deque[_Step](), deque[_Step]()
+    steps_ahead, run = 0, maker.run_steps
+    for epoch, step in positions:
+        listed.append((epoch, step, maker.list_numbers(epoch, step)))
+        if len(listed) < run:
+            continue
+        maker.announce(listed[0][2], [numbers for _, _, numbers in listed])
+        announced.append(listed.popleft())
+        if len(announced) > steps_ahead:
+            yield announced.popleft()
+            steps_ahead = min(steps_ahead + 1, _STEPS_ANNOUNCED)
+    for _, _, numbers in listed:
+        maker.announce(numbers)
+    yield from announced
+    yield from listed

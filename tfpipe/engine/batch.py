@@ -1,0 +1,479 @@
+"""The batch of a step: order, read, parse, decode. Every framework gets its batches from here.
+
+```
+maker = BatchMaker(plan, manifest, "train")
+batch = maker.make(epoch, step)         # {"image": uint8 [256, 224, 224, 3], "label": int64 [256]}
+
+stored = maker.read(epoch, step)        # the same in two parts, for other threads: records, checked and parsed
+batch = maker.decode(stored, threads=4) # arrays
+```
+
+Records that lie near each other are read together, and each is checked against its checksums. Their features stay
+columns from the file to the array.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine import crops
+from tfpipe.engine.buffers import allocate
+from tfpipe.engine.columns.images import (
+    DTYPES,
+    Decoding,
+    StoredImages,
+    decode_images,
+    measure_headers,
+    measure_images,
+)
+from tfpipe.engine.columns.labels import form_labels, make_class_lists, number_classes, rename_classes
+from tfpipe.engine.columns.masks import make_masks
+from tfpipe.engine.columns.tensors import make_tensors
+from tfpipe.engine.columns.values import make_values
+from tfpipe.engine.parse import BadRecord, Column, parse_columns
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.record_block import RecordBlock
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, DType
+from tfpipe.system.file_io import is_url
+from tfpipe.system.hash_permutation import IntArray
+
+Batch = dict[str, Any]
+"""The parts of a batch by their names."""
+
+Transform = Callable[[Any, int], Any]
+"""A function from a whole Pillow image and its seed to the trainer's image, in place of crop, resize and flip."""
+
+_MOST_RUN_STEPS = 64
+_MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
+
+
+_LOGGER = logging.getLogger(__name__)
+_CLOCKS = threading.Lock()  # guards the clocks and counts of all makers, for a moment in each batch
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    """The records of a batch, read, checked and parsed.
+
+    Attributes:
+        epoch: The epoch.
+        asked: The number of the record that each row asks for, counted through all shards: int64 [n]. Its crop is
+            drawn for this number.
+        numbers: The number of the record that each row has: another one if that is damaged and left out.
+        columns: The features that the batch needs, as they are stored.
+        read_s: The seconds that it took to list, find and read the records.
+        parse_s: The seconds that it took to parse them.
+    """
+
+    epoch: int
+    asked: IntArray
+    numbers: IntArray
+    columns: dict[str, Column]
+    read_s: float
+    parse_s: float
+
+
+@dataclass
+class Clocks:
+    """The seconds that threads worked on batches. They pass side by side, so the sum may be more than what passed.
+
+    Attributes:
+        batches: The number of batches.
+        read_s: The seconds in which records were listed, found and read.
+        parse_s: The seconds in which they were parsed.
+        decode_s: The seconds in which images were decoded.
+        rest_s: The seconds of everything else: seeds, boxes, labels, and other features.
+    """
+
+    batches: int = 0
+    read_s: float = 0.0
+    parse_s: float = 0.0
+    decode_s: float = 0.0
+    rest_s: float = 0.0
+
+    def add(self, stored: StoredBatch, decode_s: float, rest_s: float) -> None:
+        """Adds the seconds of one batch."""
+        with _CLOCKS:
+            self.batches += 1
+            self.read_s += stored.read_s
+            self.parse_s += stored.parse_s
+            self.decode_s += decode_s
+            self.rest_s += rest_s
+
+
+class BadRecords:
+    """The damaged records that were left out. Each counts once in all epochs, and is told once.
+
+    Args:
+        most: The number of records that may be left out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._numbers: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, maker: BatchMaker, numbers: IntArray) -> None:
+        """Counts records.
+
+        Raises:
+            DataError: They are more than may be left out.
+        """
+        for number in numbers.tolist():
+            with _CLOCKS:
+                is_new = number not in self._numbers
+                self._numbers.add(number)
+            if is_new:
+                place = maker.reader.describe(number)
+                if len(self) > self._most:
+                    raise DataError(
+                        f"At most {self._most} bad records may be left out (`max_bad_records`); one more is {place}."
+                    )
+                _LOGGER.warning("tfpipe leaves out %s as damaged: %d so far", place, len(self))
+
+
+class BatchMaker:
+    """A maker of any batch of a plan. Threads may share it; a pickled one opens the files anew.
+
+    Args:
+        plan: The plan of this host's batches.
+        manifest: The manifest of a dataset on a local disk or in a bucket, from `load_manifest`.
+        split: The name of a split.
+        transform: A function that replaces crops, resizing and flips.
+        classes: The number that each class has in batches. None: its own.
+
+    Attributes:
+        clocks: The seconds that this object spent on batches.
+        bad_records: The records that were left out, with `on_bad_record` skip.
+
+    Raises:
+        ConfigError: A transform does not fit the data.
+    """
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        manifest: Manifest,
+        split: str,
+        transform: Transform | None = None,
+        classes: Sequence[int] | None = None,
+    ) -> None:
+        source, config = plan.source, plan.config
+        if transform is not None and not source.has_images:
+            raise ConfigError(f"`transform` needs images, and {source.name} has none. Leave it out.")
+        if transform is not None and plan.masks:
+            raise ConfigError(
+                f"`transform` gets an image without its mask, so a batch cannot hold {plan.masks[0]!r} as well. "
+                "Leave one of them out."
+            )
+        self.plan, self.manifest, self.split = plan, manifest, split
+        self.reader = RecordReader(manifest.directory, manifest, split)
+        self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+        self.clocks = Clocks()
+        self.bad_records = BadRecords(config.max_bad_records)
+        self._transform = transform
+        self._classes = None if classes is None else np.array(classes, np.int64)
+        self._kinds = self._choose_kinds()
+        size = config.size
+        if config.augment == "device":
+            size = config.resolve_decoded_size(None if source.images.size is None else source.images.size[0])
+        self._decoding = Decoding(
+            form=self.form,
+            size=size,
+            dtype=config.image_dtype,
+            options=config.augment_options,
+            reduces=config.dct_scaling,
+            natively=config.decoder != "tensorflow",
+            seeks=source.images.seekable,
+        )
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the dataset lies in an object store."""
+        return is_url(self.manifest.directory)
+
+    @cached_property
+    def run_steps(self) -> int:
+        """The steps that use a run of records up; 1 where none are read at once, as on a local disk."""
+        order = self.plan.order
+        if order is None or not self.is_remote:
+            return 1
+        share = self.plan.global_batch_size // order.num_streams
+        return min(order.turns_per_run * max(order.lanes * order.turn_records // share, 1), _MOST_RUN_STEPS)
+
+    def list_numbers(self, epoch: int, step: int) -> IntArray:
+        """Lists the records of a step: `BatchPlan.list_numbers`."""
+        return self.plan.list_numbers(epoch, step)
+
+    def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
+        """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
+        self.reader.announce(numbers, np.concatenate(soon) if len(soon) else None)
+
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch: `decode` of what `read` returns."""
+        return self.decode(self.read(epoch, step), threads)
+
+    def read(
+        self, epoch: int, step: int, numbers: IntArray | None = None, memory: NDArray[np.uint8] | None = None
+    ) -> StoredBatch:
+        """Reads the records of one batch.
+
+        Args:
+            epoch: The epoch, from 0; not used in evaluation.
+            step: The step in the epoch.
+            numbers: The records, if they are known already.
+            memory: The memory to read into, as for `RecordReader.read_block`. None: memory that is used again.
+
+        Raises:
+            FormatError: A file is missing or damaged.
+            DataError: A file cannot be read.
+        """
+        begin = time.perf_counter()
+        numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
+        # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its own.
+        if memory is None:
+            memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self.plan.source.record_bytes)], np.uint8)
+        asked = numbers
+        if self.plan.config.on_bad_record == "skip":
+            block, numbers = self._read_undamaged(numbers, memory)
+        else:
+            block = self.reader.read_block(numbers, memory)
+        read = time.perf_counter()
+        with self._naming(numbers):
+            columns = parse_columns(block, self._kinds)
+        return StoredBatch(epoch, asked, numbers, columns, read - begin, time.perf_counter() - read)
+
+    def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
+        """Reads records, with others of them in place of damaged ones: the block, and the numbers that it has."""
+        block = self.reader.read_what_is_whole(numbers, memory)
+        if block.whole.all():
+            return block, numbers
+        good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
+        self.bad_records.add(self, numbers[bad])
+        if not len(good):
+            raise self.name_record(int(numbers[0]), "it and all others of its batch are damaged")
+        rows = np.arange(len(numbers))
+        rows[bad] = np.resize(good, len(bad))
+        return block.choose(rows), numbers[rows]
+
+    def decode(
+        self,
+        stored: StoredBatch,
+        threads: int = 1,
+        out: NDArray[Any] | None = None,
+        rows: IntArray | None = None,
+    ) -> Batch:
+        """Makes the arrays of a batch out of its records.
+
+        Args:
+            stored: The records.
+            threads: The most threads that decode images, of all batches together. With 1 the caller does it.
+            out: The array for the images, [images, height, width, 3]. None: new memory.
+            rows: Which of its images each becomes, int64 [n]. None: they stay in their order.
+
+        Returns:
+            "image", if records have one: [rows, height, width, 3] of `image_dtype`, or for several images of a record
+            [rows, images, height, width, 3], where bfloat16 comes as its bits, uint16; or with a `transform` the list
+            of its results for all images. With `augment` device also "height" and "width" of the originals, int64, and
+            in training "seed", int32 [rows, 2].
+            "label", int64 [rows] or one-hot float32 [rows, classes], if there are labels; masks, int32 [rows, height,
+            width], cropped as their images; the other features of the plan, see `tfpipe.engine.columns`; and in
+            evaluation "mask", bool [rows], False in rows that fill the batch up with zeros.
+
+        Raises:
+            FormatError: A record does not hold what the manifest promises, or an image is damaged.
+        """
+        begin = time.perf_counter()
+        decode_s, batch, images = 0.0, Batch(), None
+        with self._naming(stored.numbers):
+            if self.plan.source.has_images:
+                images = self.choose_images(stored)
+                before = time.perf_counter()
+                batch["image"] = self._make_images(images, threads, out, rows)
+                decode_s = time.perf_counter() - before
+                batch |= self._describe_originals(images)
+            batch |= self.make_others(stored, images)
+        self.clocks.add(stored, decode_s, time.perf_counter() - begin - decode_s)
+        return batch
+
+    def choose_images(self, stored: StoredBatch) -> StoredImages:
+        """Chooses the images of a batch, their crops and flips.
+
+        Raises:
+            FormatError: A record does not have them, or not their sizes.
+        """
+        plan, config = self.plan, self.plan.config
+        with self._naming(stored.numbers):
+            column, places = self._choose_values(stored)
+            per_record = plan.num_images or 1
+            sizes = self._measure(stored, column, places)
+        draws = config.training and config.augment != "none"
+        seeds = np.zeros((len(sizes), 2), np.int32)
+        if draws or self._transform is not None:
+            seeds = crops.make_seeds(config.seed, stored.epoch, stored.asked)
+            if places is not None:
+                seeds = crops.make_image_seeds(seeds, places).reshape(-1, 2)
+        boxes, flips = self._choose_boxes(sizes, seeds)
+        flat = None if places is None else places.reshape(-1)
+        return StoredImages(column, per_record, flat, sizes, seeds, boxes, flips)
+
+    def make_others(self, stored: StoredBatch, images: StoredImages | None) -> Batch:
+        """Makes all parts of a batch but the images; masks are cropped as they are.
+
+        Raises:
+            FormatError: A record does not hold what the manifest promises.
+        """
+        plan, source, config = self.plan, self.plan.source, self.plan.config
+        batch: Batch = {}
+        filled = plan.batch_size - len(stored.numbers)
+        with self._naming(stored.numbers):
+            if source.label_key is not None:
+                classes = source.num_classes if config.one_hot else None
+                labels = number_classes(source.label_key, stored.columns[source.label_key], source.label_base)
+                if self._classes is not None:
+                    labels = rename_classes(labels, self._classes)
+                batch["label"] = form_labels(labels, classes, filled)
+            for feature in plan.features:
+                column, tensor = stored.columns[feature.name], feature.spec.tensor
+                if feature.name in plan.masks:
+                    assert images is not None
+                    sizes = self._get_stored_sizes(images.sizes)
+                    masks = make_masks(feature.name, column, images, sizes, self._decoding.size, filled)
+                    batch[feature.name] = masks
+                elif feature.spec.names:
+                    batch |= make_class_lists(feature, column, filled)
+                elif tensor is not None:
+                    axes = None if tensor.sizes is None else stored.columns[tensor.sizes]
+                    batch |= make_tensors(feature, column, axes, filled)
+                else:
+                    batch[feature.name] = make_values(feature.spec, column, config.max_boxes, filled)
+        if not config.training:
+            batch["mask"] = np.zeros(plan.batch_size, np.bool_)
+            batch["mask"][: len(stored.numbers)] = stored.numbers == stored.asked
+        return batch
+
+    def allocate_images(self, records: int) -> NDArray[Any]:
+        """Returns memory for the images of so many records: [images, height, width, 3]."""
+        images = records * (self.plan.num_images or 1)
+        return allocate((images, *self._decoding.size, 3), DTYPES[self._decoding.dtype])
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the split's first image."""
+        return self._make_images(self.choose_images(self.read(0, 0, np.zeros(1, np.int64))), 1, None, None)[0]
+
+    def name_record(self, number: int, reason: object) -> FormatError:
+        """Returns the error that says what is wrong with a record."""
+        return FormatError(f"Record {number} of {self.split!r}: {reason}.")
+
+    @contextmanager
+    def _naming(self, numbers: IntArray) -> Iterator[None]:
+        """Turns the error of a row into one that names the record."""
+        try:
+            yield
+        except BadRecord as error:
+            raise self.name_record(int(numbers[error.row]), error) from None
+
+    def _choose_kinds(self) -> dict[str, DType]:
+        """Chooses the features that a batch needs of each record."""
+        source, schema = self.plan.source, self.manifest.schema
+        sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
+        names = [source.image_key, source.label_key, *sizes]
+        for feature in self.plan.features:
+            names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
+        return {name: schema[name].dtype for name in names if name is not None}
+
+    def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
+        """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""
+        source, chosen = self.plan.source, self.plan.num_images or 1
+        assert source.image_key is not None
+        column, most = stored.columns[source.image_key], source.per_record
+        if most is None:
+            column.check_counts(1, source.image_key)
+            return column, None
+        few = np.flatnonzero(column.counts < chosen)
+        if len(few):
+            raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
+        places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
+        if self.plan.config.training and self.plan.num_images is not None and chosen < most.largest:
+            seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
+            places = crops.choose_images(seeds, column.counts, chosen, most.largest)
+        values = (column.firsts[:, None] + places).reshape(-1)
+        return column.choose(values, np.full(len(column.counts), chosen)), places
+
+    def _measure(self, stored: StoredBatch, column: Column, places: IntArray | None) -> IntArray:
+        """Returns the sizes of the originals, in whose shape crops are drawn: int64 [images, 2]."""
+        source = self.plan.source
+        if source.has_sizes:
+            heights, widths = stored.columns[IMAGE_HEIGHT], stored.columns[IMAGE_WIDTH]
+            if places is None:
+                return measure_images(column, heights, widths)
+            assert source.image_key is not None
+            all_images = stored.columns[source.image_key]
+            sizes = measure_images(all_images, heights, widths)
+            chosen: IntArray = sizes[(all_images.firsts[:, None] + places).reshape(-1)]
+            return chosen
+        if source.images.size is not None:
+            return np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
+        return measure_headers(column)
+
+    def _get_stored_sizes(self, sizes: IntArray) -> IntArray:
+        """Returns the height and width of stored images, whose originals have these sizes: int64 [images, 2]."""
+        squeezed = self.plan.source.images.size
+        return sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
+
+    def _choose_boxes(self, sizes: IntArray, seeds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        config, options = self.plan.config, self.plan.config.augment_options
+        flips, stored = np.zeros(len(sizes), np.bool_), self._get_stored_sizes(sizes)
+        if config.augment != "host":
+            return np.concatenate((np.zeros_like(stored), stored), axis=1).astype(np.int32), flips
+        if not config.training:
+            return crops.center_boxes(sizes, stored, config.size, options.crop_fraction), flips
+        return crops.draw_boxes(seeds, sizes, self.plan.source.images.size, options)
+
+    def _make_images(self, images: StoredImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
+        """Decodes images: an array of all rows, or the list of what a transform makes of them."""
+        if self._transform is not None:
+            return [self._transform_image(images, image) for image in range(len(images))]
+        per_record = images.per_record
+        if out is None:
+            out = self.allocate_images(self.plan.batch_size)
+            out[len(images) :] = 0
+        decode_images(images, out if rows is not None else out[: len(images)], rows, self._decoding, threads)
+        return out if self.plan.num_images is None else out.reshape(-1, per_record, *out.shape[1:])
+
+    def _transform_image(self, images: StoredImages, image: int) -> Any:
+        from tfpipe.images.decode import decode_pixels, make_image
+
+        assert self._transform is not None
+        with images.naming(image):
+            pixels = decode_pixels(images.column.get_bytes(image), self.form)
+        seed = int(images.seeds[image : image + 1].astype("<i4").view("<u8")[0, 0])
+        return self._transform(make_image(pixels), seed)
+
+    def _describe_originals(self, images: StoredImages) -> Batch:
+        """Returns what an accelerator needs to crop: the sizes of the originals, and in training the seeds."""
+        config = self.plan.config
+        if config.augment != "device":
+            return {}
+        rows = self.plan.batch_size * images.per_record
+        sizes, seeds = np.ones((rows, 2), np.int64), np.zeros((rows, 2), np.int32)  # a filled row has one pixel
+        sizes[: len(images)], seeds[: len(images)] = images.sizes, images.seeds
+        shape = (-1,) if self.plan.num_images is None else (-1, images.per_record)
+        described = {"height": sizes[:, 0].reshape(shape), "width": sizes[:, 1].reshape(shape)}
+        return {**described, "seed": seeds.reshape(*shape, 2)} if config.training else described

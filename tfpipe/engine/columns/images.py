@@ -1,0 +1,270 @@
+"""Images: the ones that a batch holds, their crops, and their pixels.
+
+```
+images = choose_images(...)                 # as they are stored, with the box and the flip of each
+decode_images(images, out, form, threads)   # pixels in the dtype of the batch
+```
+
+The native library decodes all JPEGs of a batch in one call. What it leaves is decoded by Pillow, image by image: other
+formats, raw pixels, rare kinds of JPEGs, and damaged ones, whose error then says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
+from tfpipe.engine.parse import BadRecord, Column
+from tfpipe.format.image_form import ImageForm
+from tfpipe.images.decode import decode_crop, mirror, resize_crop
+from tfpipe.images.errors import BadImage
+from tfpipe.images.image_header import read_image_header
+from tfpipe.native import batches, library
+from tfpipe.system.hash_permutation import IntArray
+
+DTYPES: dict[str, Any] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
+"""The NumPy type of each `image_dtype`. NumPy has no bfloat16, so its values are held as their bits."""
+
+_RATIOS = (1, 2, 4, 8)
+_MAX_SIDE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class StoredImages:
+    """The images of a batch as they are stored, and the part of each that the trainer gets.
+
+    Attributes:
+        column: The images, one value for each, with `per_record` values for each record.
+        per_record: The number of images of each record.
+        places: The place of each image in its record, int64 [images]; None if records have one image.
+        sizes: The height and width of each original, int64 [images, 2].
+        seeds: The seed of each image, int32 [images, 2].
+        boxes: The y, x, height and width of each crop in pixels of the stored image, int32 [images, 4].
+        flips: Whether each crop is mirrored left to right, bool [images].
+    """
+
+    column: Column
+    per_record: int
+    places: IntArray | None
+    sizes: IntArray
+    seeds: NDArray[np.int32]
+    boxes: NDArray[np.int32]
+    flips: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    @contextmanager
+    def naming(self, image: int) -> Iterator[None]:
+        """Turns the error of an image into one that names its record, and its place among several."""
+        try:
+            yield
+        except BadImage as error:
+            which = "image" if self.places is None else f"image {self.places[image]}"
+            raise BadRecord(image // self.per_record, f"its {which} cannot be used, {error}") from None
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The way in which the images of a batch are decoded.
+
+    Attributes:
+        form: The form in which they are stored.
+        size: The height and width of the result.
+        dtype: The type of the result: "uint8"; or "float32" or "bfloat16", which are normalized.
+        options: The options `antialias`, `mean` and `std`.
+        reduces: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
+        natively: Whether the native library may decode.
+        seeks: Whether JPEGs have restart markers.
+    """
+
+    form: ImageForm
+    size: tuple[int, int]
+    dtype: str
+    options: AugmentOptions
+    reduces: bool
+    natively: bool
+    seeks: bool
+
+    def make_scaling(self) -> dict[str, Any]:
+        """Returns the arguments by which the native library converts values."""
+        if self.dtype == "uint8":
+            return {"dtype": self.dtype}
+        offset, factor = compute_scaling(self.options.mean, self.options.std)
+        return {"dtype": self.dtype, "offset": offset, "factor": factor}
+
+
+def measure_images(column: Column, heights: Column, widths: Column) -> IntArray:
+    """Returns the height and width of each original, as the records have them: int64 [images, 2].
+
+    Raises:
+        BadRecord: A record has no size for an image, or one that no image has.
+    """
+    for sides in (heights, widths):
+        wrong = np.flatnonzero(sides.counts != column.counts)
+        if len(wrong):
+            row = int(wrong[0])
+            must = f"it must have a height and a width for each of {column.counts[row]} images"
+            raise BadRecord(row, f"{must}, got {sides.counts[row]}")
+    sizes = np.stack((heights.values, widths.values), axis=1)
+    wrong = np.flatnonzero(((sizes < 1) | (sizes > _MAX_SIDE)).any(axis=1))
+    if len(wrong):
+        row = int(np.searchsorted(np.cumsum(column.counts), wrong[0], side="right"))
+        height, width = sizes[wrong[0]].tolist()
+        raise BadRecord(row, f"it must have the height and the width of its image, got {height} x {width}")
+    return sizes
+
+
+def measure_headers(column: Column) -> IntArray:
+    """Returns the height and width of each image, read from its header: int64 [images, 2].
+
+    Raises:
+        BadRecord: A header is damaged.
+    """
+    sizes = np.empty((len(column.values), 2), np.int64)
+    rows = np.repeat(np.arange(len(column.counts)), column.counts)
+    for image, row in enumerate(rows.tolist()):
+        try:
+            header = read_image_header(column.get_bytes(image))
+        except BadImage as error:
+            raise BadRecord(row, f"its image cannot be used, {error}") from None
+        sizes[image] = header.height, header.width
+    return sizes
+
+
+def decode_images(
+    images: StoredImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
+) -> None:
+    """Decodes the crops of images.
+
+    Args:
+        images: The images.
+        out: The results, [images, height, width, 3] of the dtype.
+        rows: Which of the results each image becomes, int64 [images]. None: they stay in their order.
+        decoding: The way in which they are decoded.
+        threads: The most threads that decode, of all batches together. With 1 the caller does it.
+
+    Raises:
+        BadRecord: An image is damaged, or too large.
+    """
+    left = _decode_natively(images, out, rows, decoding, threads).tolist()
+
+    def decode_one(image: int) -> None:
+        _decode_one(images, image, out[image if rows is None else rows[image]], decoding)
+
+    if threads == 1 or len(left) < 2:
+        for image in left:
+            decode_one(image)
+        return
+    with ThreadPoolExecutor(threads, "tfpipe-pillow") as pool:
+        for _ in pool.map(decode_one, left):
+            pass
+
+
+def _decode_natively(
+    images: StoredImages, out: NDArray[Any], rows: IntArray | None, decoding: Decoding, threads: int
+) -> IntArray:
+    """Lets the native library decode what it takes, and returns the numbers of the other images."""
+    column, form = images.column, decoding.form
+    if not (decoding.natively and library.is_available()) or decoding.options.antialias:
+        return np.arange(len(images))
+    assert column.memory is not None
+    places = np.array(column.values)
+    places[:, 0] += column.memory.ctypes.data
+    if form.encoding == "raw":
+        sides = np.full((len(images), 2), form.square or 0, np.int32)
+        results = batches.resize(
+            places, sides, images.boxes, images.flips, out, **decoding.make_scaling(), threads=threads, rows=rows
+        )
+    else:
+        results = batches.decode(
+            places,
+            images.boxes,
+            images.flips,
+            out,
+            **decoding.make_scaling(),
+            max_ratio=_RATIOS[-1] if decoding.reduces else 1,
+            threads=threads,
+            max_pixels=form.max_pixels,
+            rows=rows,
+        )
+    return np.flatnonzero(np.asarray(results) != batches.OK)
+
+
+def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
+    """Decodes one crop by Pillow."""
+    y, x, height, width = images.boxes[image].tolist()
+    ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
+    with images.naming(image):
+        crop = decode_crop(images.column.get_bytes(image), decoding.form, (y, x, height, width), ratio, decoding.seeks)
+    flip = bool(images.flips[image])
+    if decoding.options.antialias and crop.size != decoding.size[::-1]:
+        pixels = resize_crop(mirror(crop) if flip else crop, decoding.size, antialias=True)
+        resize_pixels(pixels, out, decoding, flip=False)
+    else:
+        resize_pixels(np.array(crop), out, decoding, flip)
+
+
+def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decoding, flip: bool) -> None:
+    """Resizes a whole image bilinearly, with half-pixel centers, and converts its values.
+
+    Args:
+        pixels: uint8 [height, width, 3], in C order.
+        out: The result, [height, width, 3] of the dtype.
+        decoding: The dtype, and how floats are normalized.
+        flip: Whether to mirror left to right.
+    """
+    if not library.is_available():
+        out[...] = _resize_by_numpy(pixels, out.shape[:2], decoding, flip)
+        return
+    pixels = np.ascontiguousarray(pixels)
+    places = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
+    sizes = np.array([pixels.shape[:2]], np.int32)
+    boxes = np.array([(0, 0, *pixels.shape[:2])], np.int32)
+    batches.resize(places, sizes, boxes, np.array([flip]), out[None], **decoding.make_scaling())
+
+
+def _resize_by_numpy(pixels: NDArray[np.uint8], size: tuple[int, ...], decoding: Decoding, flip: bool) -> NDArray[Any]:
+    """Resizes an image as the native library does, in the same arithmetic."""
+    half = np.float32(0.5)
+    values = pixels.astype(np.float32)
+    for axis in (1, 0):  # columns first
+        source, count = pixels.shape[axis], size[axis]
+        at = (np.arange(count, dtype=np.float32) + half) * (np.float32(source) / np.float32(count)) - half
+        below = np.floor(at)
+        upper = np.minimum(np.ceil(at).astype(np.int64), source - 1)
+        lower = np.minimum(np.maximum(below.astype(np.int64), 0), upper)
+        weight = (at - below).reshape(-1, 1) if axis else (at - below).reshape(-1, 1, 1)
+        first = values.take(lower, axis)
+        values = first + (values.take(upper, axis) - first) * weight
+    values = values[:, ::-1] if flip else values
+    if decoding.dtype == "uint8":
+        rounded: NDArray[np.uint8] = (values + half).astype(np.uint8)
+        return rounded
+    scaling = compute_scaling(decoding.options.mean, decoding.options.std)
+    offset, factor = (np.array(numbers, np.float32) for numbers in scaling)
+    values = (values - offset) * factor
+    return values if decoding.dtype == "float32" else _round_to_bfloat16(values)
+
+
+def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Returns the bits of the nearest bfloat16 of finite values, halves to even."""
+    bits = values.view(np.uint32)
+    rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:
+    """Returns the largest reduction while decoding that leaves a crop no smaller than the output."""
+    return max(
+        ratio
+        for ratio in _RATIOS
+        if ratio == 1 or all(side >= ratio * out for side, out in zip(extent, size, strict=True))
+    )

@@ -1,0 +1,93 @@
+"""Classes: the one class of an image, and lists of classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.columns.values import locate_values, make_values, pad_lists, split_lists
+from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.parse import BadRecord, Column
+from tfpipe.system.hash_permutation import IntArray
+
+_LEAST = -(2**63) + 1  # the least int64 stands for "no class" elsewhere
+
+
+def number_classes(name: str, column: Column, base: int) -> IntArray:
+    """Returns the class of each record, counted from 0: int64 [records].
+
+    Args:
+        name: The feature that holds it.
+        column: Its stored values.
+        base: The stored value of class 0.
+
+    Raises:
+        BadRecord: A record does not have one class.
+    """
+    column.check_counts(1, name)
+    stored: IntArray = column.values
+    least = max(base + _LEAST, -(2**63)) if base > 0 else -(2**63)
+    return np.where(stored < least, _LEAST, stored - base) if base else stored
+
+
+def rename_classes(labels: IntArray, classes: IntArray) -> IntArray:
+    """Returns the numbers that classes have in a mixture of datasets.
+
+    Args:
+        labels: The class of each record, int64 [records].
+        classes: The number of each class in the mixture, int64 [classes].
+
+    Raises:
+        BadRecord: A record has a class that does not exist.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise BadRecord(row, f"its class must be from 0 to {len(classes) - 1}, got {labels[row]}")
+    renamed: IntArray = classes[labels]
+    return renamed
+
+
+def form_labels(labels: IntArray, num_classes: int | None, filled: int) -> NDArray[Any]:
+    """Makes the labels of a batch out of classes, with rows of zeros behind the records.
+
+    Returns:
+        int64 [rows], or with a number of classes one-hot float32 [rows, classes].
+    """
+    if num_classes is None:
+        return np.concatenate((labels, np.zeros(filled, np.int64)))
+    vectors = np.zeros((len(labels) + filled, num_classes), np.float32)
+    vectors[: len(labels)] = labels[:, None] == np.arange(num_classes)
+    return vectors
+
+
+def make_class_lists(feature: BatchFeature, column: Column, filled: int) -> dict[str, Any]:
+    """Makes the part of a batch that holds lists of classes, in the form that the config asks for.
+
+    Returns:
+        Under the feature's name: an array for each record; or int64 [rows, length], padded with -1, with the stored
+        lengths beside it, int32 [rows, 1]; or float32 [rows, classes], with a 1 for each class of the record.
+
+    Raises:
+        BadRecord: A record has a class that does not exist.
+    """
+    spec = feature.spec
+    if feature.is_ragged:
+        return {spec.name: split_lists(column, filled)}
+    if feature.multi_hot:
+        rows, _ = locate_values(column)
+        wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
+        if len(wrong):
+            got = column.values[wrong[0]]
+            raise BadRecord(
+                int(rows[wrong[0]]), f"{spec.name!r} must hold classes from 0 to {len(spec.names) - 1}, got {got}"
+            )
+        vectors = np.zeros((len(column.counts) + filled, len(spec.names)), np.float32)
+        vectors[rows, column.values] = 1
+        return {spec.name: vectors}
+    if feature.pad_to is None:
+        return {spec.name: make_values(spec, column, 0, filled)}
+    sizes = np.concatenate((column.counts, np.zeros(filled, np.int64)))[:, None].astype(np.int32)
+    return {spec.name: pad_lists(column, feature.pad_to[0], -1, filled), feature.sizes_name: sizes}

@@ -1,0 +1,121 @@
+"""AugmentOptions: how training and evaluation images are changed, on the host and on the device alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfpipe.errors import ConfigError
+from tfpipe.system.options import Choice, Flag, Kind, Share, check_options, is_number, option
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+"""The mean of red, green and blue over ImageNet's training images, where white is 1; as in torchvision."""
+
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""The standard deviation of red, green and blue over the same images; as in torchvision."""
+
+ImageSize = int | tuple[int, int]
+"""The size of an image: the side of a square in pixels, or height and width."""
+
+
+@dataclass(frozen=True)
+class _Interval(Kind):
+    """Two rising numbers above 0: shares where the second is at most 1."""
+
+    shares: bool
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return "Two rising shares in (0, 1]." if self.shares else "Two rising numbers above 0."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that there are two numbers, and their order and limits."""
+        assert isinstance(value, tuple)
+        if len(value) != 2 or not 0 < value[0] <= value[1] <= (1 if self.shares else value[1]):
+            raise ConfigError(f"`{name}` must be {self.allowed[0].lower()}{self.allowed[1:-1]}, got {value}.")
+
+
+@dataclass(frozen=True)
+class _Channels(Kind):
+    """One number for each channel."""
+
+    positive: bool
+
+    @property
+    def allowed(self) -> str:
+        """The limits."""
+        return "Numbers above 0, one for each channel." if self.positive else "One number for each channel."
+
+    def check(self, name: str, value: object) -> None:
+        """Checks the limits, and that there is a number."""
+        assert isinstance(value, tuple)
+        if self.positive and (not value or min(value) <= 0):
+            raise ConfigError(f"`{name}` must be numbers above 0, one for each channel, got {value}.")
+
+
+@dataclass(frozen=True)
+class AugmentOptions:
+    """The options for cropping, flipping and normalizing images.
+
+    Attributes:
+        scale: The smallest and the largest share of the image's area in a training crop (Szegedy et al. 2014).
+            Two rising shares in (0, 1]. Default: (0.08, 1.0).
+        ratio: The smallest and the largest ratio of width to height of a training crop in the original (Szegedy et al.
+            2014). Two rising numbers above 0. Default: (3 / 4, 4 / 3).
+        flip: Whether half of the training images are flipped from left to right. Default: True.
+        crop_fraction: The share of each side that evaluation keeps: 224 of 256 pixels (He et al. 2015). In (0, 1].
+            Default: 0.875.
+        antialias: Whether the resize kernel widens when a crop shrinks, as Pillow's does. `tf.image.resize` has it off.
+            It is worth it if the output is much smaller than the stored image. It costs nothing.
+            Default: False.
+        matmul_dtype: The type in which the device resizes, see `tfpipe.pipeline.device.augment`. bfloat16 is for
+            devices that are faster with it. "float32" or "bfloat16". Default: "float32".
+        mean: The mean of each channel, where white is 1, as `tfpipe.engine.config.augment_config.IMAGENET_MEAN`.
+            One number for each channel. Default: (0.485, 0.456, 0.406).
+        std: The standard deviation of each channel, where white is 1, as `IMAGENET_STD`. Numbers above 0, one for each
+            channel. Default: (0.229, 0.224, 0.225).
+
+    Raises:
+        ConfigError: A value cannot be used.
+    """
+
+    scale: tuple[float, float] = option(_Interval(shares=True), (0.08, 1.0))
+    ratio: tuple[float, float] = option(_Interval(shares=False), (3 / 4, 4 / 3))
+    flip: bool = option(Flag(), True)
+    crop_fraction: float = option(Share(), 0.875)
+    antialias: bool = option(Flag(), False)
+    matmul_dtype: str = option(Choice(("float32", "bfloat16")), "float32")
+    mean: tuple[float, ...] = option(_Channels(positive=False), IMAGENET_MEAN)
+    std: tuple[float, ...] = option(_Channels(positive=True), IMAGENET_STD)
+
+    def __post_init__(self) -> None:
+        # Files have integers and lists. As floats and tuples, equal options have one hash and one text.
+        for name in ("scale", "ratio", "mean", "std"):
+            object.__setattr__(self, name, _to_floats(name, getattr(self, name)))
+        check_options(self)
+        object.__setattr__(self, "crop_fraction", float(self.crop_fraction))
+        if len(self.mean) != len(self.std):
+            raise ConfigError(f"`mean` and `std` must have one number for each channel, got {self.mean}, {self.std}.")
+
+
+def compute_scaling(mean: Sequence[float], std: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Computes how values from 0 to 255 are normalized: (value - offset) * factor.
+
+    Args:
+        mean: The mean of each channel, where white is 1.
+        std: The standard deviation of each channel, where white is 1.
+
+    Returns:
+        The offset and the factor of each channel.
+    """
+    return [255.0 * value for value in mean], [1.0 / (255.0 * value) for value in std]
+
+
+def as_pair(size: ImageSize) -> tuple[int, int]:
+    """Returns height and width."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _to_floats(name: str, values: object) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not all(map(is_number, values)):
+        raise ConfigError(f"`{name}` must be a list of finite numbers, got {values!r}.")
+    return tuple(map(float, values))

@@ -1,0 +1,391 @@
+"""PipelineConfig: the options of the input pipeline. Frozen, validated, without TensorFlow.
+
+config = PipelineConfig(global_batch_size=256, image_dtype="bfloat16")
+dataclasses.replace(config, cycle_length=16).to_file("pipeline.toml")
+PipelineConfig.from_file("pipeline.toml")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from tfpipe.engine.config import toml_json
+from tfpipe.engine.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, ImageSize, as_pair
+from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import MAX_SIDE
+from tfpipe.system import host_limits
+from tfpipe.system.options import (
+    Address,
+    Amount,
+    Choice,
+    Count,
+    Flag,
+    Names,
+    Nested,
+    Number,
+    Seed,
+    Share,
+    Size,
+    Text,
+    check_options,
+    option,
+)
+
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "AugmentOptions", "PipelineConfig"]
+
+Augment = Literal["host", "device", "none"]
+ImageDtype = Literal["uint8", "float32", "bfloat16"]
+Order = Literal["auto", "exact", "throughput"]
+OnBadRecord = Literal["raise", "skip"]
+Cache = Literal["none", "bytes", "decoded"]
+Decoder = Literal["auto", "native", "tensorflow"]
+AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
+
+
+IMAGES_PER_CALL = 32
+"""The images that a stage in `vectorized_stages` treats in one call. More save little, and take memory."""
+
+
+MAX_IMAGES = 64
+"""The most images of a record in a batch. The graph of TensorFlow has a part for each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineConfig:
+    """The options of an input pipeline: the batches, the images, the order, the caches, and the limits of tf.data.
+
+    Exactly one of the two batch sizes must be given. Every other option has a default. A list, as files have it,
+    becomes a tuple.
+
+    Attributes:
+        global_batch_size: The number of images in a batch of all replicas together. The number of replicas must divide
+            it. At least 1. Default: None.
+        per_replica_batch_size: The number of images in a batch of one replica. The global batch grows with the number
+            of replicas. At least 1. Default: None.
+        image_size: The size of the images that the model gets, in pixels: the side of a square, or height and width.
+            224 is the size of He et al. 2015. A side from 1 to 65500, or (height, width). Default: 224.
+        training: Whether the pipeline shuffles, draws random crops and flips, and repeats without end. Otherwise it
+            makes one pass in order, and every pass is the same. Default: True.
+        images: The images of a record that a batch holds, if records have several. "all": all of them, where each
+            record has the same number. "first": the first one, without an axis for more, as of records with one image.
+            A number: so many, drawn anew in each epoch by the record's seed, in the order of the record; in evaluation
+            the first ones. "all", "first", or from 1 to 64. Default: "all".
+        augment: The place where images are cropped and flipped. "host": a random resized crop and a flip in training, a
+            center crop in evaluation, fused with decoding. "device": the batch holds whole images, squeezed to
+            `decoded_size`, with the original heights and widths and a seed each;
+            `tfpipe.pipeline.device.augment` does the rest inside the training step. "none": whole images, resized to
+            `image_size`. "host", "device" or "none". Default: "host".
+        augment_options: The areas and shapes of crops, the flips, the mean and the standard deviation. They are the
+            same on host and device. Default: AugmentOptions().
+        decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels. None: the size
+            that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
+        dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
+            image is at least that many times larger than the result. It saves decoding time. Default: True.
+        decoder: The decoder of JPEGs. "native": that of the native library, which crops, resizes and converts
+            in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
+            native if the library is there and fits: all images are JPEGs, no `antialias`. TensorFlow
+            gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the library also reads the
+            records of the exact order and of an evaluation. "auto", "native" or "tensorflow". Default: "auto".
+        image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
+            uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
+            "uint8", "float32" or "bfloat16". Default: "uint8".
+        one_hot: Whether labels are one-hot float32 vectors instead of integers. Default: False.
+        extra_features: The names of further features of the records that a batch holds. Masks are cropped as their
+            images. If the records have no image and none is named, a batch holds all. Default: ().
+        pad_to: The sizes that tensors are padded with zeros to, or cut to, if the manifest leaves sizes of their axes
+            open: "tokens=77", or "frames=16x128" for two such axes. A batch then holds the stored sizes too, as
+            "tokens.sizes". Without it batches hold tf.RaggedTensor. Lists of classes are padded with -1, which is no
+            class. Default: ().
+        multi_hot: The names of lists of classes that become float32 vectors, with a 1 for each class of the record and
+            a 0 for each other one. Default: ().
+        max_boxes: The number of bounding boxes of an image in a batch. Fewer boxes are padded, and boxes beyond it are
+            left out. At least 1. Default: 64.
+        as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
+            Default: False.
+        seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
+        order: The order of the records. "exact": the order of `tfpipe.order`, which is the same for any number of
+            hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
+            "auto": exact with a manifest; throughput for files that match a pattern, with a `service`, and if
+            `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
+            the same; so do small records, see `shuffle_buffer_size`. "auto", "exact" or "throughput". Default: "auto".
+        num_streams: The number of parts of an epoch that exact order reads side by side, see
+            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8. At
+            least 1. Default: None.
+        run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
+            often. None: about 400 KB, at most 16 records, and fewer if the runs of all lanes would take more than
+            128 MiB. At least 1. Default: None.
+        lanes: The number of runs of a stream that exact order reads side by side; they give records in turn. It is
+            rounded down so that lanes and the stream's share of a batch fit each other. None: as many as a batch takes
+            records of the stream, so that no two records of a run meet in a batch, but at most 256 in all streams;
+            up to 128 in any case if records are small. At least 1. Default: None.
+        shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
+            "256MiB" counts bytes. If so many bytes hold more than 32,768 records that lie in an index, the exact order
+            is taken instead, which begins at once and is faster; by a `service` a buffer of 32,768. At least 1, as a
+            number or a size such as 128MiB. Default: "256MiB".
+        cycle_length: The number of files that are read side by side; in exact order with `run_records` 1, of records.
+            None: 8 files, or 32 records; fewer if these take more than 64 MiB. At least 1. Default: None.
+        block_length: The number of records taken from one file before the next one has its turn. At least 1.
+            Default: 16.
+        read_parallel_calls: The number of threads that read, of which each reads another file or run. Those of
+            the native library read only what is not in the page cache. None: 48 in exact order and `cycle_length` for
+            whole files, because AUTOTUNE would begin with one or two; AUTOTUNE in evaluation; 4 in exact order by a
+            `service`, if the files have paths and not URLs. At least 1. Default: None.
+        deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
+            exact order and in evaluation only. Default: None.
+        on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
+            that says where it is. "skip": the record is left out and counted. An intact record that holds no image is
+            always an error. "raise" or "skip". Default: "raise".
+        max_bad_records: The number of records that "skip" may leave out; one more is an error. 0: none. At least 0.
+            Default: 100.
+        cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
+            "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
+            "none", "bytes" or "decoded". Default: "none".
+        cache_dir: The local folder of the cache, which the next run finds there. It is filled while training runs, by a
+            process of low priority, and what it lacks is read from the source. The profiler and the tuner fill it
+            first. None: the cache is in memory. Default: None.
+        cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
+            the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
+            None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
+            128MiB. Default: None.
+        num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
+        prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
+            Default: None.
+        autotune: Whether tf.data adjusts the options that are AUTOTUNE. Otherwise there is a thread for each core, or
+            for each file that is read. None: it does in training. It does not in evaluation, because its thread may
+            hold up the end of a pass for as long as the pass took, up to a minute. Default: None.
+        ram_budget: The memory that AUTOTUNE may plan with, in bytes or as text such as "8GiB". None: tf.data's share of
+            the free memory. At least 1, as a number or a size such as 128MiB. Default: None.
+        cpu_budget: The share of this host's cores that the pipeline may take, rounded down to whole threads, but at
+            least one. A busy host is slow to launch the accelerator's work. None: all cores. In (0, 1].
+            Default: None.
+        private_threadpool_size: The number of threads of a pool for this pipeline alone. None: it shares TensorFlow's
+            pool. At least 1. Default: None.
+        max_intra_op_parallelism: The number of threads within one operation of the pipeline. 0: TensorFlow decides.
+            There are many images, so one thread for each is best: 1 saves 5 % of the processor time (2 cores, 256 px
+            JPEG). At least 0. Default: 1.
+        map_fusion: Whether `parse`, `decode` and `augment` run as one function. It saves 6 % of the processor time, and
+            20 % in those stages (2 cores, 256 px JPEG), but tf.data's statistics then do not tell them apart.
+            Default: True.
+        inject_prefetch: Whether tf.data adds a prefetch if the last stage is not one. Default: True.
+        auto_shard_policy: The way in which `tf.distribute` divides a dataset among hosts. "off": the pipeline has
+            divided it already. "off", "auto", "file", "data" or "hint". Default: "off".
+        stage_moves: The stages of yours that stand earlier than your function puts them, such as "keep_cats before
+            decode". Each stage that is passed must allow it: see `Stage.commutes_with`. Default: ().
+        vectorized_stages: The stages of yours whose function gets 32 images in one call: their names, such as "blur",
+            or "blur with vectorized_map" for a function that takes a single image only. Each must declare
+            `per_image`: see `Stage`. Default: ().
+        service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. With `order`
+            exact each worker makes the batches of its own steps, and the sequence is that of a pipeline without a
+            service, for any number of workers; it needs a manifest and a dispatcher that knows its workers. Otherwise
+            workers give records to any host that asks, in no fixed order. A service excludes a cache in memory; a
+            `cache_dir` must be a folder that the workers reach too. None: this host runs the pipeline. Begins with
+            grpc://. Default: None.
+        service_share: The share of the steps that this host makes itself in exact order, on cores that would be idle.
+            They are always the same steps, so the order stays. "auto": a measurement of a few seconds, when the
+            pipeline is built, finds the share at which neither this host nor the workers wait for each other. At least
+            0 and below 1, or "auto". Default: 0.0.
+        service_timeout_s: The seconds that this host waits for a batch of the service. Then an error ends the pipeline;
+            in exact order it names the worker that is late. A worker that starts again under its address within them
+            ends nothing. At least 1. Default: 300.
+
+    Raises:
+        ConfigError: A value cannot be used, or two options exclude each other.
+    """
+
+    # batch
+    global_batch_size: int | None = option(Count(1), None)
+    per_replica_batch_size: int | None = option(Count(1), None)
+
+    # image
+    image_size: ImageSize = option(Size(MAX_SIDE), 224, affects="images")
+    training: bool = option(Flag(), True)
+    images: int | Literal["all", "first"] = option(
+        Count(1, MAX_IMAGES, words=("all", "first")), "all", affects="images"
+    )
+    augment: Augment = option(Choice(get_args(Augment)), "host", affects="images", without_tensorflow=("host", "none"))
+    augment_options: AugmentOptions = option(Nested(AugmentOptions), default_factory=AugmentOptions)
+    decoded_size: ImageSize | None = option(Size(MAX_SIDE), None, affects="images")
+    dct_scaling: bool = option(Flag(), True, affects="images")
+    decoder: Decoder = option(Choice(get_args(Decoder)), "auto", affects="speed")
+    image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
+    one_hot: bool = option(Flag(), False)
+    extra_features: tuple[str, ...] = option(Names(), ())
+    pad_to: tuple[str, ...] = option(Names(), ())
+    multi_hot: tuple[str, ...] = option(Names(), ())
+    max_boxes: int = option(Count(1), 64)
+    as_supervised: bool = option(Flag(), False)
+
+    # order
+    seed: int = option(Seed(), 0, affects="order")
+    order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
+    num_streams: int | None = option(Count(1), None, affects="order")
+    run_records: int | None = option(Count(1), None, affects="order")
+    lanes: int | None = option(Count(1), None, affects="order")
+    # Throughput order promises no order, so a buffer or a cycle of another size gives an order that is as good.
+    shuffle_buffer_size: int | str = option(Amount(), "256MiB")
+
+    # reading
+    cycle_length: int | None = option(Count(1), None, affects="speed")
+    block_length: int = option(Count(1), 16, affects="speed")
+    read_parallel_calls: int | None = option(Count(1), None, affects="speed")
+    deterministic: bool | None = option(Flag(), None, without_tensorflow=(None, True))
+    on_bad_record: OnBadRecord = option(Choice(get_args(OnBadRecord)), "raise")
+    max_bad_records: int = option(Count(0), 100)
+
+    # cache
+    cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache", without_tensorflow=("none",))
+    cache_dir: str | None = option(Text(), None, affects="cache")
+    cache_bytes: int | str | None = option(Amount(), None, affects="cache")
+
+    # tf.data
+    num_parallel_calls: int | None = option(Count(1), None, affects="speed")
+    prefetch_batches: int | None = option(Count(0), None, affects="speed")
+    autotune: bool | None = option(Flag(), None, affects="speed")
+    ram_budget: int | str | None = option(Amount(), None, affects="speed")
+    cpu_budget: float | None = option(Share(), None)  # a limit that somebody set, which no search may lift
+    private_threadpool_size: int | None = option(Count(1), None, affects="speed")
+    max_intra_op_parallelism: int = option(Count(0), 1, affects="speed")
+    map_fusion: bool = option(Flag(), True, affects="speed")
+    inject_prefetch: bool = option(Flag(), True, affects="speed")
+    auto_shard_policy: AutoShardPolicy = option(Choice(get_args(AutoShardPolicy)), "off")
+    stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
+    vectorized_stages: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
+    service: str | None = option(Address(), None, without_tensorflow=(None,))
+    service_share: float | Literal["auto"] = option(
+        Number(at_least=0, below=1, word="auto"), 0.0, affects="speed", without_tensorflow=(0.0,)
+    )
+    service_timeout_s: int = option(Count(1), 300)
+
+    def __post_init__(self) -> None:
+        lists = ("extra_features", "pad_to", "multi_hot", "stage_moves", "vectorized_stages")
+        for name in ("image_size", "decoded_size", *lists):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))  # a list has no hash
+        _check_batch(self)
+        check_options(self)
+        _check_pairs(self)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The height and width of the images that the model gets."""
+        return as_pair(self.image_size)
+
+    @property
+    def autotunes(self) -> bool:
+        """Whether tf.data adjusts the options that are AUTOTUNE."""
+        return self.training if self.autotune is None else self.autotune
+
+    @property
+    def max_threads(self) -> int:
+        """The number of threads that `cpu_budget` leaves the pipeline on this host: one for each core without it."""
+        share = 1.0 if self.cpu_budget is None else self.cpu_budget
+        return max(math.floor(share * host_limits.usable_cpus() + 1e-9), 1)
+
+    @property
+    def threadpool_size(self) -> int | None:
+        """The number of threads of the pipeline's own pool; None if it shares TensorFlow's."""
+        size = self.private_threadpool_size
+        if self.cpu_budget is None:
+            return size
+        return self.max_threads if size is None else min(size, self.max_threads)
+
+    def resolve_decoded_size(self, stored_square: int | None = None) -> tuple[int, int]:
+        """Returns the height and width of whole images.
+
+        Args:
+            stored_square: The side of the stored images, if the manifest says that they are squares.
+
+        Returns:
+            `decoded_size` if it is given, else the stored square, else 8/7 of `image_size` in whole pixels: 256 for
+            224. The default `crop_fraction` of these pixels is exactly `image_size`.
+        """
+        if self.decoded_size is not None:
+            return as_pair(self.decoded_size)
+        if stored_square is not None:
+            return stored_square, stored_square
+        height, width = self.size
+        return round(height * 8 / 7), round(width * 8 / 7)
+
+    @classmethod
+    def from_file(cls, path: toml_json.FilePath) -> PipelineConfig:
+        """Reads a .toml or .json file of options. Options that it leaves out have their defaults.
+
+        It ignores a table `tuned`, in which a tuner notes the host and the data that it tried the options on. It
+        refuses any other name that is not an option.
+
+        Raises:
+            ConfigError: The file is missing or not in the format that its name says, or an option cannot be used.
+        """
+        return toml_json.build(cls, toml_json.read(path), str(path))
+
+    def to_toml(self) -> str:
+        """Returns every option that is not None as TOML."""
+        return toml_json.to_toml(self._table())
+
+    def to_json(self) -> str:
+        """Returns every option that is not None as JSON."""
+        return toml_json.to_json(self._table())
+
+    def to_file(self, path: toml_json.FilePath, notes: Mapping[str, Any] | None = None) -> None:
+        """Writes a .toml or .json file in one step, so that a reader never sees a part of it.
+
+        Args:
+            path: The path of the file.
+            notes: The content of its table `tuned`.
+
+        Raises:
+            ConfigError: The name has another ending, or the file cannot be written.
+        """
+        toml_json.write(path, {**self._table(), **({toml_json.NOTES: dict(notes)} if notes else {})})
+
+    def _table(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def _check_batch(config: PipelineConfig) -> None:
+    all_replicas, one_replica = config.global_batch_size, config.per_replica_batch_size
+    if (all_replicas is None) == (one_replica is None):
+        got = "neither" if all_replicas is None else f"{all_replicas} and {one_replica}"
+        raise ConfigError(f"Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got {got}.")
+
+
+def _check_pairs(config: PipelineConfig) -> None:
+    if len(config.augment_options.mean) != 3:
+        raise ConfigError(f"`mean` must have three values, one for each channel, got {config.augment_options.mean}.")
+    for move in config.stage_moves:
+        if not all(part.strip() for part in move.split(" before ", 1)) or " before " not in move:
+            raise ConfigError(f"`stage_moves` must have moves such as 'keep_cats before decode', got {move!r}.")
+    for entry in config.vectorized_stages:
+        name, separator, way = entry.partition(" with ")
+        if not name.strip() or (separator and way != "vectorized_map"):
+            raise ConfigError(
+                f"`vectorized_stages` must have names such as 'blur' or 'blur with vectorized_map', got {entry!r}."
+            )
+    if config.order == "exact":
+        if config.deterministic is False:
+            raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")
+        if config.service is not None and config.training and config.on_bad_record == "skip":
+            raise ConfigError(
+                "`order` exact by a `service` needs `on_bad_record` raise: a record that is left out would move all "
+                "later ones to other steps, which other workers make."
+            )
+    if config.service_share and (config.service is None or config.order != "exact"):
+        raise ConfigError(f"`service_share` needs a `service` and `order` exact, got {config.service_share!r} without.")
+    if config.service is not None and config.cache != "none" and config.cache_dir is None:
+        raise ConfigError(
+            f"`service` excludes a cache in memory, got `cache` {config.cache!r}: no worker meets the same records in "
+            "each epoch. Leave one of them out, or give a `cache_dir` that all workers reach."
+        )
+    if config.augment == "device" and config.image_dtype != "uint8":
+        raise ConfigError(
+            f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
+        )
+    if config.cache_dir is not None and config.cache == "none":
+        raise ConfigError("`cache_dir` needs a cache. Set `cache` to bytes or decoded, or leave the folder out.")
+    if config.cache_bytes is not None and config.cache == "none":
+        raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
+    if config.cache_bytes is not None and config.cache_dir is not None:
+        raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")

@@ -1,0 +1,125 @@
+"""The seeds, the crop boxes and the flips of a batch: each one call for all of its images.
+
+```
+seeds = make_seeds(config.seed, epoch, numbers)              # int32 [n, 2]
+boxes, flips = draw_boxes(seeds, sizes, None, options)       # int32 [n, 4], bool [n]
+boxes = center_boxes(sizes, sizes, (224, 224), 0.875)        # of an evaluation
+```
+
+A box is y, x, height and width in pixels of the stored image. It lies inside and has at least one pixel. All randomness
+is a function of the seed of the run, the epoch and the record's number, so it does not depend on who makes the batch.
+The native library draws; `tfpipe.engine.numpy_crops` draws the same where there is none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine import numpy_crops
+from tfpipe.engine.config.augment_config import AugmentOptions
+from tfpipe.native import batches, library
+from tfpipe.system.hash_permutation import EXAMPLE, IntArray, extend_keys, key_of
+
+_CHOICE_KEY = np.array((0x13198A2E, 0x03707344), np.int32)
+"""The key under which images are drawn. The key of flips is the first digits of pi, and these are further ones."""
+_IMAGE_STEP = 0x9E3779B1  # odd, so that each image of a record changes its seed in another way
+_HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
+
+
+def make_seeds(seed: int, epoch: int, numbers: IntArray) -> NDArray[np.int32]:
+    """Computes the seed of each record in one epoch.
+
+    Args:
+        seed: The seed of the run.
+        epoch: The epoch, from 0.
+        numbers: The numbers of the records, counted through all shards: int64 [n].
+
+    Returns:
+        int32 [n, 2].
+    """
+    keys = extend_keys(key_of(EXAMPLE, seed, epoch), numbers)
+    seeds: NDArray[np.int32] = keys.astype("<u8").view("<i4").astype(np.int32).reshape(-1, 2)
+    return seeds
+
+
+def make_image_seeds(seeds: NDArray[np.int32], places: IntArray) -> NDArray[np.int32]:
+    """Makes the seed of each image of records with several: that of image 0 is the record's own.
+
+    Args:
+        seeds: The seeds of the records, int32 [n, 2].
+        places: The images of each record, by their places in it: int64 [n, images].
+
+    Returns:
+        int32 [n, images, 2].
+    """
+    words = (places.astype(np.uint64) * np.uint64(_IMAGE_STEP) & np.uint64(2**32 - 1)).astype(np.uint32).view(np.int32)
+    image_seeds: NDArray[np.int32] = seeds[:, None] ^ np.stack((words, np.zeros_like(words)), axis=-1)
+    return image_seeds
+
+
+def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most: int) -> IntArray:
+    """Draws images of records with several: those with the smallest of as many random numbers, in the record's order.
+
+    Args:
+        seeds: The seeds of the records, int32 [n, 2].
+        counts: The number of images of each record, int64 [n], each at least `number`.
+        number: The number of images to choose.
+        most: The largest number of images that any record of the split has.
+
+    Returns:
+        The places of the chosen images in their records: int64 [n, number].
+    """
+    drawn = numpy_crops.draw_numbers(seeds ^ _CHOICE_KEY, -(-most // 4) * 4)[:, :most].view(np.int32).astype(np.int64)
+    drawn[np.arange(most) >= counts[:, None]] = 2**62
+    return np.sort(np.argsort(drawn, axis=1, kind="stable")[:, :number], axis=1)
+
+
+def draw_boxes(
+    seeds: NDArray[np.int32], sizes: IntArray, stored: tuple[int, int] | None, options: AugmentOptions
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Draws random resized crops and flips.
+
+    Args:
+        seeds: int32 [n, 2].
+        sizes: The height and width of each original, int64 [n, 2], each from 1 to 2**31 - 1.
+        stored: The size of the stored images if all were squeezed to one; None if they have the originals' sizes.
+        options: `scale`, `ratio` and `flip` are used.
+
+    Returns:
+        The boxes, int32 [n, 4], and whether to mirror, bool [n].
+    """
+    boxes, flips = np.empty((len(seeds), 4), np.int32), np.empty(len(seeds), np.bool_)
+    if library.is_available():
+        arrays = np.array(seeds, np.int32, order="C"), np.array(sizes, np.int32, order="C")
+        batches.draw_crops(*arrays, boxes, flips, scale=options.scale, ratio=options.ratio, stored=stored or (0, 0))
+    else:
+        first = numpy_crops.draw_first_numbers(seeds)
+        for row, (height, width) in enumerate(sizes.tolist()):
+            box = numpy_crops.sample_crop_box(seeds[row], first[row], (height, width), options)
+            boxes[row] = numpy_crops.squeeze_crop_box(box, (height, width), stored or (height, width))
+        flips[:] = numpy_crops.sample_flips(seeds)
+    return boxes, flips if options.flip else np.zeros(len(flips), np.bool_)
+
+
+def center_boxes(
+    sizes: IntArray, stored: IntArray, out_size: tuple[int, int], crop_fraction: float
+) -> NDArray[np.int32]:
+    """Computes the boxes of evaluation: what resizing the short side and then cropping the middle would show.
+
+    A box's size is rounded, halves up; its place is rounded up and to the left.
+
+    Args:
+        sizes: The height and width of each original, int64 [n, 2], in which the crop has the output's aspect ratio.
+        stored: The height and width of each stored image, int64 [n, 2].
+        out_size: The height and width of the output.
+        crop_fraction: The share of the largest centered crop's side that is kept, in (0, 1].
+
+    Returns:
+        int32 [n, 4].
+    """
+    units = sizes / np.array(out_size, np.float64)
+    shares = units.min(axis=1, keepdims=True) / units * crop_fraction
+    # Halves up, by far more than these numbers' error: a model that is served computes them in another order.
+    extents = np.clip(np.floor(shares * stored + (0.5 + _HALF_MARGIN)).astype(np.int64), 1, stored)
+    return np.concatenate(((stored - extents) // 2, extents), axis=1).astype(np.int32)

@@ -1,0 +1,131 @@
+"""The features of the records that a batch holds beside image and label, and the sizes that they are padded to.
+
+extra_features=("tokens", "caption", "tags"), pad_to=("tokens=77",), multi_hot=("tags",)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError
+from tfpipe.format.schema import CLASS_TEXT, RESERVED, FeatureSpec
+
+_PAD_TO = re.compile(r"(.+)=([0-9]{1,9}(?:x[0-9]{1,9})*)")
+
+
+@dataclass(frozen=True)
+class BatchFeature:
+    """A feature of the records that a batch holds.
+
+    Attributes:
+        spec: The feature as it is stored.
+        pad_to: The size that each unknown axis of a tensor, or a list of classes, is padded or cut to; None if nothing
+            is.
+        multi_hot: Whether classes become a vector with a 1 for each of them.
+    """
+
+    spec: FeatureSpec
+    pad_to: tuple[int, ...] | None = None
+    multi_hot: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the feature, in the records and in the batch."""
+        return self.spec.name
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether records of one batch may have different shapes."""
+        return self.num_unknown > 0 and self.pad_to is None and not self.multi_hot
+
+    @property
+    def num_unknown(self) -> int:
+        """The number of axes whose size differs between records."""
+        tensor = self.spec.tensor
+        return int(self.spec.is_open_list) if tensor is None else tensor.num_unknown
+
+    @property
+    def sizes_name(self) -> str:
+        """The name under which a batch has the sizes that a padded tensor or list is stored with."""
+        return f"{self.name}.sizes"
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of a tensor in a batch, without the axis of the batch."""
+        assert self.spec.tensor is not None
+        unknown, shape = self.spec.tensor.num_unknown, self.spec.tensor.shape
+        return shape if self.pad_to is None else (*self.pad_to, *shape[unknown:])
+
+
+def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFeature, ...]:
+    """Lists the features that a batch holds beside image and label.
+
+    These are `extra_features`. If the records have no image and none is named, these are all.
+
+    Raises:
+        ConfigError: A feature does not exist or has a reserved name, or is padded although its size is known.
+    """
+    schema, names = source.schema, config.extra_features
+    if not names and not source.has_images:
+        left_out = {source.label_key, CLASS_TEXT, *schema.sizes_keys}
+        names = tuple(name for name in schema.names if name not in left_out)
+    for name in names:
+        if name in RESERVED:
+            raise ConfigError(f"`extra_features` must not name {name!r}: the pipeline uses this name itself.")
+        if name not in schema:
+            raise ConfigError(
+                f"`extra_features` must name features of {source.name}, got {name!r}; it has {', '.join(schema.names)}."
+            )
+    sizes = dict(_read_pad_to(entry) for entry in config.pad_to)
+    for name in config.multi_hot:
+        if name not in names or not schema[name].names:
+            listed = ", ".join(name for name in names if schema[name].names) or "none"
+            raise ConfigError(f"`multi_hot` must name lists of classes in the batch ({listed}), got {name!r}.")
+    features = tuple(BatchFeature(schema[name], sizes.pop(name, None), name in config.multi_hot) for name in names)
+    for feature in features:
+        _check_sizes(feature)
+    if sizes:
+        raise ConfigError(
+            f"`pad_to` must name features of the batch, got {next(iter(sizes))!r}; it has {', '.join(names)}."
+        )
+    return features
+
+
+def check_class_names(parts: Sequence[Sequence[BatchFeature]]) -> None:
+    """Checks that the lists of classes of several datasets can stand in one batch.
+
+    Raises:
+        ConfigError: The same number is another class in another dataset.
+    """
+    names = {feature.name: feature.spec.names for feature in parts[0]}
+    for feature in (feature for part in parts for feature in part):
+        if feature.spec.names != names.get(feature.name, feature.spec.names):
+            raise ConfigError(
+                f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
+                "of `extra_features`."
+            )
+
+
+def _read_pad_to(entry: str) -> tuple[str, tuple[int, ...]]:
+    match = _PAD_TO.fullmatch(entry)
+    sizes = tuple(map(int, match[2].split("x"))) if match else ()
+    if not match or not all(sizes):
+        raise ConfigError(f"`pad_to` must have entries such as 'tokens=77' or 'frames=16x128', got {entry!r}.")
+    return match[1], sizes
+
+
+def _check_sizes(feature: BatchFeature) -> None:
+    if feature.pad_to is None:
+        return
+    if feature.multi_hot:
+        raise ConfigError(f"`pad_to` must not name {feature.name!r}, which `multi_hot` names too. Choose one.")
+    tensor = feature.spec.tensor
+    if len(feature.pad_to) != feature.num_unknown:
+        what = f"{feature.spec.kind}" if tensor is None else str(tensor)
+        raise ConfigError(
+            f"`pad_to` must give {feature.name!r} a size for each unknown axis, got {len(feature.pad_to)} for {what}."
+        )

@@ -1,0 +1,171 @@
+"""The batch of a step of a mixture: fixed shares of several datasets, spread evenly over the rows.
+
+```
+rows of the global batch   0 1 2 3 4 5 6 7 ...
+datasets 0.7 and 0.3       a a b a a b a a ...      the same in every batch, for any number of hosts
+```
+
+Each dataset has an order and epochs of its own. At step N it stands after N times its share of a batch, so a run can go
+on at any step with any number of hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tfpipe.engine.batch import Batch, BatchMaker, Clocks, StoredBatch
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.system.hash_permutation import IntArray
+
+
+def deal_rows(shares: Sequence[int]) -> IntArray:
+    """Deals the rows of a batch to its shares, as evenly as they can be: the share of each row, int64 [rows]."""
+    counts, total = np.array(shares, np.int64), sum(shares)
+    dealt, owners = np.zeros(len(shares), np.int64), np.empty(total, np.int64)
+    for row in range(total):
+        owners[row] = np.argmax(counts * (row + 1) - dealt * total)
+        dealt[owners[row]] += 1
+    return owners
+
+
+@dataclass(frozen=True)
+class MixedPlan:
+    """The batches of one host of a mixture.
+
+    Attributes:
+        parts: The plan of each dataset's share of a batch.
+        part_rows: The rows of this host's batch that each part has, int64 [rows of the part].
+        config: The options.
+        steps_per_epoch: The number of batches that have as many records as all datasets together.
+        global_batch_size: The number of rows of a batch of all hosts.
+        num_hosts: The number of hosts.
+    """
+
+    parts: tuple[BatchPlan, ...]
+    part_rows: tuple[IntArray, ...]
+    config: PipelineConfig
+    steps_per_epoch: int
+    global_batch_size: int
+    num_hosts: int = 1
+
+    @property
+    def batch_size(self) -> int:
+        """The number of rows that this host has in each batch."""
+        return self.global_batch_size // self.num_hosts
+
+    @cached_property
+    def features(self) -> tuple[BatchFeature, ...]:
+        """The features that a batch holds beside images and labels."""
+        return self.parts[0].features
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The features that hold masks."""
+        return self.parts[0].masks
+
+    @property
+    def num_images(self) -> int | None:
+        """The number of images of a record in a batch; None if there is one, without an axis for more."""
+        return self.parts[0].num_images
+
+    def locate(self, epoch: int, step: int) -> list[tuple[int, int]]:
+        """Returns the epoch of each dataset, and the step in it, at a step of the mixture."""
+        global_step = epoch * self.steps_per_epoch + step
+        return [divmod(global_step, part.steps_per_epoch) for part in self.parts]
+
+
+class MixedMaker:
+    """A maker of any batch of a mixture, as `BatchMaker` is for one dataset.
+
+    Args:
+        plan: The plan of this host's batches.
+        makers: The maker of each dataset's share.
+
+    Attributes:
+        clocks: The seconds that the makers spent.
+    """
+
+    def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker]) -> None:
+        self.plan, self._makers = plan, tuple(makers)
+        self.clocks = Clocks()
+        for maker in makers:
+            maker.clocks = self.clocks
+
+    @property
+    def run_steps(self) -> int:
+        """The steps that use a run of records up, of the dataset that needs most."""
+        return max(maker.run_steps for maker in self._makers)
+
+    def list_numbers(self, epoch: int, step: int) -> list[IntArray]:
+        """Lists the records of each dataset in a step, each int64 [rows of the part]."""
+        places = self.plan.locate(epoch, step)
+        return [maker.list_numbers(*place) for maker, place in zip(self._makers, places, strict=True)]
+
+    def announce(self, numbers: Sequence[IntArray], soon: Sequence[Sequence[IntArray]] = ()) -> None:
+        """Asks storage for records that are read soon."""
+        for part, maker in enumerate(self._makers):
+            maker.announce(numbers[part], [each[part] for each in soon])
+
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
+        return self.decode(self.read(epoch, step), threads)
+
+    def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[StoredBatch]:
+        """Reads the records of one batch, those of each dataset for themselves."""
+        places = self.plan.locate(epoch, step)
+        return [
+            maker.read(*place, None if numbers is None else numbers[part])
+            for part, (maker, place) in enumerate(zip(self._makers, places, strict=True))
+        ]
+
+    def decode(self, stored: Sequence[StoredBatch], threads: int = 1) -> Batch:
+        """Makes the arrays of a batch out of the records of each dataset."""
+        out = self._makers[0].allocate_images(self.plan.batch_size) if self._has_images else None
+        per_record, parts = self.plan.num_images or 1, []
+        for maker, part, rows in zip(self._makers, stored, self.plan.part_rows, strict=True):
+            images = (rows[:, None] * per_record + np.arange(per_record)).reshape(-1)
+            parts.append(maker.decode(part, threads, out, images))
+        return {name: self._join(name, [part[name] for part in parts]) for name in parts[0]}
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the first image."""
+        return self._makers[0].make_example_image()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a dataset lies in an object store."""
+        return any(maker.is_remote for maker in self._makers)
+
+    @property
+    def _has_images(self) -> bool:
+        return self.plan.parts[0].source.has_images
+
+    def _join(self, name: str, values: list[Any]) -> Any:
+        """Joins a part of a batch: arrays by their rows, or lists."""
+        if name == "image" and isinstance(values[0], np.ndarray):
+            return values[0]  # all makers write to one array
+        if isinstance(values[0], np.ndarray):
+            joined = np.empty((self.plan.batch_size, *values[0].shape[1:]), values[0].dtype)
+            for rows, part in zip(self.plan.part_rows, values, strict=True):
+                joined[rows] = part
+            return joined
+        per_row = (self.plan.num_images or 1) if name == "image" else 1  # what a transform returned
+        listed: list[Any] = [None] * (self.plan.batch_size * per_row)
+        for rows, part in zip(self.plan.part_rows, values, strict=True):
+            for place, value in enumerate(part):
+                listed[rows[place // per_row] * per_row + place % per_row] = value
+        return listed
+
+
+AnyPlan: TypeAlias = BatchPlan | MixedPlan
+"""The batches of one host, of one dataset or of several."""
+
+AnyMaker: TypeAlias = BatchMaker | MixedMaker
+"""A maker of such batches."""

@@ -1,0 +1,123 @@
+"""Several datasets read as one, each with a fixed share of every batch.
+
+    data = tfpipe.mix({"/data/photos": 0.7, "gs://bucket/drawings": 0.3})
+    train = tfpipe.build_dataset(data, "train", PipelineConfig(global_batch_size=256))
+
+Shares are whole records of a batch and not drawn at random: 179 and 77 of 256 here, in every batch. So the mixture
+depends on the config alone. A run that goes on at step N finds each dataset after N times its share.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfpipe.engine.source import Source, get_source
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_manifest
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The datasets that are read as one, from `mix`.
+
+    Attributes:
+        manifests: The manifest of each dataset.
+        weights: The weight of each dataset, above 0; only their ratios count.
+    """
+
+    manifests: tuple[Manifest, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of all classes: those of the first dataset, then the new ones of each further dataset."""
+        return tuple(dict.fromkeys(name for manifest in self.manifests for name in manifest.label_names))
+
+    def map_labels(self, manifest: Manifest) -> list[int]:
+        """Returns the class in the mixture of each class of one of the datasets."""
+        numbers = {name: number for number, name in enumerate(self.label_names)}
+        return [numbers[name] for name in manifest.label_names]
+
+
+def mix(weights: Mapping[str, float]) -> Mixture:
+    """Opens several datasets to be read as one. Classes with the same name become one class.
+
+    Args:
+        weights: A weight above 0 for each directory or URL of a dataset; they need not sum to 1.
+
+    Raises:
+        ConfigError: There is no dataset, a weight is not above 0, or only some datasets have labels.
+        DataError: A directory is not a finished dataset.
+        FormatError: A manifest cannot be used.
+    """
+    if not weights:
+        raise ConfigError("A mixture must have a dataset, got none.")
+    for directory, weight in weights.items():
+        if not (isinstance(weight, int | float) and 0 < weight < float("inf")):
+            raise ConfigError(f"A weight must be a number above 0, got {weight!r} for {directory}.")
+    manifests = tuple(load_manifest(directory) for directory in weights)
+    if compressed := next((manifest for manifest in manifests if manifest.compression), None):
+        raise ConfigError(f"A mixture must have files that are not compressed; those of {compressed.directory} are.")
+    have_labels = {bool(manifest.label_names) for manifest in manifests}
+    if len(have_labels) > 1:
+        without = next(manifest.directory for manifest in manifests if not manifest.label_names)
+        raise ConfigError(f"All datasets of a mixture must have labels, or none; {without} has none.")
+    return Mixture(manifests, tuple(float(weight) for weight in weights.values()))
+
+
+def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> Source:
+    """Returns one source for all the data. That of a mixture has the records and classes of all its datasets."""
+    if not isinstance(data, Mixture):
+        return get_source(data, split)
+    sources = [get_source(manifest, split) for manifest in data.manifests]
+    return replace(
+        sources[0],
+        name=" and ".join(source.name for source in sources),
+        files=tuple(path for source in sources for path in source.files),
+        total_bytes=sum(source.total_bytes for source in sources),
+        shard_records=tuple(records for source in sources for records in source.shard_records or ()),
+        num_classes=len(data.label_names) or None,
+    )
+
+
+def apportion(weights: Sequence[float], total: int, unit: int) -> tuple[int, ...]:
+    """Divides a batch into shares by the method of the largest remainders, each a multiple of `unit`.
+
+    Args:
+        weights: The weight of each share, above 0.
+        total: The records of a batch, a multiple of `unit`.
+        unit: The number of hosts, which must share each part equally.
+
+    Raises:
+        ConfigError: A weight is too small for any share.
+    """
+    units = total // unit
+    exact = [weight / sum(weights) * units for weight in weights]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda part: (shares[part] - exact[part], part))
+    for part in by_remainder[: units - sum(shares)]:
+        shares[part] += 1
+    if 0 in shares:
+        part = shares.index(0)
+        raise ConfigError(
+            f"Every dataset of a mixture must have a share of each batch of {total}, and a weight of {weights[part]:g} "
+            f"among {sum(weights):g} gives none. Raise it, or the batch size."
+        )
+    return tuple(share * unit for share in shares)
+
+
+def check_same_images(numbers: Sequence[int | None]) -> None:
+    """Checks that all datasets of a mixture give as many images a record.
+
+    Args:
+        numbers: The number of each dataset; None for one without an axis.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if len(set(numbers)) > 1:
+        got = ", ".join(str(number or 1) for number in numbers)
+        raise ConfigError(
+            f"The datasets of a mixture must give the same number of images a record, got {got}. Set `images` to "
+            "first, or to a number that all have."
+        )

@@ -1,0 +1,182 @@
+"""The features of many records as columns: all values of a feature behind each other, and how many each record has.
+
+```
+columns = parse_columns(block, {"image/encoded": "bytes", "image/class/label": "int64"})
+columns["image/class/label"].counts     # int64 [records]: 1 for each record that has one label
+columns["image/class/label"].values     # int64 [values]
+columns["image/encoded"].get_bytes(3)   # bytes of the image that is the fourth value
+```
+
+Bytes stay where they were read: a column holds their places in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.record_block import RecordBlock
+from tfpipe.errors import FormatError
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.schema import DType
+from tfpipe.native import library
+from tfpipe.native import records as native_records
+
+_Ints = NDArray[np.int64]
+_KINDS = {"bytes": native_records.TEXTS, "float": native_records.FLOATS, "int64": native_records.INTS}
+_DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
+
+
+@dataclass(frozen=True)
+class Column:
+    """The stored values of one feature of several records.
+
+    Attributes:
+        counts: The number of values of each record, int64 [records]. A record without the feature has none.
+        values: The values, record after record: int64 or float32 [values]; of bytes their begin and size in `memory`,
+            int64 [values, 2].
+        memory: The memory that holds the bytes, uint8 [bytes]; None for numbers.
+    """
+
+    counts: _Ints
+    values: NDArray[Any]
+    memory: NDArray[np.uint8] | None = None
+
+    @property
+    def firsts(self) -> _Ints:
+        """The number of each record's first value, int64 [records]."""
+        firsts: _Ints = np.cumsum(self.counts) - self.counts
+        return firsts
+
+    def get_view(self, value: int) -> NDArray[np.uint8]:
+        """Returns a value of bytes without a copy: uint8 [bytes]. It must not be written to."""
+        assert self.memory is not None
+        begin, size = self.values[value].tolist()
+        return self.memory[begin : begin + size]
+
+    def get_bytes(self, value: int) -> bytes:
+        """Returns a copy of a value of bytes."""
+        return self.get_view(value).tobytes()
+
+    def list_bytes(self) -> list[bytes]:
+        """Returns copies of all values of bytes."""
+        assert self.memory is not None
+        data = self.memory.data
+        return [data[begin : begin + size].tobytes() for begin, size in self.values.tolist()]
+
+    def get_record(self, record: int) -> list[bytes] | NDArray[Any]:
+        """Returns the values of one record: a list of bytes, or an array."""
+        first = int(self.counts[:record].sum())
+        end = first + int(self.counts[record])
+        return self.values[first:end] if self.memory is None else [self.get_bytes(k) for k in range(first, end)]
+
+    def check_counts(self, count: int, name: str) -> None:
+        """Checks that each record has this number of values.
+
+        Raises:
+            BadRecord: A record has more or fewer.
+        """
+        wrong = np.flatnonzero(self.counts != count)
+        if len(wrong):
+            row = int(wrong[0])
+            must = "one value" if count == 1 else f"{count} values"
+            raise BadRecord(row, f"it must have {must} of {name!r}, got {self.counts[row]}")
+
+    def choose(self, values: _Ints, counts: _Ints) -> Column:
+        """Returns a column of some of the values, with so many in each record."""
+        return Column(counts, self.values[values], self.memory)
+
+
+def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
+    """Finds some features of all records of a block.
+
+    Args:
+        block: The records, all whole.
+        kinds: The kind of each feature.
+
+    Raises:
+        BadRecord: A record is not a `tf.train.Example`, or it holds values of another kind.
+    """
+    columns = _parse_natively(block, kinds) if library.is_available() else None
+    return _parse_one_by_one(block, kinds) if columns is None else columns
+
+
+class BadRecord(FormatError):
+    """A record that cannot be parsed. `row` is its place in the block."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+def _parse_natively(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column] | None:
+    """Parses all records in one call; None if a record has an unusual form."""
+    places = np.stack((block.begins, block.ends - block.begins), axis=1)
+    tables = native_records.parse_examples(block.data, places)
+    counts = np.frombuffer(tables.num_features, np.int64)
+    if (counts < 0).any():
+        return None
+    features = np.frombuffer(tables.features, np.int64).reshape(-1, 4)
+    record_of = np.repeat(np.arange(len(counts)), counts)
+    keys = np.frombuffer(tables.keys, np.int64).reshape(-1, 2).tolist()
+    numbers = {bytes(block.data[begin : begin + size]): number for number, (begin, size) in enumerate(keys)}
+    columns: dict[str, Column] = {}
+    for name, kind in kinds.items():
+        rows = np.flatnonzero(features[:, 0] == numbers.get(name.encode(), -1))
+        records, found = record_of[rows], features[rows]
+        fits = (found[:, 1] == _KINDS[kind]) | (found[:, 3] == 0)
+        if not (fits.all() and (records[1:] > records[:-1]).all()):
+            return None  # values of another kind, or a key that comes twice
+        columns[name] = _cut(block, tables, kind, len(counts), records, found)
+    return columns
+
+
+def _cut(block: RecordBlock, tables: Any, kind: DType, count: int, records: _Ints, found: _Ints) -> Column:
+    """Makes the column of a feature out of the tables of all features."""
+    counts = np.zeros(count, np.int64)
+    counts[records] = found[:, 3]
+    if len(found) and (found[:, 3] == 1).all():
+        values = found[:, 2]
+    else:
+        ends = np.cumsum(found[:, 3])
+        values = np.arange(ends[-1] if len(ends) else 0) + np.repeat(found[:, 2] - ends + found[:, 3], found[:, 3])
+    if kind != "bytes":
+        pool = np.frombuffer(tables.ints if kind == "int64" else tables.floats, _DTYPES[kind])
+        return Column(counts, pool[values])
+    texts = np.frombuffer(tables.texts, np.int64).reshape(-1, 2)
+    return Column(counts, texts[values], np.frombuffer(block.data, np.uint8))
+
+
+def _parse_one_by_one(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
+    """Parses records by Python, which takes every form and names what is wrong."""
+    examples: list[dict[str, Feature]] = []
+    for row, (begin, end) in enumerate(zip(block.begins.tolist(), block.ends.tolist(), strict=True)):
+        try:
+            examples.append(decode_example(block.data[begin:end]))
+        except FormatError as error:
+            raise BadRecord(row, str(error).rstrip(".")) from None
+    return {name: _collect([example.get(name) for example in examples], name, kind) for name, kind in kinds.items()}
+
+
+def _collect(features: Sequence[Feature | None], name: str, kind: DType) -> Column:
+    for row, feature in enumerate(features):
+        if feature is not None and len(feature) and _find_kind(feature) != kind:
+            raise BadRecord(row, f"it must have {kind} values of {name!r}, got {_find_kind(feature)}")
+    counts = np.array([0 if feature is None else len(feature) for feature in features], np.int64)
+    if kind != "bytes":
+        arrays = [feature for feature in features if isinstance(feature, np.ndarray) and len(feature)]
+        return Column(counts, np.concatenate(arrays) if arrays else np.empty(0, _DTYPES[kind]))
+    texts = [text for feature in features if isinstance(feature, list) for text in feature]
+    sizes = np.array([len(text) for text in texts], np.int64)
+    places = np.stack((np.cumsum(sizes) - sizes, sizes), axis=1)
+    return Column(counts, places, np.frombuffer(b"".join(texts), np.uint8))
+
+
+def _find_kind(feature: Feature) -> DType:
+    if feature is None or isinstance(feature, list):
+        return "bytes"
+    return "int64" if feature.dtype == np.int64 else "float"

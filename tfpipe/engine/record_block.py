@@ -1,0 +1,237 @@
+"""Many records in one block of memory: read, checked and decoded together.
+
+```
+block = read_block(descriptors, begins, sizes)
+block.list_payloads()       # a bytes object for each record, None for a damaged one
+block.decode()              # the features of each, None for what is damaged or not an Example
+```
+
+Records that lie near each other are read together. The native library does the rest in two calls that do not
+hold Python's lock; without it Python does the same, with equal results. Whoever gets a None reads that record on its
+own, which tells what is wrong.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import FormatError
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
+from tfpipe.native import library
+from tfpipe.native import records as native_records
+
+_MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
+_MAX_RECORD_BYTES, _MAX_RECORD_BYTES_IN_PYTHON = 1 << 21, 1 << 15
+_IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RecordBlock:
+    """The bytes of some records.
+
+    Attributes:
+        data: The bytes, with framing and with what lay between the records.
+        begins: The byte of each payload in `data`, int64 [records].
+        ends: The byte behind each payload, int64 [records].
+        whole: Whether length and checksums of each record hold, bool [records].
+    """
+
+    data: memoryview
+    begins: _IntArray
+    ends: _IntArray
+    whole: NDArray[np.bool_]
+
+    def choose(self, rows: _IntArray) -> "RecordBlock":
+        """Returns a block of some of the records, in any order, which shares their memory."""
+        return RecordBlock(self.data, self.begins[rows], self.ends[rows], self.whole[rows])
+
+    def list_payloads(self) -> list[bytes | None]:
+        """Lists the bytes of each record, with None for a damaged one."""
+        data, whole = self.data, self.whole.tolist()
+        places = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
+        return [data[begin:end].tobytes() if good else None for begin, end, good in places]
+
+    def decode(self) -> list[dict[str, Feature] | None]:
+        """Decodes each record as `decode_example` does, with None for one that is damaged or not an Example.
+
+        An array of one value may share its memory with those of other records in the block.
+        """
+        examples = _decode_natively(self) if library.is_available() and self.whole.all() else None
+        if examples is None:
+            return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
+        return examples
+
+
+def get_max_record_bytes() -> int:
+    """Returns the size from which on reading a record on its own takes less time, as it is copied once less."""
+    return _MAX_RECORD_BYTES if library.is_available() else _MAX_RECORD_BYTES_IN_PYTHON
+
+
+class Spans(NamedTuple):
+    """The parts of files that are read into one block, so that records near each other are read together.
+
+    Attributes:
+        table: The file, the offset, the size and the place in the block of each: int64 [spans, 4].
+        ats: The place of each record in the block, int64 [records].
+    """
+
+    table: _IntArray
+    ats: _IntArray
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the block."""
+        return int(self.table[-1, 2:].sum()) if len(self.table) else 0
+
+
+def plan_spans(files: _IntArray, begins: _IntArray, sizes: _IntArray) -> Spans:
+    """Chooses which parts of files are read for some records: at most twice the bytes of the records.
+
+    Args:
+        files: The file of each record, int64 [records], as any number.
+        begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
+        sizes: The bytes that it takes there, framing included.
+    """
+    if not len(files):
+        return Spans(np.empty((0, 4), np.int64), np.empty(0, np.int64))
+    gaps = begins[1:] - begins[:-1] - sizes[:-1]
+    # Half of each neighbor is the most that may lie between two, so the gaps together are not more than the records.
+    joins = (files[1:] == files[:-1]) & (gaps <= np.minimum((sizes[1:] + sizes[:-1]) // 2, _MAX_GAP_BYTES))
+    firsts = np.flatnonzero(np.concatenate(([True], ~joins)))
+    lasts = np.append(firsts[1:], len(begins)) - 1
+    offsets = begins[firsts]
+    span_sizes = begins[lasts] + sizes[lasts] - offsets
+    table = np.stack((files[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
+    return Spans(table, begins + np.repeat(table[:, 3] - offsets, lasts - firsts + 1))
+
+
+def read_spans(table: _IntArray, frames: _IntArray, memory: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Reads parts of open files into a block, and checks records that lie in it. What a file does not have is zeros.
+
+    Args:
+        table: The descriptor, the offset, the size and the place in the block of each part: int64 [spans, 4].
+        frames: The place and the size of each record in the block, int64 [records, 2].
+        memory: The block.
+
+    Returns:
+        Whether length and checksums of each record hold, bool [records].
+    """
+    if library.is_available():
+        return np.frombuffer(native_records.read_records(table, frames, memory), np.bool_)
+    for descriptor, offset, size, at in table.tolist():
+        memory[at : at + size] = np.frombuffer(read_at(descriptor, offset, size).ljust(size, b"\0"), np.uint8)
+    return check_frames(memory.tobytes(), frames)
+
+
+def read_block(
+    descriptors: _IntArray, begins: _IntArray, sizes: _IntArray, memory: NDArray[np.uint8] | None = None
+) -> RecordBlock:
+    """Reads records of TFRecord files. What a file does not have is zeros, and the record is not whole.
+
+    Args:
+        descriptors: The open file of each record, int64 [records].
+        begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
+        sizes: The bytes that it takes there, framing included.
+        memory: The memory to read into. None, or if it is too small: new memory.
+    """
+    spans = plan_spans(descriptors, begins, sizes)
+    memory = take_memory(spans.num_bytes, memory)
+    whole = read_spans(spans.table, np.stack((spans.ats, sizes), axis=1), memory)
+    return frame_block(memory, spans.ats, sizes, whole)
+
+
+def frame_block(memory: NDArray[np.uint8], ats: _IntArray, sizes: _IntArray, whole: NDArray[np.bool_]) -> RecordBlock:
+    """Makes a block of records that were read into memory with their framing."""
+    return RecordBlock(memory.data, ats + HEADER_BYTES, ats + sizes - FOOTER_BYTES, whole)
+
+
+def take_memory(num_bytes: int, memory: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    """Returns so much of the memory, or new memory if there is not enough."""
+    return np.empty(num_bytes, np.uint8) if memory is None or len(memory) < num_bytes else memory[:num_bytes]
+
+
+def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+    """Makes a block of payloads that are in memory already; None for one that is not whole.
+
+    Args:
+        payloads: The bytes of each record.
+        memory: The memory to join them in. None, or if it is too small: new memory.
+    """
+    sizes = np.array([len(payload or b"") for payload in payloads], np.int64)
+    ends = np.cumsum(sizes)
+    num_bytes = int(ends[-1]) if len(ends) else 0
+    memory = take_memory(num_bytes, memory)
+    for payload, begin, end in zip(payloads, (ends - sizes).tolist(), ends.tolist(), strict=True):
+        if payload:
+            memory[begin:end] = np.frombuffer(payload, np.uint8)
+    return RecordBlock(
+        memory.data, ends - sizes, ends, np.array([payload is not None for payload in payloads], np.bool_)
+    )
+
+
+def read_at(descriptor: int, offset: int, size: int) -> bytes:
+    """Reads at an offset, less only at the end: a position would be shared with forked processes and other threads."""
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
+        data += more
+    return data
+
+
+def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:
+    try:
+        return decode_example(payload)
+    except FormatError:
+        return None
+
+
+def _decode_natively(block: RecordBlock) -> list[dict[str, Feature] | None] | None:
+    """Decodes the records of a block; None if a key is not UTF-8."""
+    data = block.data
+    tables = native_records.parse_examples(data, np.stack((block.begins, block.ends - block.begins), axis=1))
+    try:
+        keys = [key.decode() for key in _cut(data, tables.keys)]
+    except UnicodeDecodeError:
+        return None
+    rows = np.frombuffer(tables.features, np.int64).reshape(-1, 4)
+    cells = np.full(len(rows), None, object)
+    values: tuple[tuple[int, Sequence[Any] | NDArray[Any]], ...] = (
+        (native_records.TEXTS, _cut(data, tables.texts)),
+        (native_records.FLOATS, np.frombuffer(tables.floats, np.float32)),
+        (native_records.INTS, np.frombuffer(tables.ints, np.int64)),
+    )
+    for kind, pool in values:
+        places = np.flatnonzero(rows[:, 1] == kind)
+        cells[places] = np.fromiter(_group(pool, rows[places, 2], rows[places, 3]), object, len(places))
+    names, features = np.array(keys, object)[rows[:, 0]].tolist(), cells.tolist()
+    examples: list[dict[str, Feature] | None] = []
+    begin = 0
+    for row, count in enumerate(np.frombuffer(tables.num_features, np.int64).tolist()):
+        if count < 0:
+            examples.append(_try_to_decode(data[block.begins[row] : block.ends[row]]))
+        else:
+            examples.append(dict(zip(names[begin : begin + count], features[begin : begin + count], strict=True)))
+            begin += count
+    return examples
+
+
+def _cut(data: memoryview, table: bytes) -> list[bytes]:
+    """Cuts bytes objects out of a block, by a table of begins and sizes."""
+    places = np.frombuffer(table, np.int64).reshape(-1, 2)
+    return [
+        data[begin:end].tobytes() for begin, end in zip(places[:, 0].tolist(), places.sum(axis=1).tolist(), strict=True)
+    ]
+
+
+def _group(pool: Sequence[Any] | NDArray[Any], firsts: _IntArray, counts: _IntArray) -> Sequence[Any]:
+    """Groups the values of each feature: lists of bytes, or arrays. Most features have one value."""
+    if (counts == 1).all():
+        return list(pool.copy().reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
+    places = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
+    if isinstance(pool, np.ndarray):
+        return [pool[first:end].copy() for first, end in places]
+    return [pool[first:end] for first, end in places]

@@ -1,0 +1,630 @@
+"""A reader of a split's records in any order, by the index beside each shard.
+
+```
+reader[17]                              # the features of one record
+reader.read_examples([17, 4, 90_001])   # of many: the records of a file in its order, near ones with one read
+reader.read_columns([17, 4], ["label"]) # some features of many, without a copy
+```
+"""
+
+import operator
+import os
+import sys
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import accumulate
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.parse import BadRecord, parse_columns
+from tfpipe.engine.record_block import (
+    RecordBlock,
+    frame_block,
+    get_max_record_bytes,
+    join_block,
+    plan_spans,
+    read_at,
+    read_block,
+    read_spans,
+    take_memory,
+)
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.manifest import Manifest, ShardInfo
+from tfpipe.format.record_index import decode_index, max_index_bytes
+from tfpipe.format.schema import DType
+from tfpipe.format.tfrecord import read_record_at, unframe
+from tfpipe.open_dataset import check_readable
+from tfpipe.system.file_io import is_url, join, open_file, read_bytes
+from tfpipe.system.object_store import Range, RangeReader
+
+_MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
+_MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
+_INDEXES_AT_ONCE = 16  # from an object store
+_MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, and at most as much between them; caches hold it
+_MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
+_MAX_AHEAD = 256  # records that a loop over all reads at once
+_ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
+
+
+Numbers: TypeAlias = Sequence[int] | NDArray[np.integer]
+"""The numbers of records, each from 0 or, below 0, counted from the end."""
+
+ColumnValues: TypeAlias = list[NDArray[np.uint8]] | NDArray[np.int64] | NDArray[np.float32]
+"""One value of each record: its bytes as arrays, or numbers in one array."""
+
+_Result = TypeVar("_Result")
+
+
+class NoSuchRecord(ConfigError, IndexError):
+    """The error for an index beyond the records. It is an IndexError too, as for any sequence."""
+
+
+class RecordPlace(NamedTuple):
+    """The place where a record lies.
+
+    Attributes:
+        shard: The shard that holds it.
+        offset: The byte of the shard at which it begins.
+        size: The bytes that it takes there, framing included.
+    """
+
+    shard: ShardInfo
+    offset: int
+    size: int
+
+
+class RecordReader:
+    """The Examples of one split as a sequence: `reader[17]` is the 18th, in the order of the shards.
+
+    Every record is checked against its checksums. Indexes (8 bytes a record) and some open files are kept, so that
+    reading at random costs about as much as reading in order. Threads and forked processes may share a reader, and
+    a pickled one opens the files anew.
+
+    Records come as they are stored. In a dataset that `tfpipe index` described, a class is the stored label less the
+    manifest's `label_base`.
+
+    Args:
+        directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs:// or s3://.
+        manifest: The manifest of the dataset, from `load_manifest`.
+        split: The name of a split.
+
+    Raises:
+        ConfigError: There is no such split, the shards lie at another URL, or they are compressed.
+        MissingDependencyError: The dataset lies in an object store, and obstore is not installed.
+    """
+
+    def __init__(self, directory: str, manifest: Manifest, split: str) -> None:
+        check_readable(directory)
+        if split not in manifest.splits:
+            raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+        if manifest.compression:
+            raise ConfigError(
+                f"The shards of {directory} are {manifest.compression} compressed: their records can be read from the "
+                "first on only, as `build_dataset` does. Write them anew without compression for random access."
+            )
+        self.directory, self.manifest, self.split = directory, manifest, split
+        self._root = manifest.shard_directory(directory)
+        check_readable(self._root)
+        self._shards = manifest.splits[split].shards
+        remote = [self._shard_path(shard) for shard in self._shards] if is_url(self._root) else []
+        self._ranges = RangeReader(remote) if remote else None
+        self._ends = list(accumulate(shard.records for shard in self._shards))
+        self._lock = threading.Lock()  # guards the three below
+        self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
+        self._index_bytes = 0
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> dict[str, Feature]:
+        """Decodes one record.
+
+        Args:
+            index: The number of the record, from 0; below 0 it counts from the end.
+
+        Raises:
+            NoSuchRecord: There are fewer records; a ConfigError and an IndexError.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged.
+            DataError: A file cannot be read.
+        """
+        return self.decode(index, self.read_payload(index))
+
+    def decode(self, index: int, payload: bytes) -> dict[str, Feature]:
+        """Decodes a record that `read_payload` returned.
+
+        Raises:
+            FormatError: The bytes are not a `tf.train.Example`.
+        """
+        try:
+            return decode_example(payload)
+        except FormatError as error:
+            raise FormatError(f"Record {index} of {self.split!r}: {error}") from None
+
+    def __iter__(self) -> Iterator[dict[str, Feature]]:
+        return self.iterate(range(len(self)))
+
+    def iterate(self, numbers: range | NDArray[np.int64]) -> Iterator[dict[str, Feature]]:
+        """Yields the features of some records, in the order of `numbers`, which count from 0.
+
+        Some records are read ahead: as many as were yielded before, up to 256 or 2 MB. Errors are those of
+        `reader[index]`; the records before a damaged one come first.
+        """
+        num_bytes = sum(shard.bytes for shard in self._shards)
+        most = max(min(_MAX_AHEAD, _MAX_BLOCK_BYTES * len(self) // max(num_bytes, 1)), 1)
+        begin, count = 0, 1
+        while begin < len(numbers):
+            chosen = numbers[begin : begin + count]
+            try:
+                examples: Iterator[dict[str, Feature]] = iter(self.read_examples(chosen))
+            except (FormatError, DataError):
+                examples = (self[int(number)] for number in chosen)
+            yield from examples
+            begin, count = begin + count, min(2 * count, most)
+
+    def read_payload(self, index: int) -> bytes:
+        """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
+        place = self.locate(index)
+        read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(index)
+        try:
+            return read_record_at(read_at, place.shard.bytes, place.offset, place.size)
+        except FormatError as error:
+            raise FormatError(f"{self._shard_path(place.shard)}: {error} {_ADVICE}") from None
+        except OSError as error:
+            raise _describe_os_error(self._shard_path(place.shard), error) from error
+
+    def announce(self, numbers: NDArray[np.int64], soon: NDArray[np.int64] | None = None) -> None:
+        """Asks storage for records that are read soon, all at once, if the system has a call for that.
+
+        Each takes about 3 us of a core. What is wrong with a file is met again by whoever reads it.
+
+        Args:
+            numbers: The numbers of the records, from 0.
+            soon: The numbers of records that are read after those. An object store is asked at once for all that lie
+                behind each other.
+        """
+        if self._ranges is not None and len(numbers):
+            self._announce_remote(self._ranges, np.unique(numbers), numbers if soon is None else soon)
+            return
+        if (
+            sys.platform != "linux" or self._ranges is not None or not len(numbers)
+        ):  # a rank may have none in the last step of an evaluation
+            return
+        try:
+            shards, begins, sizes = self._locate_many(np.unique(numbers))
+            files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards).tolist()}
+            for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
+                os.posix_fadvise(files[shard].descriptor, begin, size, os.POSIX_FADV_WILLNEED)
+        except (FormatError, DataError, OSError):
+            return
+
+    def _announce_remote(self, ranges: RangeReader, numbers: NDArray[np.int64], soon: NDArray[np.int64]) -> None:
+        soon = np.union1d(numbers, soon)
+        group_ends = np.append(np.flatnonzero(np.diff(soon) != 1), len(soon) - 1)
+        last = soon[group_ends[np.searchsorted(group_ends, np.searchsorted(soon, numbers))]]
+        shards, begins, sizes = self._locate_many(numbers)
+        _, last_begins, last_sizes = self._locate_many(np.minimum(last, np.array(self._ends, np.int64)[shards] - 1))
+        places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
+        ranges.announce([Range(*place) for place in places.tolist()])
+
+    def _make_remote_read(self, index: int) -> Callable[[int, int], bytes]:
+        """Makes a function that reads at an offset of the shard of a record, which lies in an object store."""
+        ranges, place = self._ranges, bisect_right(self._ends, resolve_index(index, len(self), self.split))
+        assert ranges is not None
+
+        def read_at(offset: int, size: int) -> bytes:
+            try:
+                return bytes(ranges.read([Range(place, offset, offset + size)])[0])
+            except FileNotFoundError:
+                raise FormatError(f"It is missing. {_ADVICE}") from None
+
+        return read_at
+
+    def read_payloads(self, indices: Numbers) -> list[bytes]:
+        """Reads many records at once, in any order and with repetitions.
+
+        Args:
+            indices: The numbers of the records, each as for `reader[index]`.
+
+        Returns:
+            The bytes of each `tf.train.Example`.
+
+        Raises:
+            ConfigError: The numbers are not whole ones in one list or array.
+            NoSuchRecord: There are fewer records.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged. The message is that
+                of `reader[index]` for the first damaged record.
+            DataError: A file cannot be read.
+        """
+        return self._read_many(indices, RecordBlock.list_payloads, self.read_payload)
+
+    def read_examples(self, indices: Numbers) -> list[dict[str, Feature]]:
+        """Reads and decodes many records at once; arguments and errors are those of `read_payloads`.
+
+        The arrays of features with one value may share memory, 8 bytes a value, with those of the other records.
+        """
+        return self._read_many(indices, RecordBlock.decode, self.__getitem__)
+
+    def read_columns(
+        self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
+    ) -> dict[str, ColumnValues]:
+        """Reads some features of many records, each of which has one value of them.
+
+        With the native library bytes are not copied once they are read, unless a record has 2 MB or more.
+
+        Args:
+            indices: The numbers of the records, each as for `reader[index]`.
+            names: The features.
+            memory: The memory into which the records are read, as far as it reaches: uint8 of one axis. To use it
+                again takes less time than new memory, whose pages the system clears. It then changes the bytes that an
+                earlier call returned. None: new memory in every call.
+
+        Returns:
+            By the feature's name: a list of uint8 arrays that must not be written to, or int64 or float32 [records].
+
+        Raises:
+            ConfigError: A feature does not exist or is a list; or the numbers or the memory have another form.
+            NoSuchRecord: There are fewer records.
+            FormatError: A file is missing, has another size than the manifest says, or is damaged.
+            DataError: A file cannot be read.
+        """
+        numbers = resolve_indices(indices, len(self), self.split)
+        kinds = {name: self._get_kind(name) for name in names}
+        if memory is not None and not _is_writable_bytes(memory):
+            raise ConfigError(f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}.")
+        block = self.read_block(numbers, memory)
+        try:
+            found = parse_columns(block, kinds)
+            for name in names:
+                found[name].check_counts(1, name)
+        except BadRecord as error:
+            raise FormatError(f"Record {numbers[error.row]} of {self.split!r}: {error}.") from None
+        return {
+            name: column.values if column.memory is None else [column.get_view(row) for row in range(len(numbers))]
+            for name, column in found.items()
+        }
+
+    def read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+        """Reads records into one block of memory, in any order and with repetitions.
+
+        Args:
+            numbers: The numbers of the records, each from 0: int64 [records].
+            memory: The memory to read into. None, or if it is too small: new memory.
+
+        Returns:
+            The records in the order of `numbers`, all of them whole.
+
+        Raises:
+            FormatError: A file is missing, has another size than the manifest says, or is damaged. The message is that
+                of `reader[index]` for the first damaged record.
+            DataError: A file cannot be read.
+        """
+        if not len(numbers):
+            return join_block([])
+        try:
+            block = self._try_to_read_block(numbers, memory)
+            if block.whole.all():
+                return block
+        except (FormatError, DataError, OSError):
+            pass  # it is met again below, after what is wrong with the records before
+        return join_block([self.read_payload(int(number)) for number in numbers], memory)
+
+    def read_what_is_whole(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None) -> RecordBlock:
+        """Reads records as `read_block` does, but a record that is damaged or cannot be read is no error.
+
+        The block says which records are whole.
+        """
+        with suppress(FormatError, DataError, OSError):
+            return self._try_to_read_block(numbers, memory)
+        return join_block([self._try_to_read_payload(int(number)) for number in numbers], memory)
+
+    def _try_to_read_payload(self, number: int) -> bytes | None:
+        try:
+            return self.read_payload(number)
+        except (FormatError, DataError):
+            return None
+
+    def describe(self, number: int) -> str:
+        """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord"."""
+        shard_index = bisect_right(self._ends, number)
+        shard = self._shards[shard_index]
+        return f"record {number - self._ends[shard_index] + shard.records} of {self._shard_path(shard)}"
+
+    def _try_to_read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> RecordBlock:
+        unique, inverse = np.unique(numbers, return_inverse=True)
+        shards, begins, sizes = self._locate_many(unique)
+        if self._ranges is not None:
+            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
+            frames = self._ranges.read([Range(*at) for at in places])
+            return join_block([unframe(frame) for frame in frames], memory).choose(inverse)
+        spans = plan_spans(shards, begins, sizes)
+        memory = take_memory(spans.num_bytes, memory)
+        table, frames_at = spans.table.copy(), np.stack((spans.ats, sizes), axis=1)
+        whole = np.empty(len(unique), np.bool_)
+        files = np.unique(shards)
+        for chosen in np.split(files, range(_MAX_BLOCK_FILES, len(files), _MAX_BLOCK_FILES)):
+            first_span, end_span = np.searchsorted(spans.table[:, 0], (chosen[0], chosen[-1] + 1)).tolist()
+            first, end = np.searchsorted(shards, (chosen[0], chosen[-1] + 1)).tolist()
+            opened = {shard: self._open(self._shards[shard]) for shard in chosen.tolist()}
+            part = table[first_span:end_span]
+            part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
+            whole[first:end] = read_spans(part, frames_at[first:end], memory)
+        return frame_block(memory, spans.ats, sizes, whole).choose(inverse)
+
+    def _get_kind(self, name: str) -> DType:
+        """Returns the kind of a feature that has one value.
+
+        Raises:
+            ConfigError: There is no such feature, or it is a list.
+        """
+        schema = self.manifest.schema
+        if name not in schema or schema[name].shape != ():
+            single = [spec.name for spec in schema.features if spec.shape == ()]
+            raise ConfigError(f"A column must be a feature with one value, of {', '.join(single)}; got {name!r}.")
+        return schema[name].dtype
+
+    def locate(self, index: int) -> RecordPlace:
+        """Locates a record; arguments and errors are those of `reader[index]`."""
+        number = resolve_index(index, len(self), self.split)
+        shard_index = bisect_right(self._ends, number)
+        shard = self._shards[shard_index]
+        ends, row = self._get_index(shard), number - self._ends[shard_index] + shard.records
+        begin = int(ends[row - 1]) if row else 0
+        return RecordPlace(shard, begin, int(ends[row]) - begin)
+
+    def close(self) -> None:
+        """Closes all files; reading opens them again."""
+        with self._lock:
+            self._files.clear()
+
+    def __enter__(self) -> "RecordReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.directory, self.manifest, self.split)
+
+    def _read_many(
+        self,
+        indices: Numbers,
+        convert: Callable[[RecordBlock], Sequence[_Result | None]],
+        read_one: Callable[[int], _Result],
+    ) -> list[_Result]:
+        """Reads records in blocks. What a block does not have is read on its own, which raises what is wrong."""
+        numbers = resolve_indices(indices, len(self), self.split)
+        results: list[_Result | None] = [None] * len(numbers)
+        try:
+            for rows, block in self._read_blocks(numbers):
+                for row, result in zip(rows.tolist(), convert(block), strict=True):
+                    results[row] = result
+        except (FormatError, DataError, OSError):
+            pass  # it is met again below, after what is wrong with the records before
+        return [
+            read_one(number) if result is None else result
+            for number, result in zip(numbers.tolist(), results, strict=True)
+        ]
+
+    def _read_blocks(
+        self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None
+    ) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
+        """Yields blocks of records, each with the rows of `numbers` that it holds. Large records are left out.
+
+        The blocks lie behind each other in `memory`, as many as fit there. Nothing is copied out of it, so a block need
+        not fit into the processor's caches there, and a large one takes Python's lock less often.
+        """
+        if not len(numbers):
+            return
+        unique, inverse = np.unique(numbers, return_inverse=True)
+        shards, begins, sizes = self._locate_many(unique)
+        small = np.flatnonzero(sizes <= min(get_max_record_bytes(), _MAX_BLOCK_BYTES))
+        max_bytes = _MAX_BLOCK_BYTES if memory is None else max(len(memory), _MAX_BLOCK_BYTES)
+        # A block ends where the next record would be too much, or its file one too many.
+        parts = np.stack((np.cumsum(sizes[small]) // max_bytes, _count_changes(shards[small]) // _MAX_BLOCK_FILES))
+        firsts = np.flatnonzero(np.concatenate(([True], (parts[:, 1:] != parts[:, :-1]).any(axis=0))))
+        block_of, row_of = np.full((2, len(unique)), -1)
+        for part, chosen in enumerate(np.split(small, firsts[1:])):
+            if not len(chosen):  # all are large
+                return
+            block = self._read_block(shards[chosen], begins[chosen], sizes[chosen], memory)
+            memory = None if memory is None else memory[len(block.data) :]
+            block_of[chosen], row_of[chosen] = part, np.arange(len(chosen))
+            rows = np.flatnonzero(block_of[inverse] == part)
+            yield rows, block.choose(row_of[inverse[rows]])
+
+    def _read_block(
+        self,
+        shards: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        memory: NDArray[np.uint8] | None,
+    ) -> RecordBlock:
+        """Reads records at these places, whose shards ascend."""
+        if self._ranges is not None:
+            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
+            return join_block([unframe(frame) for frame in self._ranges.read([Range(*at) for at in places])], memory)
+        files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards).tolist()}
+        descriptors = np.array([files[shard].descriptor for shard in shards.tolist()], np.int64)
+        return read_block(descriptors, begins, sizes, memory)
+
+    def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Returns the shard, the offset and the size of records whose numbers ascend, each int64 [n]."""
+        shards = np.searchsorted(np.array(self._ends, np.int64), numbers, side="right")
+        if self._ranges is not None:
+            self._read_indexes([self._shards[shard] for shard in np.unique(shards).tolist()])
+        begins, sizes = np.empty((2, len(numbers)), np.int64)
+        chosen, firsts = np.unique(shards, return_index=True)
+        for shard, first, last in zip(
+            chosen.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(numbers)], strict=True
+        ):
+            ends = self._get_index(self._shards[shard])
+            rows = numbers[first:last] - self._ends[shard] + self._shards[shard].records
+            begins[first:last] = np.where(rows > 0, ends[rows - 1], 0)
+            sizes[first:last] = ends[rows] - begins[first:last]
+        return shards, begins, sizes
+
+    def _read_indexes(self, shards: Sequence[ShardInfo]) -> None:
+        """Reads the indexes of shards in an object store, several at a time."""
+        with self._lock:
+            missing = [shard for shard in shards if shard.file not in self._indexes]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(_INDEXES_AT_ONCE) as threads:
+                for shard, ends in zip(missing, threads.map(self._read_index, missing), strict=True):
+                    self._keep_index(shard, ends)
+
+    def _keep_index(self, shard: ShardInfo, ends: NDArray[np.int64]) -> None:
+        with self._lock:
+            if shard.file not in self._indexes:
+                self._indexes[shard.file] = ends
+                self._index_bytes += ends.nbytes
+                while len(self._indexes) > 1 and self._index_bytes > _MAX_INDEX_BYTES:
+                    self._index_bytes -= self._indexes.popitem(last=False)[1].nbytes
+
+    def _get_index(self, shard: ShardInfo) -> NDArray[np.int64]:
+        """Returns the byte at which every record ends: int64 of shape [records]."""
+        with self._lock:
+            if shard.file in self._indexes:
+                self._indexes.move_to_end(shard.file)
+                return self._indexes[shard.file]
+        ends = self._read_index(shard)
+        self._keep_index(shard, ends)
+        return ends
+
+    def _read_index(self, shard: ShardInfo) -> NDArray[np.int64]:
+        path = join(self.directory, file_names.index_name(shard.file))
+        max_bytes = max_index_bytes(shard.bytes, shard.records)
+        if self._ranges is not None:
+            try:
+                return self._decode_index(path, read_bytes(path, max_bytes), shard)
+            except FileNotFoundError:
+                raise FormatError(f"{path} is missing. {_ADVICE}") from None
+        with _open_existing(path) as file:
+            if (num_bytes := _get_size(file)) > max_bytes:
+                raise FormatError(
+                    f"{path} must have at most {max_bytes} bytes for {shard.records} records, got {num_bytes}. "
+                    f"{_ADVICE}"
+                )
+            try:
+                data = file.read(num_bytes)
+            except OSError as error:
+                raise _describe_os_error(path, error) from error
+        return self._decode_index(path, data, shard)
+
+    def _decode_index(self, path: str, data: bytes, shard: ShardInfo) -> NDArray[np.int64]:
+        try:
+            ends: NDArray[np.int64] = decode_index(data, shard.bytes, shard.records).sum(axis=1)
+            return ends
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
+
+    def _open(self, shard: ShardInfo) -> "_OpenFile":
+        """Opens the shard's file, and closes the least recently used one if there are too many."""
+        with self._lock:
+            if shard.file not in self._files:
+                path = self._shard_path(shard)
+                file = _open_existing(path)
+                if (num_bytes := _get_size(file)) != shard.bytes:
+                    file.close()
+                    raise FormatError(
+                        f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {num_bytes}. "
+                        f"{_ADVICE}"
+                    )
+                if len(self._files) >= _MAX_OPEN:
+                    self._files.popitem(last=False)
+                self._files[shard.file] = _OpenFile(file)
+            self._files.move_to_end(shard.file)
+            return self._files[shard.file]
+
+    def _shard_path(self, shard: ShardInfo) -> str:
+        return join(self._root, shard.file)
+
+
+def _is_writable_bytes(memory: object) -> bool:
+    if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.ndim != 1:
+        return False
+    return memory.flags.writeable and memory.flags.c_contiguous
+
+
+def resolve_index(index: int, count: int, split: str) -> int:
+    """Returns the number from 0 of an index that may count from the end.
+
+    Raises:
+        NoSuchRecord: There are fewer records.
+    """
+    number = operator.index(index)
+    if not -count <= number < count:
+        allowed = f"from {-count} to {count - 1}" if count else "of a split that has records"
+        raise NoSuchRecord(f"A record of {split!r} must have an index {allowed}, got {number}.")
+    return number % count
+
+
+def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int64]:
+    """Returns the numbers from 0 of many indices: int64 [indices].
+
+    Raises:
+        ConfigError: They are not whole numbers in one list or array.
+        NoSuchRecord: There are fewer records.
+    """
+    numbers = np.asarray(indices)
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        got = f"{numbers.dtype} on {numbers.ndim} axes"
+        raise ConfigError(f"Records are chosen by whole numbers in one list or array, got {got}.")
+    wrong = numbers[(numbers < -count) | (numbers >= count)]
+    if wrong.size:
+        resolve_index(int(wrong[0]), count, split)
+    resolved: NDArray[np.int64] = numbers.astype(np.int64)
+    resolved[resolved < 0] += count
+    return resolved
+
+
+class _OpenFile:
+    """An open file that closes with its last user, because another thread may still read when the reader drops it.
+
+    Attributes:
+        descriptor: The number that the operating system knows it by.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        with file:
+            self.descriptor = os.dup(file.fileno())
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Reads at an offset, less only at the end."""
+        return read_at(self.descriptor, offset, size)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
+        close(self.descriptor)
+
+
+def _count_changes(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns how often the value has changed up to each place."""
+    return np.cumsum(np.concatenate(([0], values[1:] != values[:-1])))[: len(values)]
+
+
+def _open_existing(path: str) -> BinaryIO:
+    try:
+        return open_file(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(f"{path} is missing. {_ADVICE}") from None
+    except OSError as error:
+        raise _describe_os_error(path, error) from error
+
+
+def _get_size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _describe_os_error(path: str, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be read: {error.strerror or error}.")

@@ -1,0 +1,293 @@
+"""The source of a pipeline: its files, the facts about their records, and the form of their images.
+
+A dataset's manifest and indexes say how many records each shard has and where each record begins. Compressed shards
+have only a count. Files that match a pattern have no manifest, so only their first record is read.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.stored_images import StoredImages
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names
+from tfpipe.format.compressed import detect_compression, scan_compressed
+from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, SplitInfo
+from tfpipe.format.record_index import decode_index, max_index_bytes
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_header, scan_records
+from tfpipe.system import file_io
+
+_IMAGE_KEYS = (IMAGE_ENCODED, "image")
+_LABEL_KEYS = (CLASS_LABEL, "label")
+_MAX_RECORD_BYTES = 2**28  # a larger first record cannot be an image
+_FIRST_COMPRESSED_BYTES = 2**25  # of a compressed file, read for its first record
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of records that a pipeline reads.
+
+    Attributes:
+        name: The name in messages: "'train' of /data/flowers".
+        files: The path or URL of each file.
+        schema: The features of a record.
+        images: The form in which images are stored.
+        record_bytes: The mean size of a record in its file.
+        total_bytes: The size of all files.
+        shard_records: The number of records in each file; None if nobody counted them, or if a record cannot be found
+            by its number.
+        counted_records: The number of records in all files, if they were counted but cannot be found by their number.
+        compression: The compression of every file; empty for none.
+        num_classes: The number of classes; None if it is unknown.
+        image_key: The feature that holds the image; None if the records have none.
+        label_key: The feature that holds the class; None if there is none.
+        label_base: The stored value of class 0. Batches count classes from 0.
+        has_sizes: Whether every record has the height and width of its image.
+        per_record: The numbers of images in a record; None if each record has one, or none.
+        is_indexed: Whether `tfpipe index` described the files of another program.
+        file_bytes: The size of each file, if a manifest says it.
+        index_files: The path of each file's index, and the size of the file that it indexes.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    schema: Schema
+    images: StoredImages
+    record_bytes: float
+    total_bytes: int
+    shard_records: tuple[int, ...] | None = None
+    counted_records: int | None = None
+    compression: Compression = ""
+    num_classes: int | None = None
+    image_key: str | None = IMAGE_ENCODED
+    label_key: str | None = CLASS_LABEL
+    label_base: int = 0
+    has_sizes: bool = False
+    per_record: ImagesPerRecord | None = None
+    is_indexed: bool = False
+    file_bytes: tuple[int, ...] = field(default=(), repr=False)
+    index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest, split: str) -> Source:
+        """Makes the source of a split of a dataset that `load_manifest` opened.
+
+        Raises:
+            ConfigError: There is no such split, or the manifest does not say where it lies.
+            DataError: The split has no records.
+        """
+        info = _get_split(manifest, split)
+        directory = manifest.directory
+        if not directory:
+            raise ConfigError(
+                "The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie."
+            )
+        if not info.records:
+            raise DataError(f"{split!r} of {directory} has no records.")
+        random_access = not manifest.compression
+        root, records = manifest.shard_directory(directory), tuple(shard.records for shard in info.shards)
+        indexes = (file_io.join(directory, file_names.index_name(shard.file)) for shard in info.shards)
+        file_bytes = tuple(shard.bytes for shard in info.shards)
+        return cls(
+            name=f"{split!r} of {directory}",
+            files=tuple(file_io.join(root, shard.file) for shard in info.shards),
+            schema=manifest.schema,
+            images=StoredImages.from_manifest(manifest, split),
+            record_bytes=info.bytes / info.records,
+            total_bytes=info.bytes,
+            shard_records=records if random_access else None,
+            counted_records=None if random_access else sum(records),
+            compression=manifest.compression,
+            num_classes=len(manifest.label_names) if manifest.label_key is not None else None,
+            image_key=manifest.image_key,
+            label_key=manifest.label_key,
+            label_base=manifest.label_base,
+            has_sizes=manifest.foreign is None and manifest.image_key is not None,
+            per_record=info.images_per_record,
+            is_indexed=manifest.foreign is not None,
+            file_bytes=file_bytes,
+            index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
+        )
+
+    @property
+    def has_images(self) -> bool:
+        """Whether every record has an image, or several."""
+        return self.image_key is not None
+
+    @property
+    def unit(self) -> str:
+        """The word for what a batch has many of, in every rate that is shown: "images", or "records".
+
+        Records that have no image or several count as records.
+        """
+        return "images" if self.has_images and self.per_record is None else "records"
+
+    @property
+    def num_records(self) -> int | None:
+        """The number of records in all files; None if nobody counted them."""
+        return self.counted_records if self.shard_records is None else sum(self.shard_records)
+
+    @cached_property
+    def bases(self) -> NDArray[np.int64]:
+        """The number of each file's first record, counted through all files, and the end: int64 [files + 1]."""
+        return np.concatenate([[0], np.cumsum(self.shard_records or ())]).astype(np.int64)
+
+    def check(self) -> None:
+        """Checks that all files exist with the sizes in the manifest. It raises the errors of `offsets`."""
+        try:
+            file_io.check_files(self.files[: len(self.file_bytes)], self.file_bytes)
+        except FormatError as error:
+            if not self.is_indexed:
+                raise
+            raise FormatError(f"{error} If it was changed on purpose, run `tfpipe index` again.") from None
+
+    @property
+    def unplaced(self) -> str:
+        """The reason why records cannot be found by their number, as the end of a sentence."""
+        if self.compression:
+            return f"the files of {self.name} are {self.compression} compressed, and are read from their beginning only"
+        return f"{self.name} are files without a manifest"
+
+    def offsets(self) -> NDArray[np.int64]:
+        """Returns where each record begins in its file, in bytes: int64 [num_records], 8 bytes a record in memory.
+
+        Raises:
+            FormatError: An index is missing or damaged, or belongs to another file.
+            DataError: An index cannot be read.
+        """
+        return _read_offsets(self.index_files, self.shard_records or ())
+
+
+def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
+    """Opens TFRecord files of `tf.train.Example`s that something else wrote.
+
+    The image is the feature `image/encoded` or `image`. The class, if there is one, is `image/class/label` or `label`,
+    and keeps its stored value. Files may be compressed as a whole (GZIP, ZLIB), all in the same way. `tfpipe index`
+    turns such files into a dataset: labels count from 0, the order is exact, and a run can be resumed.
+
+    Args:
+        pattern: A pattern such as "/data/train-*" or "gs://bucket/train*.tfrecord".
+        schema: The features of every record. By default they are read from the first record: a feature with one value
+            there has one value everywhere, and any other feature is a list of any length.
+        num_classes: The number of classes, for one-hot labels.
+
+    Raises:
+        DataError: No file matches the pattern, or none has a record.
+        FormatError: The first record is damaged, or has no image.
+    """
+    files = file_io.find(pattern)
+    if not files:
+        raise DataError(f"No file fits {pattern}. Check the path and the pattern.")
+    first_file, compression, payload = _find_first_record(files)
+    features = decode_example(payload)
+    if schema is None:
+        schema = Schema(tuple(_infer_spec(name, value) for name, value in sorted(features.items())))
+    image_key = next((key for key in _IMAGE_KEYS if _has_one_value(schema, key, "bytes")), None)
+    if image_key is None:
+        raise FormatError(
+            f"A record must have an image under one of {', '.join(_IMAGE_KEYS)}; the first of {first_file} has "
+            f"{', '.join(sorted(features)) or 'nothing'}."
+        )
+    label_key = next((key for key in _LABEL_KEYS if _has_one_value(schema, key, "int64")), None)
+    return Source(
+        name=pattern,
+        files=tuple(files),
+        schema=schema,
+        images=StoredImages(frozenset(), None),
+        record_bytes=float(len(payload) + FRAME_BYTES),
+        total_bytes=file_io.total_bytes(files),
+        compression=compression,
+        num_classes=num_classes,
+        image_key=image_key,
+        label_key=label_key,
+    )
+
+
+def get_source(data: Manifest | Source, split: str | None) -> Source:
+    """Returns the source for the data that `build_dataset` takes.
+
+    Raises:
+        ConfigError: The split does not fit the data.
+        DataError: The split has no records.
+    """
+    if isinstance(data, Source):
+        if split is not None:
+            raise ConfigError(f"Files found by a pattern have no splits: give None for the split, got {split!r}.")
+        return data
+    if split is None:
+        raise ConfigError(f"Say which split to read: {', '.join(data.splits)}.")
+    return Source.from_manifest(data, split)
+
+
+def _get_split(manifest: Manifest, split: str) -> SplitInfo:
+    if split not in manifest.splits:
+        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    return manifest.splits[split]
+
+
+@lru_cache(maxsize=4)  # for pipelines of several hosts or stages over one split
+def _read_offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int, ...]) -> NDArray[np.int64]:
+    max_bytes = [
+        max_index_bytes(num_bytes, records) for (_, num_bytes), records in zip(index_files, shard_records, strict=True)
+    ]
+    texts = file_io.read_all([path for path, _ in index_files], max_bytes)
+    parts = [np.empty(0, np.int64)]
+    try:
+        for text, (path, num_bytes), records in zip(texts, index_files, shard_records, strict=True):
+            try:
+                table = decode_index(text, num_bytes, records)
+                _check_sizes(table[:, 1])
+                parts.append(table[:, 0].copy())
+            except FormatError as error:
+                raise FormatError(f"{path}: {error}") from None
+    except FileNotFoundError as error:
+        raise FormatError(f"{error.filename or error} is missing. Copy the dataset again.") from None
+    return np.concatenate(parts)
+
+
+def _check_sizes(sizes: NDArray[np.int64]) -> None:
+    """Refuses huge records: TensorFlow allocates the length in a record's header, and aborts if it cannot."""
+    if sizes.size and (largest := int(sizes.max())) > MAX_PAYLOAD_BYTES + FRAME_BYTES:
+        raise FormatError(f"A record must have at most {MAX_PAYLOAD_BYTES:,} bytes, got {largest:,} in the index.")
+
+
+def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:
+    """Finds the first file that has a record, and returns its path, its compression and the record."""
+    for path in files:
+        header = file_io.read_start(path, HEADER_BYTES)
+        if not header:
+            continue
+        compression = detect_compression(header)
+        try:
+            if not compression and not file_io.is_url(path):
+                with file_io.open_file(path) as file:
+                    return path, compression, next(scan_records(file))[1]
+            # A compressed record may be a little larger than its content, or much smaller.
+            length = (decode_header(header) if len(header) == HEADER_BYTES else None) or 0
+            size = min(length, _MAX_RECORD_BYTES) + FRAME_BYTES if not compression else _FIRST_COMPRESSED_BYTES
+            start = io.BytesIO(file_io.read_start(path, size))
+            if not compression:
+                return path, compression, next(scan_records(start))[1]
+            if (payload := next(scan_compressed(start, compression), None)) is not None:
+                return path, compression, payload
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
+    raise DataError(f"None of {len(files)} files, from {files[0]} on, has a record.")
+
+
+def _has_one_value(schema: Schema, key: str, dtype: DType) -> bool:
+    return key in schema and schema[key].dtype == dtype and schema[key].shape == ()
+
+
+def _infer_spec(name: str, value: Feature) -> FeatureSpec:
+    kind: DType = "bytes"
+    if isinstance(value, np.ndarray):
+        kind = "float" if value.dtype.kind == "f" else "int64"
+    return FeatureSpec(name, kind, () if value is not None and len(value) == 1 else None)
