@@ -4,7 +4,6 @@
 """
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -138,10 +137,6 @@ HEAVY = {
     "jinja2": ("tfpipe.profiler.report.html",),
     "tensorflow_datasets": (),
 }
-
-# A folder with more modules has more than one purpose. The commands in tfpipe/cli are one list.
-MAX_MODULES = 16
-MANY_MODULES = ("tfpipe/cli",)
 
 
 @dataclass(frozen=True)
@@ -290,15 +285,6 @@ class Source:
             if module.path.stem in {"util", "utils"}
         ]
 
-    def find_crowded_folders(self) -> list[str]:
-        paths = [module.path.relative_to(self.root) for module in self.modules.values()]
-        counts = Counter(path.parent.as_posix() for path in paths if path.name != "__init__.py")
-        return [
-            f"{folder} has {count} modules, more than {MAX_MODULES}: divide it by purpose."
-            for folder, count in counts.items()
-            if count > MAX_MODULES and folder not in MANY_MODULES
-        ]
-
 
 Check = Callable[[Source], list[str]]
 
@@ -311,7 +297,6 @@ CHECKS: tuple[Check, ...] = (
     Source.find_prints,
     Source.find_reads_of_the_environment,
     Source.find_modules_named_utils,
-    Source.find_crowded_folders,
 )
 
 
@@ -492,11 +477,6 @@ PLANTED = [
         {"tfpipe/images/png.py": "class A:\n    def f(self):\n        import tfpipe.images.jpeg\n"},
         "tfpipe.images.jpeg -> tfpipe.images.png",
     ),
-    (
-        "find_crowded_folders",
-        {f"tfpipe/images/format_{number}.py": "" for number in range(15)},
-        "tfpipe/images has 17 modules",
-    ),
     ("find_prints", {"tfpipe/cli/main.py": "print('a')\n"}, "no print"),
     (
         "find_reads_of_the_environment",
@@ -533,12 +513,3 @@ def test_a_planted_violation_is_found(tmp_path: Path, check: str, planted: dict[
 
 def test_every_check_has_a_planted_violation() -> None:
     assert {check for check, *_ in PLANTED} == {check.__name__ for check in CHECKS}
-
-
-def test_a_command_may_be_added_to_the_command_line(tmp_path: Path) -> None:
-    commands = {f"tfpipe/cli/command_{number}.py": "" for number in range(20)}
-    assert not write_source(tmp_path, CLEAN | commands).find_crowded_folders()
-
-
-if __name__ == "__main__":
-    print(render_floors())

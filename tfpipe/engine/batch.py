@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from tfpipe.engine import crops
 from tfpipe.engine.buffers import allocate
+from tfpipe.engine.cache import BytesCache, ReadBlock, choose_kept
 from tfpipe.engine.columns.images import (
     DTYPES,
     Decoding,
@@ -85,6 +86,11 @@ class StoredBatch:
     columns: dict[str, Column]
     read_s: float
     parse_s: float
+
+    def choose(self, rows: IntArray) -> StoredBatch:
+        """Returns some of the rows, without their seconds."""
+        columns = {name: column.choose_records(rows) for name, column in self.columns.items()}
+        return StoredBatch(self.epoch, self.asked[rows], self.numbers[rows], columns, 0.0, 0.0)
 
 
 @dataclass
@@ -187,14 +193,18 @@ class BatchMaker:
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
         self.bad_records = BadRecords(config.max_bad_records)
+        self._cache: BytesCache | None = None
+        if config.cache == "bytes":
+            self._cache = BytesCache(choose_kept(plan, self.reader))
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
-        self._kinds = self._choose_kinds()
+        self.kinds = self._choose_kinds()
         size = config.size
         if config.augment == "device":
             size = config.resolve_decoded_size(None if source.images.size is None else source.images.size[0])
-        self._decoding = Decoding(
+        self.decoding = Decoding(
             form=self.form,
+            raw_size=(self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None,
             size=size,
             dtype=config.image_dtype,
             options=config.augment_options,
@@ -223,7 +233,11 @@ class BatchMaker:
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
-        self.reader.announce(numbers, np.concatenate(soon) if len(soon) else None)
+        later = np.concatenate(soon) if len(soon) else None
+        if self._cache is not None:
+            numbers = self._cache.leave_out_present(numbers)
+            later = None if later is None else self._cache.leave_out_present(later)
+        self.reader.announce(numbers, later)
 
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
         """Makes one batch: `decode` of what `read` returns."""
@@ -253,15 +267,19 @@ class BatchMaker:
         if self.plan.config.on_bad_record == "skip":
             block, numbers = self._read_undamaged(numbers, memory)
         else:
-            block = self.reader.read_block(numbers, memory)
+            block = self._read(numbers, memory, self.reader.read_block)
         read = time.perf_counter()
-        with self._naming(numbers):
-            columns = parse_columns(block, self._kinds)
+        with self.naming(numbers):
+            columns = parse_columns(block, self.kinds)
         return StoredBatch(epoch, asked, numbers, columns, read - begin, time.perf_counter() - read)
+
+    def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
+        """Reads records out of the cache, if there is one, or out of their files."""
+        return read(numbers, memory) if self._cache is None else self._cache.read_block(numbers, memory, read)
 
     def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
         """Reads records, with others of them in place of damaged ones: the block, and the numbers that it has."""
-        block = self.reader.read_what_is_whole(numbers, memory)
+        block = self._read(numbers, memory, self.reader.read_what_is_whole)
         if block.whole.all():
             return block, numbers
         good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
@@ -301,14 +319,13 @@ class BatchMaker:
         """
         begin = time.perf_counter()
         decode_s, batch, images = 0.0, Batch(), None
-        with self._naming(stored.numbers):
+        with self.naming(stored.numbers):
             if self.plan.source.has_images:
                 images = self.choose_images(stored)
                 before = time.perf_counter()
                 batch["image"] = self._make_images(images, threads, out, rows)
                 decode_s = time.perf_counter() - before
-                batch |= self._describe_originals(images)
-            batch |= self.make_others(stored, images)
+            batch |= self.make_others(stored, images, 0 if rows is not None else None)
         self.clocks.add(stored, decode_s, time.perf_counter() - begin - decode_s)
         return batch
 
@@ -318,31 +335,67 @@ class BatchMaker:
         Raises:
             FormatError: A record does not have them, or not their sizes.
         """
-        plan, config = self.plan, self.plan.config
-        with self._naming(stored.numbers):
+        with self.naming(stored.numbers):
             column, places = self._choose_values(stored)
-            per_record = plan.num_images or 1
             sizes = self._measure(stored, column, places)
-        draws = config.training and config.augment != "none"
+        images = self.place_crops(stored.epoch, stored.asked, sizes, self.plan.source.images.size, places)
+        return replace(images, column=column)
+
+    def place_crops(
+        self,
+        epoch: int,
+        numbers: IntArray,
+        sizes: IntArray,
+        squeezed: tuple[int, int] | None,
+        places: IntArray | None = None,
+    ) -> StoredImages:
+        """Chooses the crops and flips of images, without the images themselves.
+
+        Args:
+            epoch: The epoch.
+            numbers: The numbers of their records, int64 [n].
+            sizes: The height and width of each original, int64 [images, 2].
+            squeezed: The size to which all stored images were squeezed; None if they have the originals' sizes.
+            places: The place of each image in a record with several, int64 [n, images of a record].
+        """
+        config = self.plan.config
         seeds = np.zeros((len(sizes), 2), np.int32)
-        if draws or self._transform is not None:
-            seeds = crops.make_seeds(config.seed, stored.epoch, stored.asked)
+        if (config.training and config.augment != "none") or self._transform is not None:
+            seeds = crops.make_seeds(config.seed, epoch, numbers)
             if places is not None:
                 seeds = crops.make_image_seeds(seeds, places).reshape(-1, 2)
-        boxes, flips = self._choose_boxes(sizes, seeds)
+        boxes, flips = self._choose_boxes(sizes, seeds, squeezed)
+        nothing = Column(np.zeros(len(numbers), np.int64), np.empty((0, 2), np.int64), np.empty(0, np.uint8))
         flat = None if places is None else places.reshape(-1)
-        return StoredImages(column, per_record, flat, sizes, seeds, boxes, flips)
+        return StoredImages(nothing, self.plan.num_images or 1, flat, sizes, seeds, boxes, flips)
 
-    def make_others(self, stored: StoredBatch, images: StoredImages | None) -> Batch:
+    def get_whole_boxes(self, sizes: IntArray) -> NDArray[np.int32]:
+        """Returns boxes of whole stored images, whose originals have these sizes: int32 [images, 4]."""
+        return _make_whole_boxes(_squeeze(sizes, self.plan.source.images.size))
+
+    def make_others(
+        self,
+        stored: StoredBatch,
+        images: StoredImages | None,
+        filled: int | None = None,
+        squeeze_to: tuple[int, int] | None = None,
+    ) -> Batch:
         """Makes all parts of a batch but the images; masks are cropped as they are.
+
+        Args:
+            stored: The records.
+            images: Their images, whose boxes count; None if there are none.
+            filled: The number of rows of zeros behind the records. None: as many as the batch lacks.
+            squeeze_to: The height and width of the images in a cache, to which boxes refer.
 
         Raises:
             FormatError: A record does not hold what the manifest promises.
         """
         plan, source, config = self.plan, self.plan.source, self.plan.config
-        batch: Batch = {}
-        filled = plan.batch_size - len(stored.numbers)
-        with self._naming(stored.numbers):
+        if filled is None:
+            filled = plan.batch_size - len(stored.numbers)
+        batch: Batch = {} if images is None else self._describe_originals(images, filled)
+        with self.naming(stored.numbers):
             if source.label_key is not None:
                 classes = source.num_classes if config.one_hot else None
                 labels = number_classes(source.label_key, stored.columns[source.label_key], source.label_base)
@@ -353,9 +406,8 @@ class BatchMaker:
                 column, tensor = stored.columns[feature.name], feature.spec.tensor
                 if feature.name in plan.masks:
                     assert images is not None
-                    sizes = self._get_stored_sizes(images.sizes)
-                    masks = make_masks(feature.name, column, images, sizes, self._decoding.size, filled)
-                    batch[feature.name] = masks
+                    sizes, name = _squeeze(images.sizes, source.images.size), feature.name
+                    batch[name] = make_masks(name, column, images, sizes, self.decoding.size, filled, squeeze_to)
                 elif feature.spec.names:
                     batch |= make_class_lists(feature, column, filled)
                 elif tensor is not None:
@@ -364,14 +416,13 @@ class BatchMaker:
                 else:
                     batch[feature.name] = make_values(feature.spec, column, config.max_boxes, filled)
         if not config.training:
-            batch["mask"] = np.zeros(plan.batch_size, np.bool_)
-            batch["mask"][: len(stored.numbers)] = stored.numbers == stored.asked
+            batch["mask"] = np.concatenate((stored.numbers == stored.asked, np.zeros(filled, np.bool_)))
         return batch
 
     def allocate_images(self, records: int) -> NDArray[Any]:
         """Returns memory for the images of so many records: [images, height, width, 3]."""
         images = records * (self.plan.num_images or 1)
-        return allocate((images, *self._decoding.size, 3), DTYPES[self._decoding.dtype])
+        return allocate((images, *self.decoding.size, 3), DTYPES[self.decoding.dtype])
 
     def make_example_image(self) -> Any:
         """Returns the result of the transform for the split's first image."""
@@ -382,7 +433,7 @@ class BatchMaker:
         return FormatError(f"Record {number} of {self.split!r}: {reason}.")
 
     @contextmanager
-    def _naming(self, numbers: IntArray) -> Iterator[None]:
+    def naming(self, numbers: IntArray) -> Iterator[None]:
         """Turns the error of a row into one that names the record."""
         try:
             yield
@@ -432,19 +483,16 @@ class BatchMaker:
             return np.tile(np.array(source.images.size, np.int64), (len(column.values), 1))
         return measure_headers(column)
 
-    def _get_stored_sizes(self, sizes: IntArray) -> IntArray:
-        """Returns the height and width of stored images, whose originals have these sizes: int64 [images, 2]."""
-        squeezed = self.plan.source.images.size
-        return sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
-
-    def _choose_boxes(self, sizes: IntArray, seeds: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    def _choose_boxes(
+        self, sizes: IntArray, seeds: NDArray[np.int32], squeezed: tuple[int, int] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         config, options = self.plan.config, self.plan.config.augment_options
-        flips, stored = np.zeros(len(sizes), np.bool_), self._get_stored_sizes(sizes)
+        if config.augment == "host" and config.training:
+            return crops.draw_boxes(seeds, sizes, squeezed, options)
+        flips, stored = np.zeros(len(sizes), np.bool_), _squeeze(sizes, squeezed)
         if config.augment != "host":
-            return np.concatenate((np.zeros_like(stored), stored), axis=1).astype(np.int32), flips
-        if not config.training:
-            return crops.center_boxes(sizes, stored, config.size, options.crop_fraction), flips
-        return crops.draw_boxes(seeds, sizes, self.plan.source.images.size, options)
+            return _make_whole_boxes(stored), flips
+        return crops.center_boxes(sizes, stored, config.size, options.crop_fraction), flips
 
     def _make_images(self, images: StoredImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
         """Decodes images: an array of all rows, or the list of what a transform makes of them."""
@@ -454,7 +502,7 @@ class BatchMaker:
         if out is None:
             out = self.allocate_images(self.plan.batch_size)
             out[len(images) :] = 0
-        decode_images(images, out if rows is not None else out[: len(images)], rows, self._decoding, threads)
+        decode_images(images, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
         return out if self.plan.num_images is None else out.reshape(-1, per_record, *out.shape[1:])
 
     def _transform_image(self, images: StoredImages, image: int) -> Any:
@@ -466,14 +514,24 @@ class BatchMaker:
         seed = int(images.seeds[image : image + 1].astype("<i4").view("<u8")[0, 0])
         return self._transform(make_image(pixels), seed)
 
-    def _describe_originals(self, images: StoredImages) -> Batch:
+    def _describe_originals(self, images: StoredImages, filled: int) -> Batch:
         """Returns what an accelerator needs to crop: the sizes of the originals, and in training the seeds."""
         config = self.plan.config
         if config.augment != "device":
             return {}
-        rows = self.plan.batch_size * images.per_record
+        rows = len(images) + filled * images.per_record
         sizes, seeds = np.ones((rows, 2), np.int64), np.zeros((rows, 2), np.int32)  # a filled row has one pixel
         sizes[: len(images)], seeds[: len(images)] = images.sizes, images.seeds
         shape = (-1,) if self.plan.num_images is None else (-1, images.per_record)
         described = {"height": sizes[:, 0].reshape(shape), "width": sizes[:, 1].reshape(shape)}
         return {**described, "seed": seeds.reshape(*shape, 2)} if config.training else described
+
+
+def _squeeze(sizes: IntArray, squeezed: tuple[int, int] | None) -> IntArray:
+    """Returns the height and width of stored images, whose originals have these sizes: int64 [images, 2]."""
+    return sizes if squeezed is None else np.tile(np.array(squeezed, np.int64), (len(sizes), 1))
+
+
+def _make_whole_boxes(sizes: IntArray) -> NDArray[np.int32]:
+    boxes: NDArray[np.int32] = np.concatenate((np.zeros_like(sizes), sizes), axis=1).astype(np.int32)
+    return boxes

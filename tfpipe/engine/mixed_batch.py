@@ -18,9 +18,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch, BatchMaker, Clocks, StoredBatch
+from tfpipe.engine.batch import Batch, BatchMaker, Clocks
+from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.join import join_rows
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.system.hash_permutation import IntArray
 
@@ -92,7 +94,7 @@ class MixedMaker:
         clocks: The seconds that the makers spent.
     """
 
-    def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker]) -> None:
+    def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker | CachingMaker]) -> None:
         self.plan, self._makers = plan, tuple(makers)
         self.clocks = Clocks()
         for maker in makers:
@@ -117,7 +119,7 @@ class MixedMaker:
         """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
         return self.decode(self.read(epoch, step), threads)
 
-    def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[StoredBatch]:
+    def read(self, epoch: int, step: int, numbers: Sequence[IntArray] | None = None) -> list[Any]:
         """Reads the records of one batch, those of each dataset for themselves."""
         places = self.plan.locate(epoch, step)
         return [
@@ -125,14 +127,14 @@ class MixedMaker:
             for part, (maker, place) in enumerate(zip(self._makers, places, strict=True))
         ]
 
-    def decode(self, stored: Sequence[StoredBatch], threads: int = 1) -> Batch:
+    def decode(self, stored: Sequence[Any], threads: int = 1) -> Batch:
         """Makes the arrays of a batch out of the records of each dataset."""
         out = self._makers[0].allocate_images(self.plan.batch_size) if self._has_images else None
         per_record, parts = self.plan.num_images or 1, []
         for maker, part, rows in zip(self._makers, stored, self.plan.part_rows, strict=True):
             images = (rows[:, None] * per_record + np.arange(per_record)).reshape(-1)
             parts.append(maker.decode(part, threads, out, images))
-        return {name: self._join(name, [part[name] for part in parts]) for name in parts[0]}
+        return join_rows(parts, self.plan.part_rows, per_record)
 
     def make_example_image(self) -> Any:
         """Returns the result of the transform for the first image."""
@@ -147,25 +149,9 @@ class MixedMaker:
     def _has_images(self) -> bool:
         return self.plan.parts[0].source.has_images
 
-    def _join(self, name: str, values: list[Any]) -> Any:
-        """Joins a part of a batch: arrays by their rows, or lists."""
-        if name == "image" and isinstance(values[0], np.ndarray):
-            return values[0]  # all makers write to one array
-        if isinstance(values[0], np.ndarray):
-            joined = np.empty((self.plan.batch_size, *values[0].shape[1:]), values[0].dtype)
-            for rows, part in zip(self.plan.part_rows, values, strict=True):
-                joined[rows] = part
-            return joined
-        per_row = (self.plan.num_images or 1) if name == "image" else 1  # what a transform returned
-        listed: list[Any] = [None] * (self.plan.batch_size * per_row)
-        for rows, part in zip(self.plan.part_rows, values, strict=True):
-            for place, value in enumerate(part):
-                listed[rows[place // per_row] * per_row + place % per_row] = value
-        return listed
-
 
 AnyPlan: TypeAlias = BatchPlan | MixedPlan
 """The batches of one host, of one dataset or of several."""
 
-AnyMaker: TypeAlias = BatchMaker | MixedMaker
+AnyMaker: TypeAlias = BatchMaker | CachingMaker | MixedMaker
 """A maker of such batches."""

@@ -86,6 +86,13 @@ class Column:
             must = "one value" if count == 1 else f"{count} values"
             raise BadRecord(row, f"it must have {must} of {name!r}, got {self.counts[row]}")
 
+    def choose_records(self, records: _Ints) -> Column:
+        """Returns the column of some of the records."""
+        counts = self.counts[records]
+        ends = np.cumsum(counts)
+        values = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.firsts[records] - ends + counts, counts)
+        return self.choose(values, counts)
+
     def choose(self, values: _Ints, counts: _Ints) -> Column:
         """Returns a column of some of the values, with so many in each record."""
         return Column(counts, self.values[values], self.memory)
@@ -159,10 +166,17 @@ def _parse_one_by_one(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[st
             examples.append(decode_example(block.data[begin:end]))
         except FormatError as error:
             raise BadRecord(row, str(error).rstrip(".")) from None
-    return {name: _collect([example.get(name) for example in examples], name, kind) for name, kind in kinds.items()}
+    return {
+        name: collect_column([example.get(name) for example in examples], name, kind) for name, kind in kinds.items()
+    }
 
 
-def _collect(features: Sequence[Feature | None], name: str, kind: DType) -> Column:
+def collect_column(features: Sequence[Feature | None], name: str, kind: DType) -> Column:
+    """Makes a column of the values that each record has of a feature.
+
+    Raises:
+        BadRecord: A record has values of another kind.
+    """
     for row, feature in enumerate(features):
         if feature is not None and len(feature) and _find_kind(feature) != kind:
             raise BadRecord(row, f"it must have {kind} values of {name!r}, got {_find_kind(feature)}")

@@ -333,6 +333,14 @@ class RecordReader:
         except (FormatError, DataError):
             return None
 
+    def list_sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the bytes that records take in their files, framing included: int64 [records]."""
+        if not len(numbers):
+            return np.empty(0, np.int64)
+        unique, inverse = np.unique(numbers, return_inverse=True)
+        sizes: NDArray[np.int64] = self._locate_many(unique)[2][inverse]
+        return sizes
+
     def describe(self, number: int) -> str:
         """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord"."""
         shard_index = bisect_right(self._ends, number)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tfpipe.engine.batch import Batch, BatchMaker, Transform
+from tfpipe.engine.cache import share_cache_bytes
+from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
 from tfpipe.engine.mixed_batch import AnyMaker, MixedMaker, MixedPlan, deal_rows
 from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -67,7 +71,7 @@ def open_maker(
         return _open_mixture(data, split, config, rank, transform, for_devices)
     manifest = _locate_manifest(data if isinstance(data, Manifest) else load_manifest(os.fspath(data)))
     plan = _check_plan(Source.from_manifest(manifest, split), config, rank, for_devices)
-    return BatchMaker(plan.make_batch_plan(), manifest, split, transform)
+    return _make_maker(plan.make_batch_plan(), manifest, split, transform)
 
 
 def _open_mixture(
@@ -92,13 +96,30 @@ def _open_mixture(
         first, end = (int((owners[:stop] == part).sum()) for stop in (rows.start, rows.stop))
         plans.append(replace(plan.make_batch_plan(), rows=range(first, end)))
         part_rows.append(np.flatnonzero(owners[rows.start : rows.stop] == part))
-        classes = mixture.map_labels(manifest) if manifest.label_names else None
-        makers.append(BatchMaker(plans[-1], manifest, split, transform, classes))
+    for part, part_bytes in enumerate(share_cache_bytes(plans, config.cache_bytes)):
+        plans[part] = replace(plans[part], config=replace(plans[part].config, cache_bytes=part_bytes))
+        classes = mixture.map_labels(manifests[part]) if manifests[part].label_names else None
+        makers.append(_make_maker(plans[part], manifests[part], split, transform, classes))
     check_same_images([plan.num_images for plan in plans])
     check_class_names([plan.features for plan in plans])
     steps = (whole.source.num_records or 0) // whole.global_batch_size
     mixed = MixedPlan(tuple(plans), tuple(part_rows), config, steps, whole.global_batch_size, rank.num_ranks)
     return MixedMaker(mixed, makers)
+
+
+def _make_maker(
+    plan: BatchPlan,
+    manifest: Manifest,
+    split: str,
+    transform: Transform | None,
+    classes: Sequence[int] | None = None,
+) -> BatchMaker | CachingMaker:
+    maker = BatchMaker(plan, manifest, split, transform, classes)
+    if plan.config.cache != "decoded":
+        return maker
+    if transform is not None:
+        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
+    return CachingMaker(maker)
 
 
 def _check_plan(source: Source, config: PipelineConfig, rank: Rank, for_devices: bool) -> ReadPlan:

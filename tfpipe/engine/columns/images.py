@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_crop, mirror, resize_crop
+from tfpipe.images.decode import decode_crop, make_image, mirror, resize_crop
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.native import batches, library
@@ -77,6 +77,7 @@ class Decoding:
 
     Attributes:
         form: The form in which they are stored.
+        raw_size: The height and width of images that are stored as raw pixels; None for files.
         size: The height and width of the result.
         dtype: The type of the result: "uint8"; or "float32" or "bfloat16", which are normalized.
         options: The options `antialias`, `mean` and `std`.
@@ -86,6 +87,7 @@ class Decoding:
     """
 
     form: ImageForm
+    raw_size: tuple[int, int] | None
     size: tuple[int, int]
     dtype: str
     options: AugmentOptions
@@ -178,10 +180,10 @@ def _decode_natively(
     assert column.memory is not None
     places = np.array(column.values)
     places[:, 0] += column.memory.ctypes.data
-    if form.encoding == "raw":
-        sides = np.full((len(images), 2), form.square or 0, np.int32)
+    if decoding.raw_size is not None:
+        sizes = np.tile(np.array(decoding.raw_size, np.int32), (len(images), 1))
         results = batches.resize(
-            places, sides, images.boxes, images.flips, out, **decoding.make_scaling(), threads=threads, rows=rows
+            places, sizes, images.boxes, images.flips, out, **decoding.make_scaling(), threads=threads, rows=rows
         )
     else:
         results = batches.decode(
@@ -199,11 +201,29 @@ def _decode_natively(
 
 
 def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
-    """Decodes one crop by Pillow."""
+    """Decodes one crop by Pillow, or takes it out of raw pixels."""
     y, x, height, width = images.boxes[image].tolist()
+    if decoding.raw_size is not None:
+        with images.naming(image):
+            pixels = _view_raw_pixels(images.column.get_view(image), decoding.raw_size)
+        crop = make_image(np.ascontiguousarray(pixels[y : y + height, x : x + width]))
+        _resize_crop(crop, images, image, out, decoding)
+        return
     ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
     with images.naming(image):
         crop = decode_crop(images.column.get_bytes(image), decoding.form, (y, x, height, width), ratio, decoding.seeks)
+    _resize_crop(crop, images, image, out, decoding)
+
+
+def _view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    height, width = size
+    if len(data) != height * width * 3:
+        raise BadImage(f"{len(data):,} bytes of raw pixels, not {height} x {width} x 3")
+    return data.reshape(height, width, 3)
+
+
+def _resize_crop(crop: Any, images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
+    """Resizes a crop, mirrors it if its image is, and converts its values."""
     flip = bool(images.flips[image])
     if decoding.options.antialias and crop.size != decoding.size[::-1]:
         pixels = resize_crop(mirror(crop) if flip else crop, decoding.size, antialias=True)

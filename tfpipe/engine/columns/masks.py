@@ -8,12 +8,18 @@ from numpy.typing import NDArray
 from tfpipe.engine.columns.images import StoredImages
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.images.errors import BadImage
-from tfpipe.images.masks import crop_nearest, read_mask
+from tfpipe.images.masks import crop_nearest, read_mask, resize_nearest
 from tfpipe.system.hash_permutation import IntArray
 
 
 def make_masks(
-    name: str, column: Column, images: StoredImages, stored_sizes: IntArray, size: tuple[int, int], filled: int
+    name: str,
+    column: Column,
+    images: StoredImages,
+    stored_sizes: IntArray,
+    size: tuple[int, int],
+    filled: int,
+    squeeze_to: tuple[int, int] | None = None,
 ) -> NDArray[np.int32]:
     """Makes the masks of a batch.
 
@@ -24,6 +30,7 @@ def make_masks(
         stored_sizes: The height and width of each stored image, int64 [records, 2].
         size: The height and width of the result.
         filled: The number of masks of zeros behind the records.
+        squeeze_to: The height and width that masks are squeezed to before they are cropped, as a cache has its images.
 
     Returns:
         int32 [rows, height, width].
@@ -40,6 +47,8 @@ def make_masks(
                 raise BadImage(f"it has {classes.shape[1]} x {classes.shape[0]} pixels, the image {width} x {height}")
         except BadImage as error:
             raise BadRecord(row, f"{name!r} cannot be used, {error}") from None
+        if squeeze_to is not None:
+            classes = resize_nearest(classes, squeeze_to)
         box = images.boxes[row].tolist()
         mask = crop_nearest(classes, (box[0], box[1], box[2], box[3]), size)
         masks[row] = mask[:, ::-1] if images.flips[row] else mask

@@ -236,8 +236,8 @@ class PipelineConfig:
     max_bad_records: int = option(Count(0), 100)
 
     # cache
-    cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache", without_tensorflow=("none",))
-    cache_dir: str | None = option(Text(), None, affects="cache")
+    cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache")
+    cache_dir: str | None = option(Text(), None, affects="cache", without_tensorflow=(None,))
     cache_bytes: int | str | None = option(Amount(), None, affects="cache")
 
     # tf.data

@@ -1,0 +1,229 @@
+"""Caches in memory: the same batches, and nothing is read or decoded twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.engine.test_every_face import draw_image
+from tfpipe.engine.columns.images import Decoding, resize_pixels
+from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.system import host_limits
+
+OPTIONS = {"global_batch_size": 8, "image_size": 12, "seed": 3, "extra_features": ("image/filename",)}
+STEPS = range(12)  # three epochs of four
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tfpipe.Manifest]:
+    """Returns a function that writes 35 images."""
+
+    def write(kind: str, form: ImageForm, offset: int = 0) -> tfpipe.Manifest:
+        names = ("cat", "dog", "owl")
+        images = {f"{names[k % 3]}/{k}.{kind.lower()}": draw_image(offset + k, kind) for k in range(35)}
+        folder = tmp_path_factory.mktemp("cache")
+        make_dataset(write_files(folder / "in", images), folder / "out", num_shards=3, form=form)
+        return tfpipe.load_manifest(str(folder / "out"))
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def jpegs(make: Callable[..., tfpipe.Manifest]) -> tfpipe.Manifest:
+    return make("JPEG", ImageForm())
+
+
+@pytest.fixture(scope="module")
+def raw(make: Callable[..., tfpipe.Manifest]) -> tfpipe.Manifest:
+    return make("PNG", ImageForm("raw", square=20))
+
+
+def open_batches(data: Any, rank: tuple[int, int] = (0, 1), **options: Any) -> NumpyBatches:
+    return NumpyBatches(data, "train", PipelineConfig(**{**OPTIONS, **options}), rank=rank, num_threads=2)
+
+
+def check_equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, values in theirs.items():
+        np.testing.assert_array_equal(ours[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["jpegs", "raw"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache": "bytes"},
+        {"cache": "bytes", "cache_bytes": 20_000},
+        {"cache": "bytes", "on_bad_record": "skip", "image_dtype": "float32"},
+    ],
+    ids=str,
+)
+def test_a_cache_of_records_changes_nothing(kind: str, options: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    data = request.getfixturevalue(kind)
+    without = {name: value for name, value in options.items() if not name.startswith("cache")}
+    cached, plain = open_batches(data, **options), open_batches(data, **without)
+    for step in STEPS:
+        check_equal(cached.read(step), plain.read(step))
+
+
+@pytest.mark.parametrize("options", [{}, {"cache_bytes": 30_000}, {"image_dtype": "float32", "one_hot": True}], ids=str)
+def test_raw_images_of_one_size_are_cached_as_they_are(raw: tfpipe.Manifest, options: dict[str, Any]) -> None:
+    plain = {name: value for name, value in options.items() if name != "cache_bytes"}
+    cached, without = open_batches(raw, cache="decoded", **options), open_batches(raw, **plain)
+    for step in STEPS:
+        check_equal(cached.read(step), without.read(step))
+
+
+def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None:
+    options = {"decoded_size": (20, 26), "augment_options": AugmentOptions(flip=False), "dct_scaling": False}
+    whole = open_batches(jpegs, augment="none", image_size=(20, 26), dct_scaling=False)
+    cached = open_batches(jpegs, cache="decoded", **options)
+    for step in STEPS:
+        batch, pixels = cached.read(step), whole.read(step)
+        assert batch["image/filename"] == pixels["image/filename"]
+        assert batch["image"].shape == (8, 12, 12, 3)
+        boxes = find_boxes(cached, step)
+        for row, (y, x, height, width) in enumerate(boxes):
+            out = np.empty((12, 12, 3), np.uint8)
+            decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions(), False, True, False)
+            resize_pixels(pixels["image"][row, y : y + height, x : x + width], out, decoding, flip=False)
+            np.testing.assert_array_equal(batch["image"][row], out)
+
+
+def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
+    """Returns the crops of a step, in pixels of the squeezed images."""
+    maker: Any = batches._maker
+    position = divmod(step, len(batches))
+    numbers = maker.list_numbers(*position)
+    sizes = maker._cache.sizes[maker._cache.slots[numbers]]
+    return maker._maker.place_crops(position[0], numbers, sizes, (20, 26)).boxes.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_an_evaluation_is_the_same_with_a_cache(jpegs: tfpipe.Manifest, dtype: str) -> None:
+    options = {"training": False, "image_dtype": dtype}
+    for cache in ({"cache": "decoded"}, {"cache": "decoded", "cache_bytes": 20_000}, {"cache": "bytes"}):
+        cached, plain = open_batches(jpegs, **options, **cache), open_batches(jpegs, **options)
+        for _ in range(2):
+            for ours, theirs in zip(cached, plain, strict=True):
+                check_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    read_block = RecordReader.read_block
+
+    def count(self: RecordReader, numbers: Any, *memory: Any) -> Any:
+        read.extend(numbers.tolist())
+        return read_block(self, numbers, *memory)
+
+    monkeypatch.setattr(RecordReader, "read_block", count)
+    batches = open_batches(jpegs, cache=cache)
+    for _ in range(5):
+        assert len(list(batches)) == 4
+    known = set(read)
+    read.clear()
+    for _ in range(5):
+        assert len(list(batches)) == 4
+    assert not known & set(read)
+    assert len(known) >= 32
+
+
+def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    read_block = RecordReader.read_block
+
+    def count(self: RecordReader, numbers: Any, *memory: Any) -> Any:
+        read.extend(numbers.tolist())
+        return read_block(self, numbers, *memory)
+
+    monkeypatch.setattr(RecordReader, "read_block", count)
+    batches = open_batches(jpegs, training=False, cache="decoded", cache_bytes=9 * (12 * 12 * 3 + 200))
+    list(batches)
+    assert sorted(read) == list(range(35))
+    read.clear()
+    list(batches)
+    assert sorted(read) == list(range(9, 35))
+    read.clear()
+    trained = open_batches(jpegs, cache="decoded", cache_bytes=9 * (14 * 14 * 3 + 200))
+    for step in range(8):
+        trained.read(step)
+    again = [number for number in set(read) if read.count(number) == 2]
+    assert set(again) <= set(range(9, 35))
+    assert len(again) >= 32 - 9 - 3
+
+
+def test_hosts_and_steps_change_nothing(jpegs: tfpipe.Manifest) -> None:
+    alone = open_batches(jpegs, cache="decoded")
+    first = [alone.read(step) for step in STEPS]
+    for host in range(2):
+        part = open_batches(jpegs, rank=(host, 2), cache="decoded")
+        for step in reversed(STEPS):
+            ours = part.read(step)
+            np.testing.assert_array_equal(ours["image"], first[step]["image"][4 * host : 4 * host + 4])
+            assert ours["image/filename"] == first[step]["image/filename"][4 * host : 4 * host + 4]
+
+
+@pytest.mark.parametrize("options", [{"cache": "bytes", "cache_bytes": 60_000}, {"cache": "decoded"}], ids=str)
+def test_a_mixture_has_a_cache_of_each_dataset(
+    make: Callable[..., tfpipe.Manifest], raw: tfpipe.Manifest, options: dict[str, Any]
+) -> None:
+    other = make("PNG", ImageForm("raw", square=20), offset=100)
+    mixture = tfpipe.mix({raw.directory: 2, other.directory: 1})
+    cached, plain = open_batches(mixture, **options), open_batches(mixture)
+    for step in STEPS:
+        check_equal(cached.read(step), plain.read(step))
+
+
+def test_pytorch_has_the_cache_too(jpegs: tfpipe.Manifest) -> None:
+    config = PipelineConfig(**OPTIONS, cache="decoded")
+    loader, expected = data_loader(ShardedImages(jpegs, "train", config)), open_batches(jpegs, cache="decoded")
+    for batch, step in zip((batch for _ in range(2) for batch in loader), range(8), strict=True):
+        np.testing.assert_array_equal(batch["image"].movedim(1, -1).numpy(), expected.read(step)["image"])
+
+
+def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = ShardedImages(jpegs, "train", PipelineConfig(**OPTIONS, cache="bytes"))
+    decoded = PipelineConfig(**OPTIONS, cache="decoded")
+    for call, message in (
+        (
+            lambda: data_loader(images, num_workers=2),
+            "`cache` bytes needs `num_workers` 0, got 2: each process would have a cache of its own. Leave one of them "
+            "out.",
+        ),
+        (
+            lambda: open_batches(jpegs, cache="decoded", on_bad_record="skip"),
+            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            "cache='bytes', or mend the data first.",
+        ),
+        (
+            lambda: open_batches(jpegs, cache="bytes", cache_bytes=5),
+            "`cache_bytes` must hold a record, of which the first takes ",
+        ),
+        (
+            lambda: ShardedImages(jpegs, "train", decoded, transform=lambda one: one),
+            "`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.",
+        ),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value).startswith(message)
+    monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 10_000)
+    with pytest.raises(ConfigError) as caught:
+        open_batches(jpegs, cache="decoded")
+    assert str(caught.value).startswith("`cache` decoded of 'train' of ")
+    assert " of memory, and 10.0 KB are free, of which it may take nine tenths." in str(caught.value)
+    assert Path(jpegs.directory).is_dir()

@@ -1,0 +1,215 @@
+"""Caches in memory: records as they are stored, or decoded images. The next epochs read or decode nothing twice.
+
+```
+bytes     a record's payload     the file is read once; each epoch parses, decodes and crops anew
+decoded   a whole image, squeezed to `decoded_size`, and all other features; each epoch crops anew. An evaluation does
+          the same to every image each time, so its cache has finished images
+```
+
+Records come into the cache when they are first needed. With `cache_bytes` only some of them are kept: in training
+blocks of adjacent records that the seed chooses, in evaluation the first ones. The others are read and decoded as
+without a cache.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.columns.images import DTYPES
+from tfpipe.engine.parse import Column
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.record_block import RecordBlock, join_block
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError
+from tfpipe.system import host_limits
+from tfpipe.system.hash_permutation import CACHE, IntArray, key_of, permutation
+from tfpipe.system.units import human_bytes, parse_bytes
+
+ReadBlock: TypeAlias = Callable[[IntArray, NDArray[np.uint8] | None], RecordBlock]
+"""A function that reads records into memory, or into new memory."""
+
+MAX_CACHE_SHARE = 0.9
+"""The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
+
+_BLOCK_RECORDS = 256  # adjacent records that are kept together
+_OTHER_BYTES = 200  # of an image's other features
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The records that a cache keeps.
+
+    Attributes:
+        slots: The place of each record of the split in the cache, or -1: int64 [records].
+        count: The number of records that are kept.
+        num_bytes: The memory that they take.
+    """
+
+    slots: IntArray
+    count: int
+    num_bytes: int
+
+
+def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
+    """Chooses the records that a cache keeps: the same ones in every run and on every host of a training.
+
+    Raises:
+        ConfigError: Not all records fit into the memory, or none into `cache_bytes`.
+    """
+    config, records = plan.config, plan.source.num_records or 0
+    candidates = _list_candidates(plan)
+    if config.cache == "bytes":
+        sizes = reader.list_sizes(candidates)
+    else:
+        sizes = np.full(len(candidates), _count_image_bytes(plan), np.int64)
+    ends = np.cumsum(sizes)
+    count = len(candidates)
+    if config.cache_bytes is not None:
+        limit = parse_bytes(config.cache_bytes, "cache_bytes")
+        count = int(np.searchsorted(ends, limit, side="right"))
+        if count == 0 and len(candidates):
+            raise ConfigError(
+                f"`cache_bytes` must hold a record, of which the first takes {human_bytes(int(ends[0]))}, got "
+                f"{human_bytes(limit)}. Use more, or no cache."
+            )
+    num_bytes = int(ends[count - 1]) if count else 0
+    free = host_limits.available_memory_bytes()
+    if num_bytes > MAX_CACHE_SHARE * free:
+        raise ConfigError(
+            f"`cache` {config.cache} of {plan.source.name} needs {human_bytes(num_bytes)} of memory, and "
+            f"{human_bytes(free)} are free, of which it may take nine tenths. Set `cache_bytes` to keep what fits, use "
+            "a smaller `decoded_size`, a `cache_dir`, or no cache.",
+            page="docs/symptoms.md#memory-grows",
+        )
+    slots = np.full(records, -1, np.int64)
+    slots[candidates[:count]] = np.arange(count)
+    return Kept(slots, count, num_bytes)
+
+
+def _list_candidates(plan: BatchPlan) -> IntArray:
+    """Lists the records that this host may keep, the first one first: int64 [n]."""
+    records = plan.source.num_records or 0
+    if plan.order is None:
+        begin, end = (records * part // plan.num_hosts for part in (plan.host, plan.host + 1))
+        return np.arange(begin, end)
+    if plan.config.cache_bytes is None:
+        return np.arange(records)
+    blocks = permutation(key_of(CACHE, plan.config.seed), -(-records // _BLOCK_RECORDS))
+    numbers: IntArray = (blocks[:, None] * _BLOCK_RECORDS + np.arange(_BLOCK_RECORDS)).reshape(-1)
+    return numbers[numbers < records]
+
+
+def get_cached_form(plan: BatchPlan) -> tuple[tuple[int, int], str]:
+    """Returns the height and width of cached images, and the name of their dtype."""
+    config, stored = plan.config, plan.source.images.size
+    if plan.order is None and config.augment != "device":
+        return config.size, config.image_dtype
+    return config.resolve_decoded_size(None if stored is None else stored[0]), "uint8"
+
+
+def _count_image_bytes(plan: BatchPlan) -> int:
+    (height, width), dtype = get_cached_form(plan)
+    return height * width * 3 * int(np.dtype(DTYPES[dtype]).itemsize) + _OTHER_BYTES
+
+
+def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None) -> list[int | None]:
+    """Divides `cache_bytes` among the datasets of a mixture, in proportion to what each would take as a whole."""
+    if cache_bytes is None:
+        return [None] * len(plans)
+    wholes = [
+        plan.source.total_bytes
+        if plan.config.cache == "bytes"
+        else (plan.source.num_records or 0) * _count_image_bytes(plan)
+        for plan in plans
+    ]
+    limit = parse_bytes(cache_bytes, "cache_bytes")
+    return [max(limit * whole // max(sum(wholes), 1), 1) for whole in wholes]
+
+
+class BytesCache:
+    """The payloads of records. Threads may share it.
+
+    Args:
+        kept: The records that it keeps.
+    """
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+        self._payloads: list[bytes | None] = [None] * kept.count
+        self._present = np.zeros(kept.count + 1, np.bool_)  # the last one stands for records that are not kept
+
+    def leave_out_present(self, numbers: IntArray) -> IntArray:
+        """Returns the records that must still be read."""
+        return numbers[~self._present[self._kept.slots[numbers]]]
+
+    def read_block(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
+        """Reads records, those that are not there yet by a method of `RecordReader`."""
+        slots = self._kept.slots[numbers].tolist()
+        found: list[bytes | None] = [None if slot < 0 else self._payloads[slot] for slot in slots]
+        missing = [row for row, payload in enumerate(found) if payload is None]
+        if len(missing) == len(found):
+            block = read(numbers, memory)
+            self._keep(slots, block.list_payloads())
+            return block
+        if missing:
+            payloads = read(numbers[missing], None).list_payloads()
+            self._keep([slots[row] for row in missing], payloads)
+            for row, payload in zip(missing, payloads, strict=True):
+                found[row] = payload
+        return join_block(found, memory)
+
+    def _keep(self, slots: Sequence[int], payloads: Sequence[bytes | None]) -> None:
+        for slot, payload in zip(slots, payloads, strict=True):
+            if slot >= 0 and payload is not None:
+                self._payloads[slot] = payload
+                self._present[slot] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._kept,)  # another process has a cache of its own
+
+
+class DecodedCache:
+    """The decoded images and the other features of records. Threads may share it.
+
+    Args:
+        kept: The records that it keeps.
+        plan: The plan of the batches.
+
+    Attributes:
+        slots: The place of each record in the cache, or -1: int64 [records].
+        images: The images, [places, height, width, 3]; what is not there yet takes no memory.
+        sizes: The height and width of each original, int64 [places, 2].
+        present: Whether each place is filled, bool [places].
+    """
+
+    def __init__(self, kept: Kept, plan: BatchPlan) -> None:
+        size, dtype = get_cached_form(plan)
+        self.slots = kept.slots
+        self.images = np.empty((kept.count, *size, 3), DTYPES[dtype])
+        self.sizes = np.zeros((kept.count, 2), np.int64)
+        self.present = np.zeros(kept.count, np.bool_)
+        self._others: list[dict[str, Any]] = [{}] * kept.count
+
+    def find(self, numbers: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Returns the place of each record or -1, int64 [n], and whether it is there, bool [n]."""
+        slots: IntArray = self.slots[numbers]
+        return slots, (slots >= 0) & self.present[np.maximum(slots, 0)] if len(self.present) else slots >= 0
+
+    def keep_others(self, slots: IntArray, sizes: IntArray, columns: Mapping[str, Column]) -> None:
+        """Keeps all of some records but their images, which are in their places already."""
+        for row, slot in enumerate(slots.tolist()):
+            self._others[slot] = {name: column.get_record(row) for name, column in columns.items()}
+        self.sizes[slots] = sizes
+        self.present[slots] = True
+
+    def get_others(self, slot: int) -> dict[str, Any]:
+        """Returns the other features of a record: lists of bytes or arrays by their names."""
+        return self._others[slot]

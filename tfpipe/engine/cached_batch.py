@@ -1,0 +1,200 @@
+"""The batch of a step whose images are kept decoded.
+
+```
+rows of the batch   in the cache            -> crops of the kept pixels
+                    kept, but not there yet -> decoded whole into the cache, then as above
+                    not kept                -> read and decoded as without a cache
+```
+
+In an evaluation the cache has finished images, which are only copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.batch import Batch, BatchMaker, Clocks, StoredBatch
+from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
+from tfpipe.engine.columns.images import decode_images
+from tfpipe.engine.join import join_rows
+from tfpipe.engine.parse import Column, collect_column
+from tfpipe.errors import ConfigError
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.system.hash_permutation import IntArray
+
+
+@dataclass(frozen=True)
+class HalfCachedBatch:
+    """The records of a batch, as far as they are not in the cache.
+
+    Attributes:
+        epoch: The epoch.
+        numbers: The number of each record, int64 [n].
+        missing: The rows that were not in the cache, int64 [m].
+        stored: The records of these rows; None if there are none.
+    """
+
+    epoch: int
+    numbers: IntArray
+    missing: IntArray
+    stored: StoredBatch | None
+
+
+class CachingMaker:
+    """A maker of any batch of a plan, which keeps decoded images. Threads may share it.
+
+    Args:
+        maker: The maker of what is not in the cache.
+
+    Raises:
+        ConfigError: The images do not fit into the memory, or `cache_bytes` holds none; or records that are damaged
+            are left out.
+    """
+
+    def __init__(self, maker: BatchMaker) -> None:
+        self._maker, self.plan = maker, maker.plan
+        config = self.plan.config
+        if config.on_bad_record == "skip":
+            raise ConfigError(
+                "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+                "cache='bytes', or mend the data first."
+            )
+        self._cache = DecodedCache(choose_kept(self.plan, maker.reader), self.plan)
+        size, dtype = get_cached_form(self.plan)
+        self._is_final = self.plan.order is None and config.augment != "device"
+        self._filling = replace(maker.decoding, size=size, dtype=dtype)
+        self._cropping = replace(maker.decoding, raw_size=size)
+
+    @property
+    def clocks(self) -> Clocks:
+        """The seconds that were spent on batches."""
+        return self._maker.clocks
+
+    @clocks.setter
+    def clocks(self, clocks: Clocks) -> None:
+        self._maker.clocks = clocks
+
+    def allocate_images(self, records: int) -> NDArray[Any]:
+        """Returns memory for the images of so many records: [images, height, width, 3]."""
+        return self._maker.allocate_images(records)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the dataset lies in an object store."""
+        return self._maker.is_remote
+
+    @property
+    def run_steps(self) -> int:
+        """The steps that use a run of records up."""
+        return self._maker.run_steps
+
+    def list_numbers(self, epoch: int, step: int) -> IntArray:
+        """Lists the records of a step: `BatchPlan.list_numbers`."""
+        return self.plan.list_numbers(epoch, step)
+
+    def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
+        """Asks storage for records that are not in the cache and are read soon."""
+        self._maker.announce(self._leave_out_known(numbers), [self._leave_out_known(later) for later in soon])
+
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
+        return self.decode(self.read(epoch, step), threads)
+
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
+        """Reads the records of one batch that are not in the cache."""
+        numbers = self.list_numbers(epoch, step) if numbers is None else numbers
+        missing = np.flatnonzero(~self._cache.find(numbers)[1])
+        stored = self._maker.read(epoch, step, numbers[missing]) if len(missing) else None
+        return HalfCachedBatch(epoch, numbers, missing, stored)
+
+    def decode(
+        self,
+        batch: HalfCachedBatch,
+        threads: int = 1,
+        out: NDArray[Any] | None = None,
+        rows: IntArray | None = None,
+    ) -> Batch:
+        """Makes the arrays of a batch; arguments, result and errors are those of `BatchMaker.decode`."""
+        numbers, slots = batch.numbers, self._cache.slots[batch.numbers]
+        filled = self.plan.batch_size - len(numbers) if rows is None else 0
+        images = np.arange(len(numbers)) if rows is None else rows
+        if out is None:
+            out = self._maker.allocate_images(self.plan.batch_size)
+            out[len(numbers) :] = 0
+        parts, part_rows = [], []
+        if batch.stored is not None:
+            kept = slots[batch.missing] >= 0
+            self._fill(batch.stored, np.flatnonzero(kept), slots[batch.missing[kept]], threads)
+            others = batch.missing[~kept]
+            if len(others):
+                records = batch.stored.choose(np.flatnonzero(~kept))
+                parts.append(self._maker.decode(records, threads, out, images[others]))
+                part_rows.append(others)
+        cached = np.flatnonzero(slots >= 0)
+        records_of = numbers[cached], slots[cached]
+        parts.append(
+            {**self._make_cached(batch.epoch, *records_of, (out, images[cached]), filled, threads), "image": out}
+        )
+        part_rows.append(np.concatenate((cached, len(numbers) + np.arange(filled))))
+        return join_rows(parts, part_rows)
+
+    def _fill(self, stored: StoredBatch, chosen: IntArray, slots: IntArray, threads: int) -> None:
+        """Decodes some of the records into their places in the cache."""
+        if not len(chosen):
+            return
+        records = stored.choose(chosen)
+        images = self._maker.choose_images(records)
+        if not self._is_final:
+            whole = self._maker.get_whole_boxes(images.sizes)
+            images = replace(images, boxes=whole, flips=np.zeros(len(whole), np.bool_))
+        with self._maker.naming(records.numbers):
+            decode_images(images, self._cache.images, slots, self._filling, threads)
+        others = {name: column for name, column in records.columns.items() if name not in self._image_names}
+        self._cache.keep_others(slots, images.sizes, others)
+
+    def _make_cached(
+        self,
+        epoch: int,
+        numbers: IntArray,
+        slots: IntArray,
+        target: tuple[NDArray[Any], IntArray],
+        filled: int,
+        threads: int,
+    ) -> Batch:
+        """Makes the rows whose images are in the cache, and the parts of rows behind all records."""
+        cache, (out, rows) = self._cache, target
+        height, width = cache.images.shape[1:3]
+        squeeze_to = None if self._is_final else (height, width)
+        squeezed = self.plan.source.images.size if self._is_final else squeeze_to
+        images = self._maker.place_crops(epoch, numbers, cache.sizes[slots], squeezed)
+        if self._is_final:
+            out[rows] = cache.images[slots]
+        else:
+            stride = height * width * 3
+            places = np.stack((slots * stride, np.full(len(slots), stride)), axis=1)
+            column = Column(np.ones(len(slots), np.int64), places, cache.images.reshape(-1))
+            decode_images(replace(images, column=column), out, rows, self._cropping, threads)
+        records = [cache.get_others(slot) for slot in slots.tolist()]
+        columns = {
+            name: collect_column([record[name] for record in records], name, kind)
+            for name, kind in self._maker.kinds.items()
+            if name not in self._image_names
+        }
+        stored = StoredBatch(epoch, numbers, numbers, columns, 0.0, 0.0)
+        return self._maker.make_others(stored, images, filled, squeeze_to)
+
+    @property
+    def _image_names(self) -> tuple[str | None, ...]:
+        return self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
+
+    def _leave_out_known(self, numbers: IntArray) -> IntArray:
+        return numbers[~self._cache.find(numbers)[1]]
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the first image."""
+        return self._maker.make_example_image()
