@@ -83,6 +83,7 @@ HEAVY = {
         "tfpipe.doctor",
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
+        "tfpipe.pipeline.engine_stages",
         "tfpipe.pipeline.file_cache",
         "tfpipe.pipeline.image_choice",
         "tfpipe.pipeline.mask_operations",

@@ -17,6 +17,7 @@ SENTENCE_END = re.compile(r"(?<=[.)])\s+(?=[A-Z`])")
 _NODES = re.compile(
     r"\{\{.*?\}\} ?| ?\[Op:.*| ?\[\[.*?\]\]|Error in user-defined function passed to .*? with iterator: [^ ]+: "
 )
+_OWN = re.compile(r"\b(ConfigError|DataError|FormatError): (.+?)(?=\nTraceback|\Z)", re.DOTALL)
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\]", re.DOTALL)
 
 
@@ -68,6 +69,8 @@ def explain_pipeline_error(error: BaseException) -> TfpipeError:
     """Returns the error that ended a pipeline: an error of tfpipe unchanged, any other as a sentence."""
     if isinstance(error, TfpipeError):
         return error
+    if own := _OWN.search(str(getattr(error, "message", None) or error)):  # raised within a call of tf.data
+        return {kind.__name__: kind for kind in (ConfigError, DataError, FormatError)}[own[1]](own[2])
     is_operation = type(error).__module__.startswith("tensorflow.") and not _ASSERTION.search(str(error))
     hint = " If it is a record or an image, `tfpipe verify` names it." if is_operation else ""
     return DataError(f"The pipeline failed: {first_line(error)}.{hint}")

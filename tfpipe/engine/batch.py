@@ -14,6 +14,7 @@ columns from the file to the array.
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -238,6 +239,12 @@ class BatchMaker:
             numbers = self._cache.leave_out_present(numbers)
             later = None if later is None else self._cache.leave_out_present(later)
         self.reader.announce(numbers, later)
+
+    def for_rows(self, first: int, end: int) -> BatchMaker:
+        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+        maker = copy.copy(self)
+        maker.plan = replace(self.plan, rows=self.plan.rows[first:end])
+        return maker
 
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
         """Makes one batch: `decode` of what `read` returns."""

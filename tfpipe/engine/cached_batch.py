@@ -11,6 +11,7 @@ In an evaluation the cache has finished images, which are only copied.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -100,6 +101,13 @@ class CachingMaker:
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for records that are not in the cache and are read soon."""
         self._maker.announce(self._leave_out_known(numbers), [self._leave_out_known(later) for later in soon])
+
+    def for_rows(self, first: int, end: int) -> CachingMaker:
+        """Returns a maker of some of the rows of this host's batches, with the same cache."""
+        maker = copy.copy(self)
+        maker._maker = self._maker.for_rows(first, end)
+        maker.plan = maker._maker.plan
+        return maker
 
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
         """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""

@@ -11,19 +11,24 @@ on at any step with any number of hosts.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch, BatchMaker, Clocks
+from tfpipe.engine.batch import Batch, BatchMaker, Transform
+from tfpipe.engine.cache import share_cache_bytes
 from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.features import BatchFeature, check_class_names
 from tfpipe.engine.join import join_rows
+from tfpipe.engine.mixture import Mixture, apportion, check_same_images
 from tfpipe.engine.plan import BatchPlan
+from tfpipe.errors import ConfigError
+from tfpipe.system.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
 
@@ -47,7 +52,7 @@ class MixedPlan:
         config: The options.
         steps_per_epoch: The number of batches that have as many records as all datasets together.
         global_batch_size: The number of rows of a batch of all hosts.
-        num_hosts: The number of hosts.
+        num_hosts: The number of hosts, or of all who have so many rows each.
     """
 
     parts: tuple[BatchPlan, ...]
@@ -96,7 +101,7 @@ class MixedMaker:
 
     def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker | CachingMaker]) -> None:
         self.plan, self._makers = plan, tuple(makers)
-        self.clocks = Clocks()
+        self.clocks = makers[0].clocks
         for maker in makers:
             maker.clocks = self.clocks
 
@@ -114,6 +119,17 @@ class MixedMaker:
         """Asks storage for records that are read soon."""
         for part, maker in enumerate(self._makers):
             maker.announce(numbers[part], [each[part] for each in soon])
+
+    def for_rows(self, first: int, end: int) -> MixedMaker:
+        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+        makers, part_rows = [], []
+        for maker, rows in zip(self._makers, self.plan.part_rows, strict=True):
+            begin, stop = np.searchsorted(rows, (first, end)).tolist()
+            makers.append(maker.for_rows(begin, stop))
+            part_rows.append(rows[begin:stop] - first)
+        parts = tuple(maker.plan for maker in makers)
+        hosts = self.plan.global_batch_size // (end - first)
+        return MixedMaker(replace(self.plan, parts=parts, part_rows=tuple(part_rows), num_hosts=hosts), makers)
 
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
         """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
@@ -148,6 +164,77 @@ class MixedMaker:
     @property
     def _has_images(self) -> bool:
         return self.plan.parts[0].source.has_images
+
+
+def share_config(mixture: Mixture, config: PipelineConfig, global_batch_size: int) -> list[PipelineConfig]:
+    """Returns the options of each dataset's share of a batch, which do not depend on the number of hosts.
+
+    Raises:
+        ConfigError: A weight is too small for any share.
+    """
+    return [
+        replace(config, global_batch_size=share, per_replica_batch_size=None, num_streams=None)
+        for share in apportion(mixture.weights, global_batch_size, 1)
+    ]
+
+
+def make_mixed_maker(
+    mixture: Mixture, plans: Sequence[BatchPlan], rows: range, num_hosts: int, transform: Transform | None = None
+) -> MixedMaker:
+    """Makes the maker of one host's batches of a mixture.
+
+    Args:
+        mixture: The datasets.
+        plans: The plan of each dataset's whole share of a batch.
+        rows: The rows of the global batch that this host has.
+        num_hosts: The number of hosts.
+        transform: A function that replaces crops, resizing and flips.
+
+    Raises:
+        ConfigError: The datasets do not fit each other, or a cache does not fit into the memory.
+    """
+    owners = deal_rows([plan.batch_size for plan in plans])
+    names, config = mixture.label_names, plans[0].config
+    check_same_images([plan.num_images for plan in plans])
+    check_class_names([plan.features for plan in plans])
+    parts, part_rows, makers = [], [], []
+    for part, (plan, part_bytes) in enumerate(zip(plans, share_cache_bytes(plans, config.cache_bytes), strict=True)):
+        first, end = (int((owners[:stop] == part).sum()) for stop in (rows.start, rows.stop))
+        source = replace(plan.source, num_classes=len(names) or None)
+        options = replace(plan.config, cache_bytes=part_bytes)
+        parts.append(replace(plan, source=source, config=options, rows=range(first, end)))
+        part_rows.append(np.flatnonzero(owners[rows.start : rows.stop] == part))
+        manifest = mixture.manifests[part]
+        makers.append(make_maker(parts[-1], transform, mixture.map_labels(manifest) if manifest.label_names else None))
+    steps = sum(plan.source.num_records or 0 for plan in plans) // len(owners)
+    config = replace(config, global_batch_size=len(owners), cache_bytes=None)
+    return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, steps, len(owners), num_hosts), makers)
+
+
+def make_maker(
+    plan: BatchPlan, transform: Transform | None = None, classes: Sequence[int] | None = None
+) -> BatchMaker | CachingMaker:
+    """Makes the maker of the batches of one dataset, whose source knows its manifest.
+
+    Args:
+        plan: The plan.
+        transform: A function that replaces crops, resizing and flips.
+        classes: The number that each class has in batches. None: its own.
+
+    Raises:
+        ConfigError: A transform or a cache does not fit the data.
+    """
+    manifest, split = plan.source.manifest, plan.source.split
+    assert manifest is not None
+    assert split is not None
+    if manifest.directory and not is_url(manifest.directory):  # a copy may have another working folder
+        manifest = replace(manifest, directory=os.path.abspath(manifest.directory))
+    maker = BatchMaker(plan, manifest, split, transform, classes)
+    if plan.config.cache != "decoded":
+        return maker
+    if transform is not None:
+        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
+    return CachingMaker(maker)
 
 
 AnyPlan: TypeAlias = BatchPlan | MixedPlan

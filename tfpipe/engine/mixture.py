@@ -77,6 +77,7 @@ def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> So
         total_bytes=sum(source.total_bytes for source in sources),
         shard_records=tuple(records for source in sources for records in source.shard_records or ()),
         num_classes=len(data.label_names) or None,
+        manifest=None,
     )
 
 

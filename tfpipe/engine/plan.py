@@ -57,7 +57,7 @@ class BatchPlan:
         if self.order is not None:
             return self.order.steps_per_epoch(self.global_batch_size)
         largest_share = -(-(self.source.num_records or 0) // self.num_hosts)
-        return -(-largest_share // self.batch_size)
+        return -(-largest_share // (self.global_batch_size // self.num_hosts))
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
@@ -84,11 +84,11 @@ class BatchPlan:
         In evaluation host h has the records from `N * h // num_hosts` to `N * (h + 1) // num_hosts` of all N, so its
         last batches may have fewer than `batch_size`.
         """
-        size = self.batch_size
         if self.order is None:
-            records = self.source.num_records or 0
+            records, share = self.source.num_records or 0, self.global_batch_size // self.num_hosts
             begin, end = (records * part // self.num_hosts for part in (self.host, self.host + 1))
-            return np.arange(begin + step * size, max(min(begin + (step + 1) * size, end), begin + step * size))
+            first = begin + step * share + self.rows.start - self.host * share
+            return np.arange(first, max(min(first + self.batch_size, end), first))
         shard, record = self.order.batch(epoch, step, self.global_batch_size, self.rows).T
         numbers: IntArray = self.source.bases[shard] + record
         return numbers

@@ -52,6 +52,8 @@ class Source:
         has_sizes: Whether every record has the height and width of its image.
         per_record: The numbers of images in a record; None if each record has one, or none.
         is_indexed: Whether `tfpipe index` described the files of another program.
+        manifest: The manifest of the dataset; None for files without one.
+        split: The name of the split.
         file_bytes: The size of each file, if a manifest says it.
         index_files: The path of each file's index, and the size of the file that it indexes.
     """
@@ -72,6 +74,8 @@ class Source:
     has_sizes: bool = False
     per_record: ImagesPerRecord | None = None
     is_indexed: bool = False
+    manifest: Manifest | None = field(default=None, repr=False, compare=False)
+    split: str | None = field(default=None, compare=False)
     file_bytes: tuple[int, ...] = field(default=(), repr=False)
     index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
@@ -112,6 +116,8 @@ class Source:
             has_sizes=manifest.foreign is None and manifest.image_key is not None,
             per_record=info.images_per_record,
             is_indexed=manifest.foreign is not None,
+            manifest=manifest,
+            split=split,
             file_bytes=file_bytes,
             index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
         )

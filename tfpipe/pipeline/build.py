@@ -20,9 +20,10 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
 from tfpipe.pipeline import service_client
+from tfpipe.pipeline.engine_stages import offer_engine, open_mixed_engine
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
-from tfpipe.pipeline.native_stages import count_held_threads, fuse_stages
+from tfpipe.pipeline.native_stages import count_calls, count_held_threads, fuse_stages
 from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.stage import Customize, Stage, Stages, customize_stages, tf_data_options, without_autograph
@@ -266,7 +267,15 @@ def _mixture_stages(
         stages = Stages(fuse_stages(get_decoding_plan(plan), _example_stages(plan)))
         parts.append(MixturePart(stages, plan, mixture.map_labels(manifest)))
     stages_of_all = (mix_datasets(whole, parts), batch_examples(whole), prefetch_batches(whole))
-    return _with_options(stages_of_all, whole, deterministic=False)
+    stages = _with_options(stages_of_all, whole, deterministic=False)
+    if split is None or not library.is_available():
+        return stages
+    asked = replace(whole, config=replace(whole.config, cache_bytes=config.cache_bytes))
+    maker = open_mixed_engine(mixture, split, asked)
+    if maker is None:
+        return stages
+    first = offer_engine(whole, maker, count_calls(whole), stages[:2])
+    return Stages((first, *stages[1:]), stages.options)
 
 
 def _ask_workers(plan: ReadPlan) -> ReadPlan:
@@ -312,4 +321,5 @@ def _check_client(plan: ReadPlan) -> None:
 
 def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:
     options = tf_data_options(plan.config, deterministic, count_held_threads(plan))
-    return Stages(fuse_stages(get_decoding_plan(plan), [without_autograph(stage) for stage in stages]), options)
+    plain = [without_autograph(stage) for stage in stages]
+    return Stages(fuse_stages(get_decoding_plan(plan), plain, plan), options)

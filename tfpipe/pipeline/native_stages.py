@@ -21,7 +21,9 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfpipe.format.schema import IMAGE_ENCODED
+from tfpipe.native import library
 from tfpipe.pipeline import native_operations
+from tfpipe.pipeline.engine_stages import Calls, can_serve, offer_engine, open_engine
 from tfpipe.pipeline.mask_operations import crop_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Merge, Stage, tf_data_options, without_autograph
@@ -35,8 +37,14 @@ from tfpipe.pipeline.stages.read import read_batches
 _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
 
 
-def fuse_stages(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
-    """Lets the native library do the work of neighboring stages, if that fits."""
+def fuse_stages(plan: ReadPlan, stages: Sequence[Stage], whole: ReadPlan | None = None) -> list[Stage]:
+    """Lets the engine do the work of all stages, or the native library that of neighbors, if that fits.
+
+    Args:
+        plan: The plan by which the stages decode.
+        stages: The stages.
+        whole: The plan of all records, if these are all stages.
+    """
     offered = list(stages)
 
     def collect(records: tf.data.Dataset) -> tf.data.Dataset:
@@ -60,6 +68,11 @@ def fuse_stages(plan: ReadPlan, stages: Sequence[Stage]) -> list[Stage]:
         elif names[:2] == ("list", "read") and (plan.reads_first_use or plan.reads_store):
             merges.append(Merge((following[0],), _read_one_by_one(plan, stage, following[0])))
         offered[place] = replace(stage, merges=(*merges,)) if merges else stage
+    all_names = [stage.name for stage in offered]
+    if whole is not None and "batch" in all_names and can_serve(whole) and library.is_available():
+        offered[0] = offer_engine(
+            whole, open_engine(whole), count_calls(whole), offered[: all_names.index("batch") + 1]
+        )
     return offered
 
 
@@ -225,6 +238,11 @@ def _drop_used(plan: ReadPlan, features: Features) -> Features:
 def make_worker_options(plan: ReadPlan) -> tf.data.Options:
     """Makes the `tf.data` options of a pipeline that the workers of a service run."""
     return tf_data_options(plan.config, plan.deterministic, count_held_threads(plan), plan.worker_cpus)
+
+
+def count_calls(plan: ReadPlan) -> Calls:
+    """Counts the calls of the engine that work at once."""
+    return Calls(plan.batches_read, *_count_threads(plan))
 
 
 def count_held_threads(plan: ReadPlan) -> int:

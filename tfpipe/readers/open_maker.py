@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch, BatchMaker, Transform
-from tfpipe.engine.cache import share_cache_bytes
-from tfpipe.engine.cached_batch import CachingMaker
+from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.features import check_class_names
-from tfpipe.engine.mixed_batch import AnyMaker, MixedMaker, MixedPlan, deal_rows
-from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.mixed_batch import AnyMaker, MixedMaker, make_maker, make_mixed_maker, share_config
+from tfpipe.engine.mixture import Mixture, get_whole_source
 from tfpipe.engine.position import Position
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.system.file_io import is_url
 from tfpipe.system.options import get_options
 
 
@@ -69,9 +63,9 @@ def open_maker(
     _check_config(config)
     if isinstance(data, Mixture):
         return _open_mixture(data, split, config, rank, transform, for_devices)
-    manifest = _locate_manifest(data if isinstance(data, Manifest) else load_manifest(os.fspath(data)))
+    manifest = data if isinstance(data, Manifest) else load_manifest(os.fspath(data))
     plan = _check_plan(Source.from_manifest(manifest, split), config, rank, for_devices)
-    return _make_maker(plan.make_batch_plan(), manifest, split, transform)
+    return make_maker(plan.make_batch_plan(), transform)
 
 
 def _open_mixture(
@@ -84,42 +78,13 @@ def _open_mixture(
 ) -> MixedMaker:
     if not config.training:
         raise ConfigError("A mixture cannot be evaluated as a whole. Take its datasets one by one.")
-    manifests = [_locate_manifest(manifest) for manifest in mixture.manifests]
     whole = ReadPlan(get_whole_source(mixture, split), config, rank.num_ranks, rank.index, rank.num_replicas)
-    shares = apportion(mixture.weights, whole.global_batch_size, 1)
-    owners, rows = deal_rows(shares), whole.rows
-    plans, part_rows, makers = [], [], []
-    for part, (manifest, share) in enumerate(zip(manifests, shares, strict=True)):
-        options = replace(config, global_batch_size=share, per_replica_batch_size=None, num_streams=None)
-        source = replace(Source.from_manifest(manifest, split), num_classes=len(mixture.label_names) or None)
-        plan = _check_plan(source, options, Rank(), for_devices)
-        first, end = (int((owners[:stop] == part).sum()) for stop in (rows.start, rows.stop))
-        plans.append(replace(plan.make_batch_plan(), rows=range(first, end)))
-        part_rows.append(np.flatnonzero(owners[rows.start : rows.stop] == part))
-    for part, part_bytes in enumerate(share_cache_bytes(plans, config.cache_bytes)):
-        plans[part] = replace(plans[part], config=replace(plans[part].config, cache_bytes=part_bytes))
-        classes = mixture.map_labels(manifests[part]) if manifests[part].label_names else None
-        makers.append(_make_maker(plans[part], manifests[part], split, transform, classes))
-    check_same_images([plan.num_images for plan in plans])
-    check_class_names([plan.features for plan in plans])
-    steps = (whole.source.num_records or 0) // whole.global_batch_size
-    mixed = MixedPlan(tuple(plans), tuple(part_rows), config, steps, whole.global_batch_size, rank.num_ranks)
-    return MixedMaker(mixed, makers)
-
-
-def _make_maker(
-    plan: BatchPlan,
-    manifest: Manifest,
-    split: str,
-    transform: Transform | None,
-    classes: Sequence[int] | None = None,
-) -> BatchMaker | CachingMaker:
-    maker = BatchMaker(plan, manifest, split, transform, classes)
-    if plan.config.cache != "decoded":
-        return maker
-    if transform is not None:
-        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
-    return CachingMaker(maker)
+    plans = []
+    for manifest, options in zip(
+        mixture.manifests, share_config(mixture, config, whole.global_batch_size), strict=True
+    ):
+        plans.append(_check_plan(Source.from_manifest(manifest, split), options, Rank(), for_devices).make_batch_plan())
+    return make_mixed_maker(mixture, plans, whole.rows, rank.num_ranks, transform)
 
 
 def _check_plan(source: Source, config: PipelineConfig, rank: Rank, for_devices: bool) -> ReadPlan:
@@ -130,13 +95,6 @@ def _check_plan(source: Source, config: PipelineConfig, rank: Rank, for_devices:
         plan.check_fits_devices()
     source.check()
     return plan
-
-
-def _locate_manifest(manifest: Manifest) -> Manifest:
-    """Returns a manifest whose directory does not depend on this process's working folder."""
-    if not manifest.directory or is_url(manifest.directory):
-        return manifest
-    return replace(manifest, directory=os.path.abspath(manifest.directory))
 
 
 def locate(maker: AnyMaker, start_step: int) -> Position:

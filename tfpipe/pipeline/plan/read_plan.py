@@ -716,6 +716,11 @@ class ReadPlan:
             return self._is_in_store
         return self._is_plain and self.config.decoder != "tensorflow" and self._has_native_library
 
+    @property
+    def can_read_alone(self) -> bool:
+        """Whether single records can be read without TensorFlow: the files are local, or lie in an object store."""
+        return self._is_in_store or not any(map(file_io.is_url, self.source.files))
+
     @cached_property
     def _is_in_store(self) -> bool:
         """Whether the files lie where tfpipe's own client reads, which the workers of a service do not have."""

@@ -1,0 +1,284 @@
+"""The engine as stages of `tf.data`: each element is the batch of one step for one replica.
+
+```
+list     the numbers of steps, from the first one on
+read     one call of the engine reads, checks and parses the records of a step
+decode   another makes arrays of them, with the threads of the native library
+```
+
+What `read` has made stays in this process, and a token for it goes through `tf.data`. So tf.data's statistics tell
+the two apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.mixed_batch import AnyMaker, make_maker, make_mixed_maker, share_config
+from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.source import get_source
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Merge, Stage, without_autograph
+
+_TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
+_TOKENS = 16  # beyond those that calls hold: of iterators that were left
+_RAGGED = ".lengths"
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls that work at once.
+
+    Attributes:
+        reads: The number of batches that are read at once.
+        decodes: The number of batches that are decoded at once.
+        threads: The most threads that decode, of all batches together.
+    """
+
+    reads: int
+    decodes: int
+    threads: int
+
+
+def offer_engine(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence[Stage]) -> Stage:
+    """Lets the engine do the work of all stages up to `batch`, unless the user changes one of them.
+
+    Args:
+        plan: The plan of the pipeline.
+        maker: The maker of this host's batches.
+        calls: The calls that work at once.
+        stages: The stages, up to `batch`.
+
+    Returns:
+        The first of the stages, which is merged with the others if they stand behind it.
+    """
+    made = _make_stages(plan, maker, calls, stages)
+    merge = Merge(tuple(stages[1:]), tuple(without_autograph(stage) for stage in made))
+    return replace(stages[0], merges=(merge, *stages[0].merges))
+
+
+def _make_stages(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence[Stage]) -> list[Stage]:
+    steps = _Steps(plan, maker, calls)
+    names = [stage.name for stage in stages]
+    last = next(name for name in ("decode", "parse", "batch") if name in names)  # a mixture has `mix` and `batch`
+    made = []
+    for place, stage in enumerate(stages):
+        apply: Callable[[Any], Any] = _pass_on
+        reason, settings = stage.reason, dict(stage.settings)
+        if place == 0:
+            apply = steps.list_steps if stage.name != "mix" else lambda nothing: steps.read(steps.list_steps(nothing))
+        if stage.name == "read":
+            apply, reason = steps.read, "one call of the engine reads the records of a batch, each from its place"
+            settings = {**settings, "cycle_length": calls.reads, "block_length": plan.batch_size, "reader": "engine"}
+        elif stage.name == last:
+            apply, reason = steps.decode, "one call of the engine makes the arrays of a batch"
+            settings = {**settings, "num_parallel_calls": calls.decodes, "threads": calls.threads}
+            if stage.name == "decode":
+                settings["decoder"] = "native" if plan.decoder == "native" else "native, else Pillow"
+        elif stage.name == "augment" and plan.config.augment != "device":
+            reason = "done by the decoder"
+        made.append(replace(stage, apply=apply, reason=reason, settings=settings, merges=()))
+    return made
+
+
+def _pass_on(dataset: Any) -> Any:
+    return dataset
+
+
+class _Steps:
+    """The calls of the engine for the elements of one dataset."""
+
+    def __init__(self, plan: ReadPlan, maker: AnyMaker, calls: Calls) -> None:
+        self._plan, self._calls = plan, calls
+        size = plan.batch_size
+        self._replicas = plan.host_batch_size // size
+        self._makers = [maker.for_rows(size * k, size * (k + 1)) for k in range(self._replicas)]
+        self._outputs = _list_outputs(plan)
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._stored: OrderedDict[int, Any] = OrderedDict()
+
+    def list_steps(self, _: Any) -> tf.data.Dataset:
+        """Counts the elements: those of each replica of the first step, then of the next."""
+        if not self._plan.config.training:
+            return tf.data.Dataset.range((self._plan.steps_per_epoch or 0) * self._replicas)
+        return tf.data.Dataset.counter(self._plan.start_step * self._replicas)
+
+    def read(self, elements: tf.data.Dataset) -> tf.data.Dataset:
+        """Replaces each element by a token for its records."""
+
+        def call(element: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            token = tf.numpy_function(self._read, [element], tf.int64)
+            return tf.ensure_shape(token, []), element
+
+        return elements.map(call, num_parallel_calls=self._calls.reads, deterministic=True)
+
+    def decode(self, elements: tf.data.Dataset) -> tf.data.Dataset:
+        """Replaces each token by the batch, in the form that the trainer gets."""
+
+        def call(token: tf.Tensor, element: tf.Tensor) -> Any:
+            arrays = tf.numpy_function(self._decode, [token, element], [output.dtype for output in self._outputs])
+            return self._form(arrays)
+
+        return elements.map(call, num_parallel_calls=self._calls.decodes, deterministic=True)
+
+    def _locate(self, element: int) -> tuple[AnyMaker, tuple[int, int]]:
+        step, replica = divmod(element, self._replicas)
+        maker = self._makers[replica]
+        return maker, divmod(step, maker.plan.steps_per_epoch) if self._plan.config.training else (0, step)
+
+    def _read(self, element: Any) -> Any:
+        maker, position = self._locate(int(element))
+        stored = maker.read(*position)
+        token = next(self._numbers)
+        with self._lock:
+            self._stored[token] = stored
+            while len(self._stored) > self._calls.reads + self._calls.decodes + _TOKENS:
+                self._stored.popitem(last=False)
+        return np.int64(token)
+
+    def _decode(self, token: Any, element: Any) -> Any:
+        maker, position = self._locate(int(element))
+        with self._lock:
+            stored = self._stored.pop(int(token), None)
+        if stored is None:  # too many iterators were left, and it gave way to later ones
+            stored = maker.read(*position)
+        batch = maker.decode(stored, self._calls.threads)
+        return [output.convert(batch) for output in self._outputs]
+
+    def _form(self, arrays: Sequence[tf.Tensor]) -> Any:
+        """Makes the trainer's structure out of the arrays of a batch."""
+        config = self._plan.config
+        parts: dict[str, Any] = {}
+        for output, array in zip(self._outputs, arrays, strict=True):
+            if output.lengths_of is not None:
+                parts[output.lengths_of] = tf.RaggedTensor.from_row_lengths(parts[output.lengths_of], array)
+            else:
+                parts[output.name] = tf.ensure_shape(array, output.shape)
+        if not config.as_supervised:
+            return parts
+        names = ("image", "height", "width", "seed", *config.extra_features)
+        inputs = {name: parts[name] for name in names if name in parts}
+        first = inputs if len(inputs) > 1 else inputs["image"]
+        return (first, parts["label"], parts["mask"]) if "mask" in parts else (first, parts["label"])
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One array of a batch, as TensorFlow gets it.
+
+    Attributes:
+        name: The name of the part of the batch.
+        dtype: The dtype.
+        shape: The shape.
+        lengths_of: The ragged part whose lists have these lengths; None for anything else.
+    """
+
+    name: str
+    dtype: tf.DType
+    shape: tuple[int | None, ...]
+    lengths_of: str | None = None
+
+    def convert(self, batch: dict[str, Any]) -> Any:
+        """Returns the array of a batch in this dtype."""
+        if self.lengths_of is not None:
+            return np.array([len(values) for values in batch[self.lengths_of]], np.int64)
+        values = batch[self.name]
+        if isinstance(values, list):
+            if self.dtype == tf.string:
+                return np.array(values, object)
+            values = np.concatenate(values) if values else np.zeros(0)
+        if self.dtype == tf.bfloat16:
+            return values.view(tf.bfloat16.as_numpy_dtype)
+        return values.astype(self.dtype.as_numpy_dtype, copy=False)
+
+
+def _list_outputs(plan: ReadPlan) -> list[_Output]:
+    """Lists the arrays of a batch."""
+    config, source, rows = plan.config, plan.source, plan.batch_size
+    per_record = () if plan.num_images is None else (plan.num_images,)
+    outputs = []
+    if source.has_images:
+        on_device = config.augment == "device"
+        size = plan.decoded_size if on_device else config.size
+        dtype = "uint8" if on_device else config.image_dtype
+        outputs.append(_Output("image", getattr(tf, dtype), (rows, *per_record, *size, 3)))
+        if on_device:
+            outputs += [_Output(name, tf.int64, (rows, *per_record)) for name in ("height", "width")]
+            if config.training:
+                outputs.append(_Output("seed", tf.int32, (rows, *per_record, 2)))
+    if source.label_key is not None:
+        classes = (source.num_classes,) if config.one_hot else ()
+        outputs.append(_Output("label", tf.float32 if config.one_hot else tf.int32, (rows, *classes)))
+    for feature in plan.features:
+        outputs += _list_feature_outputs(plan, feature)
+    if not config.training:
+        outputs.append(_Output("mask", tf.float32 if config.as_supervised else tf.bool, (rows,)))
+    return outputs
+
+
+def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output]:
+    """Lists the arrays of a feature: the values, and the stored sizes of what is padded or ragged."""
+    name, spec, rows = feature.name, feature.spec, plan.batch_size
+    if name in plan.masks:
+        on_device = plan.config.augment == "device"
+        return [_Output(name, tf.int32, (rows, *(plan.decoded_size if on_device else plan.config.size)))]
+    if spec.tensor is not None:
+        dtype = tf.dtypes.as_dtype(spec.tensor.dtype)
+        if feature.is_ragged:
+            shape = (None, *spec.tensor.shape[1:])
+            return [_Output(name, dtype, shape), _Output(name + _RAGGED, tf.int64, (rows,), name)]
+        values = _Output(name, dtype, (rows, *feature.shape))
+    elif spec.names and feature.is_ragged:
+        return [_Output(name, tf.int64, (None,)), _Output(name + _RAGGED, tf.int64, (rows,), name)]
+    elif feature.multi_hot:
+        values = _Output(name, tf.float32, (rows, len(spec.names)))
+    else:
+        length = feature.pad_to if feature.pad_to is not None else (plan.config.max_boxes,)
+        values = _Output(name, _TF_DTYPES[spec.dtype], (rows, *(length if spec.shape is None else spec.shape)))
+    if feature.pad_to is None:
+        return [values]
+    return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
+
+
+def can_serve(plan: ReadPlan) -> bool:
+    """Returns whether the engine can make the batches of a plan."""
+    config, source = plan.config, plan.source
+    in_order = plan.exact or not config.training
+    several_unknown = any(feature.is_ragged and feature.num_unknown > 1 for feature in plan.features)
+    return (
+        source.manifest is not None
+        and source.shard_records is not None
+        and in_order
+        and config.service is None
+        and config.on_bad_record == "raise"
+        and config.decoder != "tensorflow"
+        and not config.augment_options.antialias
+        and plan.filling is None
+        and plan.chosen is None
+        and not several_unknown
+        and plan.can_read_alone
+    )
+
+
+def open_engine(plan: ReadPlan) -> AnyMaker:
+    """Opens the maker of the batches of a plan."""
+    return make_maker(plan.make_batch_plan())
+
+
+def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker | None:
+    """Opens the maker of the batches of a mixture; None if the engine cannot read one of its datasets."""
+    configs = share_config(mixture, whole.config, whole.global_batch_size)
+    plans = [ReadPlan(get_source(one, split), config) for one, config in zip(mixture.manifests, configs, strict=True)]
+    if not all(can_serve(plan) for plan in plans):
+        return None
+    return make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows, whole.num_hosts)
