@@ -7,6 +7,7 @@ reader.read_columns([17, 4], ["label"]) # some features of many, without a copy
 ```
 """
 
+import errno
 import operator
 import os
 import sys
@@ -201,9 +202,9 @@ class RecordReader:
             return
         try:
             shards, begins, sizes = self._locate_many(np.unique(numbers))
-            files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards).tolist()}
             for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
-                os.posix_fadvise(files[shard].descriptor, begin, size, os.POSIX_FADV_WILLNEED)
+                file = self._open(self._shards[shard])
+                os.posix_fadvise(file.descriptor, begin, size, os.POSIX_FADV_WILLNEED)
         except (FormatError, DataError, OSError):
             return
 
@@ -604,6 +605,8 @@ class _OpenFile:
         descriptor: The number that the operating system knows it by.
     """
 
+    descriptor = -1
+
     def __init__(self, file: BinaryIO) -> None:
         with file:
             self.descriptor = os.dup(file.fileno())
@@ -613,7 +616,8 @@ class _OpenFile:
         return read_at(self.descriptor, offset, size)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
-        close(self.descriptor)
+        if self.descriptor >= 0:
+            close(self.descriptor)
 
 
 def _count_changes(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -635,4 +639,9 @@ def _get_size(file: BinaryIO) -> int:
 
 
 def _describe_os_error(path: str, error: OSError) -> DataError:
+    if error.errno == errno.EMFILE:
+        return DataError(
+            f"{path} cannot be opened: this process has as many open files as it may have. Close some, or raise the "
+            "limit by `ulimit -n`."
+        )
     return DataError(f"{path} cannot be read: {error.strerror or error}.")
