@@ -102,7 +102,7 @@ HEAVY = {
         "tfpipe.training.tensorflow",
         "tfpipe.tuning.bench",
     ),
-    "keras": ("tfpipe.training.tensorflow",),
+    "keras": ("tfpipe.readers.keras", "tfpipe.training.tensorflow"),
     "apache_beam": (
         "beam_jobs.records.write_records",
         "beam_jobs.runners",
