@@ -1,4 +1,4 @@
-"""Random configurations: NumPy, PyTorch and JAX give the batches that a slow reference makes with TensorFlow alone."""
+"""Random configurations: every face gives the batches that a slow reference makes with TensorFlow alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 from PIL import Image
 
@@ -19,6 +20,7 @@ from tests.beam_jobs.images import write_files
 from tests.engine.reference import Dataset, list_rows, make_image
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
+from tfpipe.native import library
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
@@ -97,8 +99,14 @@ def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe
         if not config.training:
             assert batch["mask"].tolist() == expected["mask"], face
         difference = np.abs(batch["image"].astype(np.float64) - expected["image"])
-        largest = {"uint8": 0.51, "float32": 0.0001, "bfloat16": 0.02}[config.image_dtype]
-        assert difference.max() <= largest, face
+        assert difference.max() <= find_largest_difference(case, config.image_dtype), face
+
+
+def find_largest_difference(case: dict[str, Any], dtype: str) -> float:
+    """Returns the largest difference from the reference. Pillow decodes JPEGs a bit otherwise than TensorFlow."""
+    if "jpeg" in case["names"] and not library.is_available():
+        return 9.0 if dtype == "uint8" else 9 / 255 / 0.224
+    return {"uint8": 0.51, "float32": 0.0001, "bfloat16": 0.02}[dtype]
 
 
 def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
@@ -131,7 +139,7 @@ def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: P
 
 
 def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[str, dict[str, Any]]:
-    """Reads one batch by each face; several hosts are NumPy's and PyTorch's only."""
+    """Reads one batch by each face; JAX has one process here, so it takes no part for several hosts."""
     rank = (case["host"], case["hosts"])
     by_numpy = NumpyBatches(data, "train", config, rank=rank, num_threads=2)
     step = case["step"] if config.training else case["step"] % len(by_numpy)
@@ -153,6 +161,13 @@ def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[
         arrays = take(DeviceBatches(data, "train", numbers, start, num_threads=2), passed)
         assert isinstance(arrays["image"], jax.Array)
         faces["jax"] = {name: np.asarray(value) for name, value in arrays.items()}
+    if library.is_available():
+        context = tf.distribute.InputContext(case["hosts"], case["host"], case["hosts"])
+        dataset = tfpipe.build_dataset(data, "train", config, context, start)
+        batch = take(dataset.as_numpy_iterator(), passed)
+        if config.image_dtype == "bfloat16":
+            batch["image"] = batch["image"].astype(np.float32)
+        faces["tf.data"] = {**batch, NAME: batch[NAME].tolist()}
     for face, batch in faces.items():
         np.testing.assert_array_equal(batch["image"], faces["numpy"]["image"], err_msg=face)
     return faces
