@@ -51,7 +51,7 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
     assert {name: checks[name].found for name in ("files", "first record", "shapes", "batch")} == {
         "files": "All 4 files are there, with the sizes they should have.",
         "first record": "It decodes to 16 × 24 × 3.",
-        "shapes": "label int32 [8], image uint8 [8, 16, 16, 3].",
+        "shapes": "image uint8 [8, 16, 16, 3], label int32 [8].",
         "batch": "8 images: 8 for each of 1 replica on 1 host, read in 8 streams; 1 step an epoch.",
     }
     assert checks["labels"].found.startswith("12 labels were looked at, too few")
@@ -65,7 +65,7 @@ def test_records_with_several_images(tmp_path: Path) -> None:
     )
     assert (first.status, first.found) == ("ok", "It decodes to 35 × 36 × 3.")
     assert labels.found.startswith("18 labels were looked at")
-    assert (shapes.status, shapes.found) == ("ok", "label int32 [8], image uint8 [8, 2, 16, 16, 3].")
+    assert (shapes.status, shapes.found) == ("ok", "image uint8 [8, 2, 16, 16, 3], label int32 [8].")
     assert xla.found.startswith("A step on a batch of 8 images compiled and ran in ")
 
 

@@ -125,10 +125,12 @@ def list_ids(folder: str, decoder: str, context: InputContext | None, stage: Sta
         | options  # type: ignore[arg-type]
     )
     stages = build_stages(tfpipe.load_manifest(folder), "train", config, context, 3 * config.training)
-    reads_batches = "native" in [each.settings.get("reader") for each in stages.merge_neighbors()]
-    assert reads_batches == (decoder == "native")
+    readers = [each.settings.get("reader") for each in stages.merge_neighbors()]
+    assert ("engine" in readers) == (decoder == "native")
     if stage is not None:
         stages = stages.insert_after("parse", stage)
+        readers = [each.settings.get("reader") for each in stages.merge_neighbors()]
+        assert ("native" in readers) == (decoder == "native")
     batches = stages.dataset().take(17).as_numpy_iterator()
     return [[batch["image/filename"].tolist(), batch["image"].tolist()] for batch in batches]
 

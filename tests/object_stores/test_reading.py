@@ -103,8 +103,8 @@ def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
 
 def test_the_stage_says_what_reads(store: FolderStore) -> None:
     stages = build_stages(load_manifest("gs://data/photos"), "train", CONFIG)
-    assert "reader=obstore" in str(stages)
-    assert "one call of the store's client reads the records of a batch" in str(stages)
+    assert "reader=engine, by obstore" in str(stages)
+    assert "one call of the engine reads the records of a batch" in str(stages)
 
 
 def test_a_run_of_records_is_one_request(store: FolderStore, copy: Path) -> None:

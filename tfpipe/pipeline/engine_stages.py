@@ -78,7 +78,8 @@ def _make_stages(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence
             apply = steps.list_steps if stage.name != "mix" else lambda nothing: steps.read(steps.list_steps(nothing))
         if stage.name == "read":
             apply, reason = steps.read, "one call of the engine reads the records of a batch, each from its place"
-            settings = {**settings, "cycle_length": calls.reads, "block_length": plan.batch_size, "reader": "engine"}
+            reader = "engine, by obstore" if plan.reads_store else "engine"
+            settings = {**settings, "cycle_length": calls.reads, "block_length": plan.batch_size, "reader": reader}
         elif stage.name == last:
             apply, reason = steps.decode, "one call of the engine makes the arrays of a batch"
             settings = {**settings, "num_parallel_calls": calls.decodes, "threads": calls.threads}
