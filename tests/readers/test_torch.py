@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from itertools import chain, islice
 from pathlib import Path
 
@@ -239,6 +240,9 @@ def test_a_copy_opens_its_own_files(manifest: Manifest) -> None:
     copied = pickle.loads(pickle.dumps(images))
     assert names(copied) == expected
     del copied
+    deadline = time.monotonic() + 10  # its threads end a moment after the last batch
+    while count_open_files(manifest.directory) != before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert count_open_files(manifest.directory) == before
 
 

@@ -10,6 +10,9 @@ passes.position                                         # of the batch that come
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -22,6 +25,10 @@ from tfpipe.engine.position import Position
 _Result = TypeVar("_Result")
 _Step: TypeAlias = tuple[int, int, Any]
 """The epoch, the step in it, and the numbers of its records."""
+
+PAUSE_S = 0.001
+"""The seconds for which a thread waits before it makes a batch: the trainer has just taken one, and needs Python's lock
+to go on."""
 
 _STEPS_AHEAD = 2  # are made, beside the one that the trainer waits for
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
@@ -66,14 +73,15 @@ def make_ahead(
         DataError: A file cannot be read.
     """
     readers, decoders = (ThreadPoolExecutor(_STEPS_AHEAD, f"tfpipe-{name}") for name in ("read", "decode"))
+    steps = _Steps(maker, positions)
 
     def make(stored: Future[Any]) -> Any:
         return finish(maker.decode(stored.result(), threads))
 
-    def submit(step: _Step) -> Future[Any]:
-        return decoders.submit(make, readers.submit(maker.read, *step))
+    def submit(index: int) -> Future[Any]:
+        return decoders.submit(make, readers.submit(steps.read, index))
 
-    return _take_in_order(_announce_steps(maker, positions), submit, (decoders, readers))
+    return _take_in_order(steps, submit, (decoders, readers))
 
 
 def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[Any]:
@@ -88,27 +96,87 @@ def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[
         DataError: A file cannot be read.
     """
     readers = ThreadPoolExecutor(_STEPS_AHEAD, "tfpipe-read")
-    steps = _announce_steps(maker, positions)
-    return _take_in_order(steps, lambda step: readers.submit(maker.read, *step), (readers,))
+    steps = _Steps(maker, positions)
+    return _take_in_order(steps, lambda index: readers.submit(steps.read, index), (readers,))
 
 
 def _take_in_order(
-    steps: Generator[_Step], submit: Callable[[_Step], Future[_Result]], pools: Sequence[ThreadPoolExecutor]
+    steps: _Steps, submit: Callable[[int], Future[_Result]], pools: Sequence[ThreadPoolExecutor]
 ) -> Generator[_Result]:
     """Yields what is made of steps, in their order; ends the pools when it is closed."""
     started = deque[Future[_Result]]()
     try:
-        for step in steps:
-            started.append(submit(step))
+        for index in itertools.count():
+            started.append(submit(index))
             if len(started) > _STEPS_AHEAD:
-                yield started.popleft().result()
-        while started:
-            yield started.popleft().result()
+                try:
+                    batch = started.popleft().result()
+                except _NoMoreSteps:
+                    return
+                yield batch
     finally:  # the trainer may have left early
         # Nobody waits: Python may close a forgotten generator in any thread, also in one that has just been started.
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
         steps.close()
+
+
+class _NoMoreSteps(Exception):
+    """The sign that all steps were read."""
+
+
+class _Steps:
+    """The steps of some batches. Threads read their records, and ask storage for those of later steps.
+
+    So the trainer's thread has little to do: it would need Python's lock for it, while others hold that.
+
+    Args:
+        maker: The maker of the batches.
+        positions: The epoch and the step of each batch.
+    """
+
+    def __init__(self, maker: Maker, positions: Iterable[tuple[int, int]]) -> None:
+        self._maker, self._positions = maker, iter(positions)
+        self._lock = threading.Lock()  # guards what follows
+        self._listed: dict[int, _Step] = {}
+        self._num_listed = self._num_announced = 0
+        self._is_closed = False
+
+    def read(self, index: int) -> Any:
+        """Reads the records of the batch with this number.
+
+        Raises:
+            _NoMoreSteps: There are fewer batches.
+        """
+        time.sleep(PAUSE_S)
+        with self._lock:
+            # The steps that are announced grow by one with each, so the first batch waits for its own records only.
+            first, end = self._num_announced, index + 1 + min(index, _STEPS_ANNOUNCED)
+            self._num_announced = max(first, end)
+            asked = [self._list_run(place) for place in range(first, end)]
+            step = self._listed.pop(index, None)
+        if step is None:
+            raise _NoMoreSteps
+        for run in filter(None, asked):
+            self._maker.announce(run[0], run)
+        return self._maker.read(*step)
+
+    def close(self) -> None:
+        """Lists no steps any more."""
+        with self._lock:
+            self._is_closed = True
+            self._listed.clear()
+
+    def _list_run(self, index: int) -> list[Any]:
+        """Lists the records of a step, and of the steps that use up a run of records with it."""
+        end = index + self._maker.run_steps
+        while self._num_listed < end and not self._is_closed:
+            position = next(self._positions, None)
+            if position is None:
+                break
+            self._listed[self._num_listed] = (*position, self._maker.list_numbers(*position))
+            self._num_listed += 1
+        return [self._listed[k][2] for k in range(index, end) if k in self._listed]
 
 
 def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iterator[Position]:
@@ -176,25 +244,3 @@ def close_at_exit(batches: Generator[_Result]) -> Generator[_Result]:
 
     weakref.finalize(batches, close)
     return batches
-
-
-def _announce_steps(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[_Step]:
-    """Yields several steps, and asks storage for the records of the next ones.
-
-    These grow by one with each step, so the first batch waits for nothing but its own records.
-    """
-    listed, announced = deque[_Step](), deque[_Step]()
-    steps_ahead, run = 0, maker.run_steps
-    for epoch, step in positions:
-        listed.append((epoch, step, maker.list_numbers(epoch, step)))
-        if len(listed) < run:
-            continue
-        maker.announce(listed[0][2], [numbers for _, _, numbers in listed])
-        announced.append(listed.popleft())
-        if len(announced) > steps_ahead:
-            yield announced.popleft()
-            steps_ahead = min(steps_ahead + 1, _STEPS_ANNOUNCED)
-    for _, _, numbers in listed:
-        maker.announce(numbers)
-    yield from announced
-    yield from listed

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfpipe.engine.ahead import PAUSE_S
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.mixed_batch import AnyMaker, make_maker, make_mixed_maker, share_config
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.source import get_source
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Merge, Stage, without_autograph
+
+CALL_NAME = "tfpipe_engine"
+"""The name of its calls in a graph. They hold Python's lock for a small part of their time only."""
 
 _TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 _TOKENS = 16  # beyond those that calls hold: of iterators that were left
@@ -118,7 +123,7 @@ class _Steps:
         """Replaces each element by a token for its records."""
 
         def call(element: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            token = tf.numpy_function(self._read, [element], tf.int64)
+            token = tf.numpy_function(self._read, [element], tf.int64, name=CALL_NAME)
             return tf.ensure_shape(token, []), element
 
         return elements.map(call, num_parallel_calls=self._calls.reads, deterministic=True)
@@ -127,7 +132,8 @@ class _Steps:
         """Replaces each token by the batch, in the form that the trainer gets."""
 
         def call(token: tf.Tensor, element: tf.Tensor) -> Any:
-            arrays = tf.numpy_function(self._decode, [token, element], [output.dtype for output in self._outputs])
+            dtypes = [output.dtype for output in self._outputs]
+            arrays = tf.numpy_function(self._decode, [token, element], dtypes, name=CALL_NAME)
             return self._form(arrays)
 
         return elements.map(call, num_parallel_calls=self._calls.decodes, deterministic=True)
@@ -138,6 +144,7 @@ class _Steps:
         return maker, divmod(step, maker.plan.steps_per_epoch) if self._plan.config.training else (0, step)
 
     def _read(self, element: Any) -> Any:
+        time.sleep(PAUSE_S)
         maker, position = self._locate(int(element))
         stored = maker.read(*position)
         token = next(self._numbers)
@@ -148,6 +155,7 @@ class _Steps:
         return np.int64(token)
 
     def _decode(self, token: Any, element: Any) -> Any:
+        time.sleep(PAUSE_S)
         maker, position = self._locate(int(element))
         with self._lock:
             stored = self._stored.pop(int(token), None)

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfpipe.pipeline.engine_stages import CALL_NAME
+
 _FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffle")}
 """The operations that tf.data makes of two, with the later of the two first."""
 
@@ -158,11 +160,14 @@ def _leads_to(dataset: Any, before: Any) -> bool:
 
 
 def _calls_python(graph: Any) -> bool:
-    """Returns whether a function, or a function that it calls, has an operation that runs Python."""
-    if any(operation.type in _PYTHON_OPERATIONS for operation in graph.get_operations()):
-        return True
-    functions = graph._functions.values()
-    return any(node.op in _PYTHON_OPERATIONS for each in functions for node in each.cached_definition.node_def)
+    """Returns whether a function, or a function that it calls, has an operation that runs Python.
+
+    The calls of the engine do not count: what takes time in them lets go of Python's lock.
+    """
+    nodes = [(operation.type, operation.name) for operation in graph.get_operations()]
+    for function in graph._functions.values():
+        nodes += [(node.op, node.name) for node in function.cached_definition.node_def]
+    return any(kind in _PYTHON_OPERATIONS and not name.startswith(CALL_NAME) for kind, name in nodes)
 
 
 def _align(
