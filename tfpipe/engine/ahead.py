@@ -27,8 +27,8 @@ _Step: TypeAlias = tuple[int, int, Any]
 """The epoch, the step in it, and the numbers of its records."""
 
 PAUSE_S = 0.001
-"""The seconds for which a thread waits before it makes a batch: the trainer has just taken one, and needs Python's lock
-to go on."""
+"""The seconds for which a thread waits before it makes a batch, if the trainer has one: it needs Python's lock to go on
+with that."""
 
 _STEPS_AHEAD = 2  # are made, beside the one that the trainer waits for
 _STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
@@ -76,10 +76,13 @@ def make_ahead(
     steps = _Steps(maker, positions)
 
     def make(stored: Future[Any]) -> Any:
-        return finish(maker.decode(stored.result(), threads))
+        try:
+            return finish(maker.decode(stored.result(), threads))
+        finally:
+            del stored  # an error that it holds would hold it, and all that is open
 
-    def submit(index: int) -> Future[Any]:
-        return decoders.submit(make, readers.submit(steps.read, index))
+    def submit(index: int, pauses: bool) -> Future[Any]:
+        return decoders.submit(make, readers.submit(steps.read, index, pauses))
 
     return _take_in_order(steps, submit, (decoders, readers))
 
@@ -97,17 +100,17 @@ def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[
     """
     readers = ThreadPoolExecutor(_STEPS_AHEAD, "tfpipe-read")
     steps = _Steps(maker, positions)
-    return _take_in_order(steps, lambda index: readers.submit(steps.read, index), (readers,))
+    return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,))
 
 
 def _take_in_order(
-    steps: _Steps, submit: Callable[[int], Future[_Result]], pools: Sequence[ThreadPoolExecutor]
+    steps: _Steps, submit: Callable[[int, bool], Future[_Result]], pools: Sequence[ThreadPoolExecutor]
 ) -> Generator[_Result]:
     """Yields what is made of steps, in their order; ends the pools when it is closed."""
     started = deque[Future[_Result]]()
     try:
         for index in itertools.count():
-            started.append(submit(index))
+            started.append(submit(index, bool(started) and started[0].done()))
             if len(started) > _STEPS_AHEAD:
                 try:
                     batch = started.popleft().result()
@@ -142,13 +145,18 @@ class _Steps:
         self._num_listed = self._num_announced = 0
         self._is_closed = False
 
-    def read(self, index: int) -> Any:
+    def read(self, index: int, pauses: bool) -> Any:
         """Reads the records of the batch with this number.
+
+        Args:
+            index: The number of the batch, from 0.
+            pauses: Whether the trainer need not wait for the next batch, and goes on with it first.
 
         Raises:
             _NoMoreSteps: There are fewer batches.
         """
-        time.sleep(PAUSE_S)
+        if pauses:
+            time.sleep(PAUSE_S)
         with self._lock:
             # The steps that are announced grow by one with each, so the first batch waits for its own records only.
             first, end = self._num_announced, index + 1 + min(index, _STEPS_ANNOUNCED)
