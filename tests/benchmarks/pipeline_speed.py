@@ -61,10 +61,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 TORCH = {
     "PyTorch, original": ("original", {}),
+    "PyTorch, float32, original": ("original", FLOATS),
     "PyTorch, seekable": ("seekable", {}),
     "PyTorch, original, no library": ("original", PLAIN),
 }
-"""The same for the reader for PyTorch, with the workers that it starts by default."""
+"""The same for the reader for PyTorch."""
 
 BY_HAND = {
     "by hand uint8, original": "original",
