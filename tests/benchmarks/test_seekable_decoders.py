@@ -35,6 +35,7 @@ def images(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("native_library")
 def test_each_decoder_has_a_row(images: Path, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()

@@ -108,6 +108,7 @@ def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_dataset: Path, tmp_path: Path) -> None:
     """The user's module loads TensorFlow, whose libraries log as they start."""
     options = ("--step-ms", 5, "--global-batch-size", 4, "--seconds", 0.5, "--stages", "user_stages:blacken", "--json")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.native.conftest import frame
-from tfpipe.engine.record_block import RecordBlock, read_block
+from tfpipe.engine.record_block import RecordBlock, frame_block, plan_spans, read_spans
 from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import check_frames, mask_crc
@@ -167,5 +167,8 @@ def test_a_cold_file_gives_the_same(tmp_path: Path) -> None:
     with (tmp_path / "a").open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        block = read_block(np.full(300, file.fileno()), places[:, 0], places[:, 1])
+        spans = plan_spans(np.full(300, file.fileno()), places[:, 0], places[:, 1])
+        memory = np.empty(spans.num_bytes, np.uint8)
+        whole = read_spans(spans.table, np.stack((spans.ats, places[:, 1]), axis=1), memory)
+    block = frame_block(memory, spans.ats, places[:, 1], whole)
     assert block.list_payloads() == [data[begin + 12 : begin + size - 4] for begin, size in places.tolist()]

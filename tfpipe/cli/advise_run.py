@@ -234,7 +234,7 @@ def make_figures(reading: FormReading, images_per_second: float, prices: PriceCo
         images_per_second: The images that the training consumes per second.
         prices: The prices of cores and storage.
     """
-    from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
+    from tfpipe.engine.cache import MAX_CACHE_SHARE
     from tfpipe.tuning.form_advice import FormFigures
 
     estimate = reading.estimate

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfpipe.doctor.result import READ_AHEAD, Check, Status, TargetConfig
-from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE
+from tfpipe.engine.cache import MAX_CACHE_SHARE
 from tfpipe.system.file_io import is_url
 from tfpipe.system.object_store import REQUIREMENT
 from tfpipe.system.units import human_bytes, human_count

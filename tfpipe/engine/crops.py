@@ -21,7 +21,7 @@ from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.native import batches, library
 from tfpipe.system.hash_permutation import EXAMPLE, IntArray, extend_keys, key_of
 
-_CHOICE_KEY = np.array((0x13198A2E, 0x03707344), np.int32)
+CHOICE_KEY = (0x13198A2E, 0x03707344)
 """The key under which images are drawn. The key of flips is the first digits of pi, and these are further ones."""
 _IMAGE_STEP = 0x9E3779B1  # odd, so that each image of a record changes its seed in another way
 _HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
@@ -53,9 +53,16 @@ def make_image_seeds(seeds: NDArray[np.int32], places: IntArray) -> NDArray[np.i
     Returns:
         int32 [n, images, 2].
     """
-    words = (places.astype(np.uint64) * np.uint64(_IMAGE_STEP) & np.uint64(2**32 - 1)).astype(np.uint32).view(np.int32)
+    words = list_image_words(int(places.max(initial=0)) + 1)[places]
     image_seeds: NDArray[np.int32] = seeds[:, None] ^ np.stack((words, np.zeros_like(words)), axis=-1)
     return image_seeds
+
+
+def list_image_words(count: int) -> NDArray[np.int32]:
+    """Lists what changes the first word of a record's seed into that of each of its images: int32 [count]."""
+    words = np.arange(count, dtype=np.uint64) * np.uint64(_IMAGE_STEP) & np.uint64(2**32 - 1)
+    result: NDArray[np.int32] = words.astype(np.uint32).view(np.int32)
+    return result
 
 
 def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most: int) -> IntArray:
@@ -70,7 +77,11 @@ def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most:
     Returns:
         The places of the chosen images in their records: int64 [n, number].
     """
-    drawn = numpy_crops.draw_numbers(seeds ^ _CHOICE_KEY, -(-most // 4) * 4)[:, :most].view(np.int32).astype(np.int64)
+    drawn = (
+        numpy_crops.draw_numbers(seeds ^ np.array(CHOICE_KEY, np.int32), -(-most // 4) * 4)[:, :most]
+        .view(np.int32)
+        .astype(np.int64)
+    )
     drawn[np.arange(most) >= counts[:, None]] = 2**62
     return np.sort(np.argsort(drawn, axis=1, kind="stable")[:, :number], axis=1)
 

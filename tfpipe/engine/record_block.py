@@ -1,7 +1,9 @@
 """Many records in one block of memory: read, checked and decoded together.
 
 ```
-block = read_block(descriptors, begins, sizes)
+spans = plan_spans(files, begins, sizes)    # which parts of files are read, near records together
+whole = read_spans(table, frames, memory)   # of open files
+block = frame_block(memory, spans.ats, sizes, whole)
 block.list_payloads()       # a bytes object for each record, None for a damaged one
 block.decode()              # the features of each, None for what is damaged or not an Example
 ```
@@ -26,7 +28,6 @@ from tfpipe.native import library
 from tfpipe.native import records as native_records
 
 _MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
-_MAX_RECORD_BYTES, _MAX_RECORD_BYTES_IN_PYTHON = 1 << 21, 1 << 15
 _IntArray = NDArray[np.int64]
 
 
@@ -65,11 +66,6 @@ class RecordBlock:
         if examples is None:
             return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
         return examples
-
-
-def get_max_record_bytes() -> int:
-    """Returns the size from which on reading a record on its own takes less time, as it is copied once less."""
-    return _MAX_RECORD_BYTES if library.is_available() else _MAX_RECORD_BYTES_IN_PYTHON
 
 
 class Spans(NamedTuple):
@@ -126,23 +122,6 @@ def read_spans(table: _IntArray, frames: _IntArray, memory: NDArray[np.uint8]) -
     for descriptor, offset, size, at in table.tolist():
         memory[at : at + size] = np.frombuffer(read_at(descriptor, offset, size).ljust(size, b"\0"), np.uint8)
     return check_frames(memory.tobytes(), frames)
-
-
-def read_block(
-    descriptors: _IntArray, begins: _IntArray, sizes: _IntArray, memory: NDArray[np.uint8] | None = None
-) -> RecordBlock:
-    """Reads records of TFRecord files. What a file does not have is zeros, and the record is not whole.
-
-    Args:
-        descriptors: The open file of each record, int64 [records].
-        begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
-        sizes: The bytes that it takes there, framing included.
-        memory: The memory to read into. None, or if it is too small: new memory.
-    """
-    spans = plan_spans(descriptors, begins, sizes)
-    memory = take_memory(spans.num_bytes, memory)
-    whole = read_spans(spans.table, np.stack((spans.ats, sizes), axis=1), memory)
-    return frame_block(memory, spans.ats, sizes, whole)
 
 
 def frame_block(memory: NDArray[np.uint8], ats: _IntArray, sizes: _IntArray, whole: NDArray[np.bool_]) -> RecordBlock:

@@ -28,11 +28,9 @@ from tfpipe.engine.parse import BadRecord, parse_columns
 from tfpipe.engine.record_block import (
     RecordBlock,
     frame_block,
-    get_max_record_bytes,
     join_block,
     plan_spans,
     read_at,
-    read_block,
     read_spans,
     take_memory,
 )
@@ -50,7 +48,7 @@ from tfpipe.system.object_store import Range, RangeReader
 _MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
 _INDEXES_AT_ONCE = 16  # from an object store
-_MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, and at most as much between them; caches hold it
+_MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, on average; the processor's caches hold them
 _MAX_BLOCK_FILES = 32  # files of a block, which stay open till it is read
 _MAX_AHEAD = 256  # records that a loop over all reads at once
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
@@ -414,59 +412,18 @@ class RecordReader:
     ) -> list[_Result]:
         """Reads records in blocks. What a block does not have is read on its own, which raises what is wrong."""
         numbers = resolve_indices(indices, len(self), self.split)
-        results: list[_Result | None] = [None] * len(numbers)
-        try:
-            for rows, block in self._read_blocks(numbers):
-                for row, result in zip(rows.tolist(), convert(block), strict=True):
-                    results[row] = result
-        except (FormatError, DataError, OSError):
-            pass  # it is met again below, after what is wrong with the records before
-        return [
-            read_one(number) if result is None else result
-            for number, result in zip(numbers.tolist(), results, strict=True)
-        ]
-
-    def _read_blocks(
-        self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None = None
-    ) -> Iterator[tuple[NDArray[np.intp], RecordBlock]]:
-        """Yields blocks of records, each with the rows of `numbers` that it holds. Large records are left out.
-
-        The blocks lie behind each other in `memory`, as many as fit there. Nothing is copied out of it, so a block need
-        not fit into the processor's caches there, and a large one takes Python's lock less often.
-        """
-        if not len(numbers):
-            return
-        unique, inverse = np.unique(numbers, return_inverse=True)
-        shards, begins, sizes = self._locate_many(unique)
-        small = np.flatnonzero(sizes <= min(get_max_record_bytes(), _MAX_BLOCK_BYTES))
-        max_bytes = _MAX_BLOCK_BYTES if memory is None else max(len(memory), _MAX_BLOCK_BYTES)
-        # A block ends where the next record would be too much, or its file one too many.
-        parts = np.stack((np.cumsum(sizes[small]) // max_bytes, _count_changes(shards[small]) // _MAX_BLOCK_FILES))
-        firsts = np.flatnonzero(np.concatenate(([True], (parts[:, 1:] != parts[:, :-1]).any(axis=0))))
-        block_of, row_of = np.full((2, len(unique)), -1)
-        for part, chosen in enumerate(np.split(small, firsts[1:])):
-            if not len(chosen):  # all are large
-                return
-            block = self._read_block(shards[chosen], begins[chosen], sizes[chosen], memory)
-            memory = None if memory is None else memory[len(block.data) :]
-            block_of[chosen], row_of[chosen] = part, np.arange(len(chosen))
-            rows = np.flatnonzero(block_of[inverse] == part)
-            yield rows, block.choose(row_of[inverse[rows]])
-
-    def _read_block(
-        self,
-        shards: NDArray[np.int64],
-        begins: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        memory: NDArray[np.uint8] | None,
-    ) -> RecordBlock:
-        """Reads records at these places, whose shards ascend."""
-        if self._ranges is not None:
-            places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
-            return join_block([unframe(frame) for frame in self._ranges.read([Range(*at) for at in places])], memory)
-        files = {shard: self._open(self._shards[shard]) for shard in np.unique(shards).tolist()}
-        descriptors = np.array([files[shard].descriptor for shard in shards.tolist()], np.int64)
-        return read_block(descriptors, begins, sizes, memory)
+        num_bytes = sum(shard.bytes for shard in self._shards)
+        most = max(_MAX_BLOCK_BYTES * len(self) // max(num_bytes, 1), 1)
+        results: list[_Result] = []
+        for begin in range(0, len(numbers), most):
+            chosen = numbers[begin : begin + most]
+            found: Sequence[_Result | None] = [None] * len(chosen)
+            # An error is met again below, after what is wrong with the records before.
+            with suppress(FormatError, DataError, OSError):
+                found = convert(self._try_to_read_block(chosen, None))
+            for number, result in zip(chosen.tolist(), found, strict=True):
+                results.append(read_one(number) if result is None else result)
+        return results
 
     def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """Returns the shard, the offset and the size of records whose numbers ascend, each int64 [n]."""
@@ -618,11 +575,6 @@ class _OpenFile:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
         if self.descriptor >= 0:
             close(self.descriptor)
-
-
-def _count_changes(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns how often the value has changed up to each place."""
-    return np.cumsum(np.concatenate(([0], values[1:] != values[:-1])))[: len(values)]
 
 
 def _open_existing(path: str) -> BinaryIO:

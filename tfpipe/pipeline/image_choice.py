@@ -1,7 +1,7 @@
 """Chooses the images of a record that a batch holds, where records have several; and gives each image a seed.
 
 The choice and the seeds follow from the record's seed, so they are the same in every reader:
-`tfpipe.engine.numpy_crops` computes them without TensorFlow.
+`tfpipe.engine.crops` computes them without TensorFlow.
 
     the choice          the images with the smallest of as many random numbers, in the order of the record
     the seed of image k the record's seed, whose first word is changed by k; that of image 0 is the record's own
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.pipeline.plan.image_seeds import CHOICE_KEY, list_image_words
+from tfpipe.engine.crops import CHOICE_KEY, list_image_words
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 
 _LISTS = ("encoded", "height", "width")

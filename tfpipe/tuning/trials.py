@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
+from tfpipe.engine.cache import MAX_CACHE_SHARE
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import check_stages
 from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
-from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
+from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Customize
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator

@@ -28,8 +28,6 @@ from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.system import file_io, host_limits, object_store
 from tfpipe.system.units import parse_bytes
 
-MAX_CACHE_SHARE = 0.9
-"""The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
 _DEFAULT_STREAMS = 8
 
 _RUN_BYTES = 400 * 1000

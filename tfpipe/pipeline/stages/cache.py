@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from tfpipe.engine.cache import MAX_CACHE_SHARE
 from tfpipe.errors import ConfigError
 from tfpipe.pipeline.plan.memory_cache import CacheParts, estimate_cache_bytes, split_by_cache
-from tfpipe.pipeline.plan.read_plan import MAX_CACHE_SHARE, ReadPlan
+from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage, Stages, tf_data_options
 from tfpipe.pipeline.stages import _exact_order
 from tfpipe.system import host_limits
