@@ -142,9 +142,7 @@ def list_ids(folder: str, decoder: str, context: InputContext | None, stage: Sta
         ({}, Host(1), None),
         pytest.param({"run_records": 5, "lanes": 1, "read_parallel_calls": 1}, Host(0), None, marks=pytest.mark.slow),
         pytest.param(
-            {"run_records": 8, "num_streams": 2, "lanes": 2, "global_batch_size": 12},
-            Host(1),
-            None,
+            *({"run_records": 8, "num_streams": 2, "lanes": 2, "global_batch_size": 12}, Host(1), None),
             marks=pytest.mark.slow,
         ),
         ({"training": False}, None, None),
