@@ -109,6 +109,6 @@ def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compressi
     assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
     assert checks["first record"]["status"] == "ok"
     assert code == 0
-    code, out, _ = tfpipe("profile", folder, "--global-batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
-    assert code == 0
+    code, out, err = tfpipe("profile", folder, "--global-batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
+    assert code == 0, err
     assert json.loads(out)
