@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.integrity.made import payload, png, write_dataset
-from tfpipe.engine import record_block, record_reader
+from tfpipe.engine import record_reader
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
@@ -175,13 +175,13 @@ def test_neighbors_are_read_together_and_little_more_than_was_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[int, int]] = []
-    real = record_block.read_spans
+    real = record_reader.read_spans
 
     def read_spans(spans: np.ndarray, *others: np.ndarray) -> object:
         calls.append((len(spans), int(spans[:, 2].sum())))
         return real(spans, *others)
 
-    monkeypatch.setattr(record_block, "read_spans", read_spans)
+    monkeypatch.setattr(record_reader, "read_spans", read_spans)
     with open_reader(folder) as reader:
         sizes = [reader.locate(k).size for k in range(30)]
         for numbers, reads, num_bytes in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.source import tfrecord_files
-from tfpipe.errors import ConfigError
+from tfpipe.engine.source import Source, tfrecord_files
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
@@ -246,3 +247,16 @@ def test_a_file_cache_needs_a_manifest(few: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         build_stages(files, None, config)
     assert str(caught.value) == ("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
+
+
+def test_the_engine_reads_the_files_of_a_dataset_only(few: Manifest, copied: Manifest) -> None:
+    """Whoever puts other files in their place, as the profiler does with records that it changed, gets these."""
+    source = Source.from_manifest(few, "train")
+    assert source.is_split
+    other = replace(source, files=Source.from_manifest(copied, "train").files)
+    assert not other.is_split
+    assert "reader=engine" not in str(build_stages(other, None, config_of()))
+    Path(copied.directory, copied.splits["train"].shards[0].file).unlink()
+    with pytest.raises(FormatError, match=r" is missing\."):
+        build_dataset(other, None, config_of())
+    next(iter(build_dataset(source, None, config_of())))

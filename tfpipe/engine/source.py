@@ -123,6 +123,14 @@ class Source:
         )
 
     @property
+    def is_split(self) -> bool:
+        """Whether it is a whole split of the dataset of `manifest`, and not other files that are read like one."""
+        if self.manifest is None or self.split is None:
+            return False
+        root = self.manifest.shard_directory(self.manifest.directory or "")
+        return self.files == tuple(file_io.join(root, shard.file) for shard in self.manifest.splits[self.split].shards)
+
+    @property
     def has_images(self) -> bool:
         """Whether every record has an image, or several."""
         return self.image_key is not None

@@ -265,7 +265,7 @@ def can_serve(plan: ReadPlan) -> bool:
     in_order = plan.exact or not config.training
     several_unknown = any(feature.is_ragged and feature.num_unknown > 1 for feature in plan.features)
     return (
-        source.manifest is not None
+        source.is_split
         and source.shard_records is not None
         and in_order
         and config.service is None
