@@ -210,7 +210,7 @@ class BatchMaker:
             dtype=config.image_dtype,
             options=config.augment_options,
             reduces=config.dct_scaling,
-            natively=config.decoder != "tensorflow",
+            natively=config.decoder != "pillow",
             seeks=source.images.seekable,
         )
 

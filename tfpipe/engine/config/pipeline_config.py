@@ -41,7 +41,7 @@ ImageDtype = Literal["uint8", "float32", "bfloat16"]
 Order = Literal["auto", "exact", "throughput"]
 OnBadRecord = Literal["raise", "skip"]
 Cache = Literal["none", "bytes", "decoded"]
-Decoder = Literal["auto", "native", "tensorflow"]
+Decoder = Literal["auto", "native", "pillow"]
 AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
 
 

@@ -12,6 +12,7 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import STAGE_NAMES
 from tfpipe.pipeline.stages.parse import list_parsed_features
+from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts, OwnStage
@@ -57,14 +58,14 @@ def get_dataset_facts(
         mean_size=mean_size,
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
-        cycle_length=plan.cycle_length,
+        cycle_length=count_files_at_once(plan),
         exact=plan.exact,
-        in_lanes=plan.in_lanes,
+        in_lanes=plan.exact,
         shuffled_records=_count_shuffled_records(plan),
         lacks_native_library=plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
-        late_caches=_find_late_caches(planned, plan.fuses_augment),
+        late_caches=_find_late_caches(planned),
         filters=_find_filters(planned),
         unread_features=tuple(unread),
         unread_share=sum(unread.values()),
@@ -108,7 +109,7 @@ def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineC
 
 def _count_shuffled_records(plan: ReadPlan) -> int:
     """Returns the number of records that are held in memory to be shuffled."""
-    return plan.shuffle_records if plan.config.training and not plan.exact else 0
+    return count_shuffled_records(plan) if plan.config.training and not plan.exact else 0
 
 
 def _find_late_caches(planned: Sequence[PlannedOperation], fused: bool = False) -> tuple[str, ...]:
