@@ -11,11 +11,13 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import make_maker
-from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -144,7 +146,14 @@ def _build_mixture(
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
     maker = open_mixed_engine(mixture, split or "", whole)
-    return _with_options(whole, Stages(list_engine_stages(whole, maker)))
+    first, *others = list_engine_stages(whole, maker)
+    shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
+    datasets = [
+        f"{share} of {whole.global_batch_size} from {manifest.directory}"
+        for share, manifest in zip(shares, mixture.manifests, strict=True)
+    ]
+    listing = replace(first, settings={**first.settings, "datasets": ", ".join(datasets)})
+    return _with_options(whole, Stages((listing, *others)))
 
 
 def _with_options(plan: ReadPlan, stages: Stages) -> Stages:

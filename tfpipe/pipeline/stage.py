@@ -153,7 +153,8 @@ class Stages(tuple[Stage, ...]):
 
     def _find(self, name: str) -> int:
         if name not in self.names:
-            raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
+            hint = "" if "parse" in self.names else " With order='throughput' it has stages for single records."
+            raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.{hint}")
         return self.names.index(name)
 
     def dataset(self) -> tf.data.Dataset:

@@ -147,7 +147,7 @@ def _read_files(plan: ReadPlan) -> Stage:
             cycle_length=cycle,
             block_length=config.block_length,
             num_parallel_calls=None if calls is None else min(calls, cycle),
-            deterministic=plan.deterministic,
+            deterministic=None if calls is None else plan.deterministic,
         )
 
     settings = {
