@@ -46,11 +46,12 @@ def test_stages_fold_into_a_dataset_and_can_be_cut() -> None:
     assert isinstance(cut, Stages)
     assert cut.names == ("list", "decode")
     assert list(cut.dataset().as_numpy_iterator()) == list(range(0, -10, -1))
-    with pytest.raises(
-        ConfigError,
-        match=r"^This pipeline has no stage 'cache'; it has list, decode, batch\. With order='throughput' it has stages for single records\.$",
-    ):
+    with pytest.raises(ConfigError) as caught:
         stages.until("cache")
+    assert str(caught.value) == (
+        "This pipeline has no stage 'cache'; it has list, decode, batch. With order='throughput' it has stages for "
+        "single records."
+    )
 
 
 def make_movable() -> Stages:
