@@ -1,8 +1,7 @@
-"""The exact order: the record at each position of each stream in each epoch, as a pure function of a few integers.
+"""The order of a `tf.data` graph: the record at each position of each stream, as a pure function of a few integers.
 
     order = ExactOrder(tuple(shard.records for shard in split.shards), seed=7)
-    epoch, step = order.locate(global_step, global_batch_size)      # the place where a run goes on after a restart
-    order.batch(epoch, step, global_batch_size)                     # int64 [256, 2]: shard, record
+    order.numbers(epoch, order.positions(stream, places))           # int64: records, counted through all shards
 
 ```
 records   0 1 2 3 4 5 6 7 8 ...                 counted through all shards, in a circle that begins anew every epoch
@@ -28,14 +27,6 @@ import numpy as np
 from tfpipe.errors import ConfigError
 from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, key_of, permute
 from tfpipe.system.units import human_count
-
-ORDER_VERSION = 2
-"""The version of the definition above. A position of a run means other records in another version.
-
-Version 1 kept a table of an epoch's runs, cut them at the ends of shards, and had 16 records in a run by default.
-"""
-
-_SCORE_EPOCHS, _SCORE_STEPS = 2, 16
 
 
 @dataclass(frozen=True)
@@ -185,100 +176,12 @@ class ExactOrder:
         first_rest = self.num_streams * runs * self.run_records + stream * self.rest_turns * self.turn_records
         return np.asarray(np.where(rest < 0, positions, first_rest + rest * self.turn_records) + record, np.int64)
 
-    def records(self, epoch: int, stream: int, start: int = 0, stop: int | None = None) -> IntArray:
-        """Returns the records of a stream at places `start` to `stop` (its end by default), in their final order.
-
-        The result is int64 [stop - start, 2] of shard, record.
-        """
-        _check_range("epoch", epoch, 0)
-        stop = self.records_per_stream if stop is None else stop
-        if not 0 <= start <= stop <= self.records_per_stream:
-            end = self.records_per_stream
-            raise ConfigError(f"`start` and `stop` must be ordered and between 0 and {end}, got {start} and {stop}.")
-        return self._find_records(epoch, self.positions(stream, np.arange(start, stop)))
-
-    def steps_per_epoch(self, global_batch_size: int) -> int:
-        """Returns the number of full batches in an epoch.
-
-        Raises:
-            ConfigError: An epoch does not fill a batch, or the streams cannot share a batch evenly.
-        """
-        streams, records = self.num_streams, self.num_streams * self.records_per_stream
-        if global_batch_size < 1 or global_batch_size % streams:
-            raise ConfigError(
-                f"`global_batch_size` must be a multiple of the {streams} streams, got {global_batch_size}. "
-                f"Use {max(-(-global_batch_size // streams), 1) * streams}."
-            )
-        if global_batch_size > records:
-            raise ConfigError(
-                f"`global_batch_size` must be at most the {records} records of an epoch, got {global_batch_size}. "
-                f"Use {records} or less, or more data."
-            )
-        return records // global_batch_size
-
-    def locate(self, global_step: int, global_batch_size: int) -> tuple[int, int]:
-        """Returns the epoch, and the step in it, that follow after `global_step` steps of a run."""
-        _check_range("global_step", global_step, 0)
-        return divmod(global_step, self.steps_per_epoch(global_batch_size))
-
-    def batch(self, epoch: int, step: int, global_batch_size: int, rows: range | None = None) -> IntArray:
-        """Returns each stream's next records, stream after stream: int64 [global_batch_size, 2] of shard, record.
-
-        With `rows`, such as `host_rows(global_batch_size, 2, 0)`, it returns only these rows of the batch.
-        """
-        _check_range("epoch", epoch, 0)
-        _check_range("step", step, 0, self.steps_per_epoch(global_batch_size))
-        rows = range(global_batch_size) if rows is None else rows
-        positions = self.row_positions(np.array([step]), global_batch_size, rows)
-        return self._find_records(epoch, positions[0])
-
     def row_positions(self, steps: IntArray, global_batch_size: int, rows: range) -> IntArray:
         """Returns the positions, in the sequence of any epoch, of rows of global batches: int64 [steps, rows]."""
         share, row = global_batch_size // self.num_streams, np.arange(rows.start, rows.stop, rows.step)
         if not len(row) or not len(steps):
             return np.zeros((len(steps), len(row)), np.int64)
         return self.positions(row // share, steps[:, None] * share + row % share)
-
-    def _find_records(self, epoch: int, positions: IntArray) -> IntArray:
-        """Returns the records at positions of the sequence: int64 [n, 2] of shard, record."""
-        numbers, starts = self.numbers(epoch, positions), self.shard_starts
-        shard = np.searchsorted(starts, numbers, "right") - 1
-        return np.stack([shard, numbers - starts[shard]], axis=1)
-
-
-def host_rows(global_batch_size: int, num_hosts: int, host: int) -> range:
-    """Returns the rows of each global batch that one host reads. The rows of all hosts are the batch.
-
-    Raises:
-        ConfigError: The hosts cannot share the batch equally, or there is no such host.
-    """
-    _check_range("num_hosts", num_hosts, 1)
-    _check_range("host", host, 0, num_hosts)
-    if global_batch_size % num_hosts:
-        raise ConfigError(
-            f"`global_batch_size` must be a multiple of the number of hosts, got {global_batch_size} for {num_hosts} "
-            f"hosts. Use {-(-global_batch_size // num_hosts) * num_hosts}."
-        )
-    share = global_batch_size // num_hosts
-    return range(host * share, (host + 1) * share)
-
-
-def check_version(version: int, what: str) -> None:
-    """Refuses to go on in an order of another version.
-
-    Args:
-        version: The version of the order in which a run began.
-        what: The beginning of the error message: "The position", "The run of model/ckpt-3".
-
-    Raises:
-        ConfigError: In this version other records stand at the positions of the run.
-    """
-    if version != ORDER_VERSION:
-        raise ConfigError(
-            f"{what} must be of a run in order version {ORDER_VERSION}, got version {version}, in which other records "
-            "come at each step. Begin a new run, or go on with the release of tfpipe that the run began with.",
-            page="docs/symptoms.md#the-run-does-not-go-on",
-        )
 
 
 def evaluation_order(shard_records: Sequence[int], num_hosts: int = 1, host: int = 0) -> IntArray:
@@ -307,44 +210,6 @@ def expand_runs(runs: IntArray) -> IntArray:
     shard, first, count = runs.T
     records = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
     return np.stack([np.repeat(shard, count), records], axis=1)
-
-
-def mixing_score(order: ExactOrder, global_batch_size: int, group_records: int = 1024) -> float:
-    """Computes the share of a batch that counts as drawn independently, if records that lie together were all alike.
-
-    This is the danger of files sorted by label. A group is `group_records` adjacent records of a shard (about a class
-    of ImageNet by default), counted from its start; the rest at its end is a group too. Let p be the share of pairs in
-    a batch that come from one group, and u the same share for a uniform draw without replacement. Then
-
-        rho = max(p - u, 0) / (1 - u)        score = 1 / (1 + (global_batch_size - 1) * rho)
-
-    which is one over the design effect of cluster sampling (Kish, "Survey Sampling", 1965): the number of images of
-    each class in a batch has `1 / score` times the variance that it has in a perfect shuffle. p is the mean over 16
-    batches of each of the first two epochs, or over all if there are fewer.
-
-    For 1.28 million records in 1,024 shards and batches of 256: 0.005 for shard after shard in one stream, 0.04 in 8
-    streams; 0.09, 0.27 and 1.00 for runs of 16 in 2, 8 and 32 lanes, the default; 1.00 for records one by one, a
-    perfect shuffle; all within 0.01 or so, for other seeds. Shards that were shuffled when they were written need no
-    score near 1: their neighbors are not alike.
-    """
-    _check_range("group_records", group_records, 1)
-    steps = order.steps_per_epoch(global_batch_size)
-    pairs_per_batch = global_batch_size * (global_batch_size - 1)
-    sizes = [min(group_records, n - at) for n in order.shard_records for at in range(0, n, group_records)]
-    if pairs_per_batch == 0 or len(sizes) == 1:
-        return 1.0  # there is nothing to compare, or all records are one group
-    uniform = sum(size * (size - 1) for size in sizes) / (order.num_records * (order.num_records - 1))
-    per_shard = -(-np.array(order.shard_records, np.int64) // group_records)
-    first_group = np.cumsum(per_shard) - per_shard
-    sampled, pairs = min(steps, _SCORE_STEPS), 0
-    for epoch in range(_SCORE_EPOCHS):
-        for index in range(sampled):
-            shard, record = order.batch(epoch, index * steps // sampled, global_batch_size).T
-            counts = np.unique(first_group[shard] + record // group_records, return_counts=True)[1]
-            pairs += int((counts * (counts - 1)).sum())
-    together = pairs / (_SCORE_EPOCHS * sampled * pairs_per_batch)
-    rho = max(together - uniform, 0) / (1 - uniform)
-    return 1 / (1 + (global_batch_size - 1) * rho)
 
 
 def _check_shards(shard_records: Sequence[int]) -> None:

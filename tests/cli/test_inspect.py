@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
+from tfpipe.engine.order import Order, mixing_score
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
 from tfpipe.open_dataset import load_manifest
-from tfpipe.order import ExactOrder, mixing_score
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -135,7 +135,7 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
             "mean_width": train.sizes.mean_width,
         },
         "class_counts": [6, 4, 2],
-        "mixing": {"score": mixing_score(ExactOrder((6, 6), run_records=1), 8), "global_batch_size": 8},
+        "mixing": {"score": mixing_score(Order(12, 8, 1), (6, 6)), "global_batch_size": 8},
     }
     assert document == {
         "dataset": str(small_dataset),

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import mixing_score
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.order import mixing_score
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.system.file_io import open_file
 from tfpipe.system.units import human_bytes
@@ -72,7 +72,7 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
 def mixing(manifest: Manifest, split: SplitInfo) -> tuple[float, int] | None:
     """Returns the mixing score of a split in the default order, and the global batch size of the score.
 
-    The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.order.mixing_score`.
+    The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.engine.order.mixing_score`.
 
     Returns:
         None if the split is empty or too large to be looked at, or if its records cannot be found by their number.
@@ -81,7 +81,7 @@ def mixing(manifest: Manifest, split: SplitInfo) -> tuple[float, int] | None:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
     plan = ReadPlan(Source.from_manifest(manifest, split.name), PipelineConfig(global_batch_size=batch_size))
-    return mixing_score(plan.order, batch_size), batch_size
+    return mixing_score(plan.order, tuple(shard.records for shard in split.shards)), batch_size
 
 
 def _origin(manifest: Manifest) -> str:

@@ -21,12 +21,12 @@ from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import mixing_score
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.native import library
-from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -273,7 +273,7 @@ def _check_labels(facts: _Facts) -> Check:
     ]
     class_counts = () if facts.info is None else facts.info.class_counts
     batch_size = plan.global_batch_size
-    mixing = mixing_score(plan.order, batch_size) if plan.exact else None
+    mixing = mixing_score(plan.order, source.shard_records or ()) if plan.exact else None
     records = source.num_records
     buffered = min(plan.shuffle_records * facts.num_hosts / records, 1.0) if records and mixing is None else 0.0
     return data_checks.check_labels(LabelFacts(samples, class_counts, mixing, batch_size, buffered))
@@ -291,7 +291,7 @@ def _check_batch(facts: _Facts) -> Check:
             batch_size=plan.batch_size,
             num_replicas=facts.num_replicas,
             num_hosts=facts.num_hosts,
-            num_streams=plan.order.num_streams if plan.exact else None,
+            block_records=plan.order.block_records if plan.exact else None,
             steps_per_epoch=plan.steps_per_epoch,
             replicas_known=not target.tpu_elsewhere or target.num_replicas is not None,
         ),
@@ -302,9 +302,7 @@ def _check_batch(facts: _Facts) -> Check:
 def _check_memory(facts: _Facts) -> Check:
     plan, config = facts.plan, facts.config
     held, needed = [], plan.ready_bytes
-    advice = (
-        "Lower the batch size." if plan.reads_batches or plan.reads_first_use else "Lower `run_records` or `lanes`."
-    )
+    advice = "Lower the batch size." if plan.reads_batches or plan.reads_first_use else "Lower `block_records`."
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0

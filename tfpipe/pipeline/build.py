@@ -251,7 +251,6 @@ def _mixture_stages(
             whole.config,
             global_batch_size=share,
             per_replica_batch_size=None,
-            num_streams=None,
             decoded_size=whole.decoded_size,
         )
         # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.

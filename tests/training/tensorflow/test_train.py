@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
     from tfpipe.training.config import TrainConfig
 
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    pipeline = PipelineConfig(global_batch_size=8, image_size=16, lanes=4, run_records=4)
+    pipeline = PipelineConfig(global_batch_size=8, image_size=16, block_records=4)
     config = TrainConfig(pipeline=pipeline, output=str(folder), epochs=3, log_every_steps=1, checkpoint_every_steps=4)
     training.train(load_manifest(str(colors)), config, tf.distribute.OneDeviceStrategy("/CPU:0"))
     return folder

@@ -17,11 +17,9 @@ def change_batch_size(
 ) -> tuple[PipelineConfig, int]:
     """Finds the options and the step with which a run in exact order goes on with another global batch size.
 
-    The epoch that has begun goes on with the records that it has not given: no record comes twice in it. If the images
-    so far are no whole number of the new batches, fewer than one new batch of them are left out. The streams, lanes and
-    runs stay those of the old batch size, in later epochs too, so keep the options that this function returns.
+    An epoch deals its records to the rows of its batch, so another size can begin with an epoch only.
 
-        config, step = tfpipe.change_batch_size(manifest, "train", config, 1000, 128)
+        config, step = tfpipe.change_batch_size(manifest, "train", config, 5000, 128)
         dataset = tfpipe.build_dataset(manifest, "train", config, start_step=step)
 
     Args:
@@ -35,8 +33,8 @@ def change_batch_size(
         The options from now on, and the step to begin with.
 
     Raises:
-        ConfigError: The run has no exact order; it gives no global batch size; or batches of the new size would take
-            records from other lanes. At the end of an epoch any size is possible, and the error says how.
+        ConfigError: The run has no exact order; it gives no global batch size; or the step lies within an epoch. The
+            error says with which step the next epoch begins.
     """
     if config.global_batch_size is None:
         raise ConfigError(
@@ -45,18 +43,13 @@ def change_batch_size(
     old = ReadPlan(get_source(data, split), config, 1, 0, 1, step)
     if not old.exact:
         raise ConfigError("Only a run in exact order can go on with another batch size, got throughput order.")
-    new = replace(old.pin_order(), start_step=0)
-    new = replace(new, config=replace(new.config, global_batch_size=global_batch_size))
     epoch, step_in_epoch = old.start
-    if global_batch_size % old.order.num_streams or new.order != old.order:
-        fresh = replace(old, config=replace(config, global_batch_size=global_batch_size), start_step=0)
-        next_step = (epoch + bool(step_in_epoch)) * (fresh.steps_per_epoch or 0)
+    new = replace(old, config=replace(config, global_batch_size=global_batch_size), start_step=0)
+    first_step = (epoch + bool(step_in_epoch)) * (new.steps_per_epoch or 0)
+    if step_in_epoch:
         raise ConfigError(
-            f"Within an epoch, a batch of {global_batch_size} must take its records in turn from the lanes from which "
-            f"one of {old.global_batch_size} takes them ({human_count(old.order.num_streams, 'stream')} of "
-            f"{human_count(old.order.lanes, 'lane')}), and it does not. Change at the end of an epoch: "
-            f"global_batch_size={global_batch_size} with start_step={next_step}."
+            f"Another batch size must begin with an epoch, got step {step}, which is step {step_in_epoch} of epoch "
+            f"{epoch}. Finish this epoch of {human_count(old.steps_per_epoch or 0, 'step')}, and go on with "
+            f"global_batch_size={global_batch_size} from start_step={first_step}."
         )
-    steps = new.steps_per_epoch or 0
-    done = -(-step_in_epoch * old.global_batch_size // global_batch_size)
-    return new.config, epoch * steps + min(done, steps)
+    return new.config, first_step

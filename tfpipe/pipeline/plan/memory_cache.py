@@ -5,8 +5,8 @@ parts = split_by_cache(plan)               # None: the cache keeps every record
 parts.kept, parts.others                   # two read plans; together they read what the plan reads
 
 Which records are kept follows from the options and the data alone, so that every run and every host keeps the same. In
-training they are blocks of adjacent records, in an order drawn from the seed: the runs of the exact order then lie
-inside a block or outside, and those inside need not be read. In evaluation they are a host's first records.
+training they are pieces of adjacent records, in an order drawn from the seed: the blocks of the exact order then lie
+inside a piece or outside, and those inside need not be read. In evaluation they are a host's first records.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError
-from tfpipe.order import evaluation_order, expand_runs
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.system.hash_permutation import CACHE, IntArray, key_of, permutation
 from tfpipe.system.units import human_bytes, parse_bytes
 
 _ELEMENT_BYTES = 200  # for a label, a few numbers and their tensors
-_RUNS_PER_BLOCK = 16
-"""The runs of a block of records. Of the runs that begin in a block, one goes on in the next, and is read whole."""
+_BLOCKS_AT_ONCE = 16
+"""The blocks of the order that are kept together. Of those that begin in one piece, one goes on in the next."""
 
 
 class CacheParts(NamedTuple):
@@ -113,12 +112,12 @@ def get_decoding_plan(plan: ReadPlan) -> ReadPlan:
 def _list_candidates(plan: ReadPlan) -> IntArray:
     """Lists the records that this host may keep, the first one first: int64 [n]."""
     if not plan.config.training:
-        shard, record = expand_runs(evaluation_order(plan.source.shard_records or (), plan.num_hosts, plan.host)).T
-        numbers: IntArray = plan.source.bases[shard] + record
-        return numbers
-    block, records = _RUNS_PER_BLOCK * plan.order.run_records, plan.source.num_records or 0
+        records = plan.source.num_records or 0
+        begin, end = (records * part // plan.num_hosts for part in (plan.host, plan.host + 1))
+        return np.arange(begin, end)
+    block, records = _BLOCKS_AT_ONCE * plan.order.block_records, plan.source.num_records or 0
     blocks = permutation(key_of(CACHE, plan.config.seed), -(-records // block))
-    numbers = (blocks[:, None] * block + np.arange(block)).reshape(-1)
+    numbers: IntArray = (blocks[:, None] * block + np.arange(block)).reshape(-1)
     return numbers[numbers < records]
 
 

@@ -19,30 +19,15 @@ from numpy.typing import NDArray
 
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.engine.features import BatchFeature, list_batch_features
+from tfpipe.engine.order import Order, choose_block, host_rows
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.native import library
-from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.system import file_io, host_limits, object_store
 from tfpipe.system.units import parse_bytes
 
-_DEFAULT_STREAMS = 8
-
-_RUN_BYTES = 400 * 1000
-"""The bytes of a run, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""
-_MAX_RUN_RECORDS = 16
-_MAX_LANES, _LANES_BYTES = 256, 128 * 2**20
-"""The runs of all streams that are read side by side, and their bytes. Each is an open file."""
-_MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
-"""The lanes of all streams, and the bytes of their runs, up to which there are more of them than a batch needs."""
-_MIN_RUNS_OF_A_LANE = 4.0
-"""The runs of each lane in an epoch, at least. If records are too few for that, runs are shorter."""
-_RUNS_AHEAD = 2
-"""The runs of each lane that are read ahead: storage that answers in 50 ms is asked twice for each."""
-_EARLY_BYTES = 192 * 2**20
-"""The bytes that may be read for the lanes of the next epoch. They wait until this epoch ends."""
 _MAX_READS = 48
 """The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
 asks twice for a run that does not begin a file, so storage that answers in 50 ms gives them 480 runs a second."""
@@ -55,8 +40,8 @@ _NEAR_READS = 4
 """The threads of a service's worker that read single records from files with a path. With 32, which far storage needs,
 waking them takes processor time: a worker then took 1.25 of that without order, with 4 it takes 1.11."""
 _FILES_AT_ONCE = 8
-_MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
-"""The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
+_MAX_BLOCKS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
+"""The blocks that are read side by side: enough for storage that answers in 50 ms."""
 _VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
 _MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
 """The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses."""
@@ -215,7 +200,7 @@ class ReadPlan:
         self.check_shares()
 
     def check_shares(self) -> None:
-        """Refuses a batch or an order that replicas, hosts and streams cannot share, or that the records do not fill.
+        """Refuses a batch that replicas and hosts cannot share, or that the records do not fill.
 
         Raises:
             ConfigError: A size does not fit; the message names sizes that do.
@@ -381,7 +366,7 @@ class ReadPlan:
             largest_share = -(-records // self.num_hosts)
             return -(-largest_share // self.host_batch_size)
         if self.exact:
-            return self.order.steps_per_epoch(self.global_batch_size)
+            return self.order.steps_per_epoch
         return records // self.global_batch_size
 
     @property
@@ -401,7 +386,7 @@ class ReadPlan:
 
     @property
     def exact(self) -> bool:
-        """Whether training reads in the order of `tfpipe.order`."""
+        """Whether training reads in the order of `tfpipe.engine.order`."""
         config, counted = self.config, self.source.shard_records is not None
         if not config.training:
             return False
@@ -425,83 +410,20 @@ class ReadPlan:
         return self.exact and self.config.service is not None
 
     @cached_property
-    def order(self) -> ExactOrder:
-        """The exact order of training.
-
-        Runs and lanes follow from the size of the records unless the config gives them. Lanes and batches fit each
-        other: the lanes of a stream are a whole number of its shares of a batch, or the other way round.
-        """
-        config = self.config
-        streams = config.num_streams or _choose_num_streams(self.global_batch_size)
-        if self.global_batch_size % streams:
-            raise ConfigError(
-                f"The global batch size must be a multiple of the {streams} streams, got {self.global_batch_size}. "
-                f"Use {-(-self.global_batch_size // streams) * streams}, or another `num_streams`."
-            )
-        share = self.global_batch_size // streams
-        run, lanes, turn = _choose_lanes(config, self.source, streams, share)
-        return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
+    def order(self) -> Order:
+        """The exact order of training. Its blocks follow from the size of the records unless the config gives them."""
+        records, batch = self.source.num_records or 0, self.global_batch_size
+        block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
+        return Order(records, batch, block, self.config.seed)
 
     def pin_order(self) -> ReadPlan:
-        """Returns this plan with runs, lanes and streams that no longer follow from the size of the records.
+        """Returns this plan with blocks that no longer follow from the size of the records.
 
         A cache in files has other records than its source, and must be read in the source's order.
         """
         if not self.exact:
             return self
-        order = self.order
-        config = replace(self.config, num_streams=order.num_streams, run_records=order.run_records, lanes=order.lanes)
-        return replace(self, config=config)
-
-    @property
-    def in_lanes(self) -> bool:
-        """Whether training reads lanes that give records in turn. If not, runs are read as listed.
-
-        A worker of a service needs few records of each run, so it reads single turns.
-        """
-        return self.exact and not self.by_steps and self.order.turns_per_run > 1 and self.order.turns_per_lane > 0
-
-    @property
-    def steps_per_round(self) -> int:
-        """The number of steps in which each lane gives a turn."""
-        return max(self.order.lanes // self.share, 1)
-
-    @property
-    def round_records(self) -> int:
-        """The number of records of a round of this host."""
-        return self.cycle_length * self.order.turn_records
-
-    @property
-    def early_records(self) -> int:
-        """The records that this host reads in vain before the first step, if it begins within a round."""
-        return self.start[1] % self.steps_per_round * len(self.read_rows) if self.in_lanes else 0
-
-    @property
-    def lane_buffer_records(self) -> int:
-        """The records of each lane that are read before they are needed."""
-        return self.track_records if self.by_steps else _RUNS_AHEAD * self.order.run_records
-
-    @property
-    def track_records(self) -> int:
-        """The number of records that are read at once where there are no lanes.
-
-        A worker reads turns. If the rows of a host cut turns apart, it reads single records, and none in vain.
-        """
-        if not self.by_steps:
-            return self.order.run_records
-        return self.order.turn_records if self.rows == self.read_rows else 1
-
-    @property
-    def tracks_ahead(self) -> int:
-        """The tracks of `list` that are opened before they are needed; 0 if that takes much memory.
-
-        An epoch ends with tracks of one turn each, so the lanes of the next one come second. The tracks of a worker
-        are all as short, and those read side by side are enough; more that are open cost processor time.
-        """
-        if self.by_steps:
-            return 0
-        tracks = 2 * self.cycle_length
-        return tracks if tracks * self._lane_records * self.source.record_bytes <= _EARLY_BYTES else 0
+        return replace(self, config=replace(self.config, block_records=self.order.block_records))
 
     @property
     def read_ahead_records(self) -> int:
@@ -512,17 +434,10 @@ class ReadPlan:
         elif not self.exact:
             # tf.data opens as many files again twice, and reads two blocks and one record of each.
             ahead = 3 * self.cycle_length * (2 * self.config.block_length + 1)
-        elif self.in_lanes:
-            ahead = (self.cycle_length + self.tracks_ahead) * self._lane_records
         else:
-            ahead = (self.cycle_length + self.tracks_ahead) * self.track_records
+            ahead = self.cycle_length * self.order.block_records
         records = self.source.num_records
         return ahead if records is None else min(ahead, records)
-
-    @property
-    def _lane_records(self) -> int:
-        """The records that a lane holds in memory: those that are read ahead, and a run that is being read."""
-        return self.lane_buffer_records + self.track_records
 
     @property
     def rows(self) -> range:
@@ -530,32 +445,14 @@ class ReadPlan:
         return host_rows(self.global_batch_size, self.num_hosts, self.host)
 
     @property
-    def read_rows(self) -> range:
-        """The rows of each global batch that this host reads: whole turns of lanes, so a few more than it has."""
-        rows, turn = self.rows, self.order.turn_records
-        return range(rows.start // turn * turn, -(-rows.stop // turn) * turn)
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether this host leaves out some of the records that it reads in exact order."""
-        return self.chosen is not None or self.rows != self.read_rows
-
-    @property
-    def share(self) -> int:
-        """The number of records of each stream in a global batch."""
-        return self.global_batch_size // self.order.num_streams
-
-    @property
     def cycle_length(self) -> int:
-        """The number of files, or of runs in exact order, that are read side by side."""
-        if self.in_lanes:
-            return len(self.read_rows) // self.order.turn_records * self.steps_per_round
+        """The number of files, or of blocks in exact order, that are read side by side."""
         if self.config.cycle_length is not None:
             return self.config.cycle_length
         if not self.exact:
             return _FILES_AT_ONCE
-        run_bytes = self.track_records * self.source.record_bytes
-        return min(max(int(_AHEAD_BYTES / run_bytes), _FILES_AT_ONCE), _MAX_RUNS_AT_ONCE)
+        block_bytes = self.order.block_records * self.source.record_bytes
+        return min(max(int(_AHEAD_BYTES / block_bytes), _FILES_AT_ONCE), _MAX_BLOCKS_AT_ONCE)
 
     @property
     def read_threads(self) -> int:
@@ -587,13 +484,13 @@ class ReadPlan:
 
     @property
     def ahead_records(self) -> int:
-        """The records that storage is asked for at once where one call reads a batch: a run, or a batch.
+        """The records that storage is asked for at once where one call reads a batch: a block, or a batch.
 
-        The rest of a run may be for other workers, so each asks for the records of its own steps.
+        The rest of a block may be for other workers, so each asks for the records of its own steps.
         """
         if not self.exact:
             return self.batch_size
-        return self.order.turn_records if self.by_steps else self.order.run_records
+        return 1 if self.by_steps else self.order.block_records
 
     @property
     def shuffle_records(self) -> int:
@@ -761,46 +658,6 @@ class ReadPlan:
         """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
-
-
-def _choose_lanes(config: PipelineConfig, source: Source, streams: int, share: int) -> tuple[int, int, int]:
-    """Returns the records of a run, the lanes of a stream, and the records of a turn.
-
-    A run is long enough that its reading costs little. There is a lane for each record of a batch if not too many files
-    would be open; otherwise each gives several records to a batch. Small records have lanes for several batches, so
-    that batches that follow each other are not of the same runs. If records are few, runs are short enough that each
-    lane has several.
-
-    Args:
-        config: The options of the pipeline, which may give the run and the lanes.
-        source: The records.
-        streams: The number of streams.
-        share: The number of records of each stream in a batch.
-    """
-    record_bytes = source.record_bytes
-    run = config.run_records or min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS)
-    if run == 1:
-        return 1, 1, 1
-    most = config.lanes or max(_MAX_LANES // streams, 1)
-    if most < share:
-        lanes = max(count for count in range(1, most + 1) if share % count == 0)
-    else:
-        lanes = most // share * share
-        if config.lanes is None:  # lanes for more than one batch only if they take little
-            affordable = min(_MORE_LANES, _MORE_LANES_BYTES / (record_bytes * run)) / (streams * share)
-            lanes = min(lanes, max(int(affordable), 1) * share)
-    turn = max(share // lanes, 1)
-    if config.run_records is None:
-        few = int((source.num_records or 0) / (_MIN_RUNS_OF_A_LANE * streams * lanes))
-        run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)), few)
-        if run <= 1 or few < turn:
-            return 1, 1, 1
-    return max(run // turn, 1) * turn, lanes, turn
-
-
-def _choose_num_streams(global_batch_size: int) -> int:
-    """Returns the largest power of two up to `_DEFAULT_STREAMS` that divides the batch."""
-    return min(global_batch_size & -global_batch_size, _DEFAULT_STREAMS)
 
 
 def _check_positive(name: str, value: int) -> None:

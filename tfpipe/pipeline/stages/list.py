@@ -24,12 +24,10 @@ def list_exact(plan: ReadPlan) -> Stage:
         **_file_settings(plan),
         "order": "exact",
         "seed": order.seed,
-        "num_streams": order.num_streams,
-        "run_records": order.run_records,
-        "lanes": order.lanes,
+        "block_records": order.block_records,
         "start_step": plan.start_step,
     }
-    reason = "runs of adjacent records, permuted over all files: the same for any number of hosts, from any step on"
+    reason = "blocks of adjacent records, permuted over all files: the same for any number of hosts, from any step on"
     return Stage("list", lambda epochs: _exact_order.list_tracks(plan, epochs), settings, reason)
 
 
@@ -39,7 +37,7 @@ def list_step_records(plan: ReadPlan) -> Stage:
         **_file_settings(plan),
         "order": "exact",
         "seed": plan.order.seed,
-        "num_streams": plan.order.num_streams,
+        "block_records": plan.order.block_records,
     }
     reason = "the records of each step are computed, so a worker lists those of its own steps alone"
     return Stage("list", lambda steps: _exact_order.list_step_tracks(plan, steps), settings, reason)

@@ -45,10 +45,8 @@ def read_exact(plan: ReadPlan) -> Stage:
         payloads = _read_in_turns(plan, tracks, _make_run_reader(plan))
         return _number_in_order(plan, payloads, _exact_order.list_epochs(plan))
 
-    reason = "lanes give records in turn, so that a batch mixes many runs, and none is held back to be shuffled"
-    if not plan.in_lanes:
-        reason = "runs are read side by side and leave in the order of the list"
-    return Stage("read", apply, _read_settings(plan, plan.order.turn_records, True), reason)
+    reason = "each row reads blocks of its own, so that a batch mixes many, and none is held back to be shuffled"
+    return Stage("read", apply, _read_settings(plan, 1, True), reason)
 
 
 def read_batches(plan: ReadPlan) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
@@ -139,7 +137,7 @@ def read_first_use(plan: ReadPlan) -> Stage:
         # The stage `repeat` gives each epoch its seeds.
         return _add_numbers(plan, payloads, _number_once(np.concatenate([first, others])))
 
-    settings = _read_settings(plan, plan.order.turn_records, True)
+    settings = _read_settings(plan, 1, True)
     return Stage("read", apply, settings, "once: from then on records come from the cache")
 
 

@@ -59,7 +59,6 @@ def get_dataset_facts(
         decoded_size=plan.decoded_size,
         cycle_length=plan.cycle_length,
         exact=plan.exact,
-        in_lanes=plan.in_lanes,
         shuffled_records=_count_shuffled_records(plan),
         lacks_native_library=plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
