@@ -110,8 +110,8 @@ def test_they_say_what_they_do(few: Manifest) -> None:
     text = str(build_stages(few, "train", config_of(seed=12345)))
     lines = [line for line in text.splitlines() if line[0] != " "]
     assert [line.split()[0] for line in lines] == COUNTED["none", "exact"].split()
-    assert "files=4, host=0 of 1, order=exact, seed=12,345, num_streams=4, run_records=1" in text
-    assert "lanes=1, start_step=0" in text
+    assert "files=4, host=0 of 1, order=exact, seed=12,345, block_records=1" in text
+    assert "start_step=0" in text
     assert "batch_size=4, global_batch_size=4" in text
     assert "images=JPEG" in text
 
@@ -193,8 +193,8 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
 def test_the_rows_of_any_number_of_hosts_are_the_batch(
     many: Manifest, context: Callable[..., InputContext], options: dict, num_hosts: int
 ) -> None:
-    """Of 6 hosts, two share a lane that gives four records in its turn. One pipeline runs after the other."""
-    order = {"global_batch_size": 12, "num_streams": 1, "run_records": 4, "lanes": 3, "order": "exact"}
+    """One pipeline runs after the other."""
+    order = {"global_batch_size": 12, "block_records": 4, "order": "exact"}
     config = config_of(**options, **order, image_size=4, extra_features=("id",))
     whole, *hosts = (
         list(build_dataset(many, "train", config, place, 19).take(3).as_numpy_iterator())
@@ -233,7 +233,7 @@ def test_without_the_engine_nothing_calls_back_into_python(few: Manifest, cache:
 def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     with pytest.raises(ConfigError, match="no split 'test'"):
         build_dataset(few, "test", config_of())
-    with pytest.raises(ConfigError, match=r"at most the 16 records of an epoch, got 24\."):
+    with pytest.raises(ConfigError, match=r"at most the 23 records of an epoch, got 24\."):
         build_dataset(few, "train", config_of(global_batch_size=24))
     with pytest.raises(ConfigError, match="files without a manifest"):
         build_dataset(tfrecord_files(str(foreign / "train-*")), None, config_of())

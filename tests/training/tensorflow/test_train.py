@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run(train: Train) -> None:
 
 
 def test_too_small_a_split_is_refused(train: Train, small_dataset: Path) -> None:
-    with pytest.raises(ConfigError, match="`global_batch_size` must be at most the 8 records of an epoch, got 16"):
+    with pytest.raises(ConfigError, match="`global_batch_size` must be at most the 12 records of an epoch, got 16"):
         train(dataset=small_dataset, global_batch_size=16)
 
 
