@@ -173,7 +173,7 @@ def test_the_strategy_in_scope_counts(manifest) -> None:
 
 
 def test_too_few_records_for_a_batch(manifest) -> None:
-    with pytest.raises(ConfigError, match="at most the 248 records of an epoch, got 256"):
+    with pytest.raises(ConfigError, match="at most the 250 records of an epoch, got 256"):
         tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, global_batch_size=256))
 
 
