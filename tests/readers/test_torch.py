@@ -190,6 +190,11 @@ def test_what_cannot_be_had_is_refused(manifest: Manifest, options: dict[str, ob
         ),
         ({"step": 3}, "A position must have seed, epoch and step, got step."),
         (
+            {"seed": 3, "epoch": 0, "step": 0, "order": 2},
+            "The position must be of a run in order version 3, got version 2, in which other records come at each "
+            "step. Begin a new run, or go on with the release of tfpipe that the run began with.",
+        ),
+        (
             {"seed": 3, "epoch": 0, "step": 0},
             "The position must be of a run in order version 3, got version 1, in which other records come at each "
             "step. Begin a new run, or go on with the release of tfpipe that the run began with.",
