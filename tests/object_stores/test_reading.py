@@ -18,6 +18,7 @@ from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
 from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe.engine import batch
 from tfpipe.engine.mixed_batch import make_maker
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import get_source
@@ -122,7 +123,7 @@ def test_a_block_of_records_is_one_request(store: FolderStore, copy: Path) -> No
     assert len(store.log) == 3  # records 0 to 3, 4 and 5, and 6 to 9
 
 
-def test_the_engine_asks_for_a_block_at_once(store: FolderStore) -> None:
+def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two rows reads two blocks of three records; the second row reads its first block in two pieces."""
     config = replace(CONFIG, global_batch_size=2, block_records=3)
     plan = ReadPlan(get_source(load_manifest("gs://data/photos"), "train"), config)
@@ -138,6 +139,8 @@ def test_the_engine_asks_for_a_block_at_once(store: FolderStore) -> None:
         maker.read(0, step, numbers)
     asked = [request for request in store.log if request.path.endswith("tfrecord")]
     assert len(asked) <= begins.sum() < rows.size
+    monkeypatch.setattr(batch, "_MOST_BLOCK_BYTES", 5 * plan.source.record_bytes)  # two batches and a half
+    assert make_maker(plan.make_batch_plan()).block_steps == 2
 
 
 def test_what_tensorflow_would_have_to_read(bucket: str, tmp_path: Path) -> None:

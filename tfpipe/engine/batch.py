@@ -59,7 +59,7 @@ Batch = dict[str, Any]
 Transform = Callable[[Any, int], Any]
 """A function from a whole Pillow image and its seed to the trainer's image, in place of crop, resize and flip."""
 
-_MOST_BLOCK_STEPS = 64
+_MOST_BLOCK_STEPS, _MOST_BLOCK_BYTES = 64, 2**30  # of the records that a store is asked for at once
 _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
 
 
@@ -226,7 +226,10 @@ class BatchMaker:
         The requests for the records of so many steps can be merged to one for each block.
         """
         order = self.plan.order
-        return 1 if order is None or not self.is_remote else min(order.block_records, _MOST_BLOCK_STEPS)
+        if order is None or not self.is_remote:
+            return 1
+        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self.plan.source.record_bytes))
+        return max(min(order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of a step: `BatchPlan.list_numbers`."""
