@@ -182,7 +182,7 @@ def test_a_row_reads_blocks_of_adjacent_records_and_few_begin_in_a_step(order: O
 @settings(max_examples=60, deadline=None)
 def test_the_head_is_as_long_as_whole_blocks_allow(order: Order, epoch: int):
     assert order.block_records <= order.steps_per_epoch
-    assert 0 <= order.steps_per_epoch - order.head_steps < 2 * order.block_records
+    assert 0 <= order.steps_per_epoch - order.head_steps < order.block_records
     assert order.blocks_per_row >= 1
 
 

@@ -95,7 +95,10 @@ class Order:
 
     @property
     def head_steps(self) -> int:
-        """The number of steps in which each row reads its own blocks. The other steps of an epoch are its tail."""
+        """The number of steps in which each row reads its own blocks.
+
+        The other steps of an epoch are its tail: fewer steps than a block has records.
+        """
         return self.blocks_per_row * self.block_records
 
     def locate(self, global_step: int) -> tuple[int, int]:
@@ -124,7 +127,7 @@ class Order:
         _check_range("rows", min(rows[0], rows[-1]), 0, self.batch_size)
         _check_range("rows", max(rows[0], rows[-1]), 0, self.batch_size)
         row = np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
-        block, record = self._place_in_head(step, row) if step < self.head_steps else self._place_in_tail(step, row)
+        block, record = self._find_in_head(step, row) if step < self.head_steps else self._find_in_tail(step, row)
         num_blocks = self.num_records // self.block_records
         is_whole = block < num_blocks
         block[is_whole] = permute(key_of(RUNS, self.seed, epoch), num_blocks, block[is_whole])
@@ -132,17 +135,17 @@ class Order:
         lead = (key_of(LEAD, self.seed, epoch) >> 1) % self.num_records
         return np.asarray((block * self.block_records + record + lead) % self.num_records, np.int64)
 
-    def _place_in_head(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the block of each row, before the permutation, and the record in it.
+    def _find_in_head(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
+        """Finds the block of each row in a step, counted before the permutation, and the record in the block.
 
-        A row that begins in the middle of its first block reads the skipped start at the end.
+        A row that begins in the middle of its first block reads the skipped start at the end of the head.
         """
         at = (step + row * self.block_records // self.batch_size) % self.head_steps
         number, record = np.divmod(at, self.block_records)
         return number * self.batch_size + row, record
 
-    def _place_in_tail(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the same for the steps behind: a record of each block that is left, then the next one of each."""
+    def _find_in_tail(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
+        """Finds the same in a step of the tail: the first record of each block that is left, then the second of each."""
         first = self.blocks_per_row * self.batch_size
         whole_blocks = self.num_records // self.block_records
         left = whole_blocks - first
