@@ -145,7 +145,7 @@ class Order:
         return number * self.batch_size + row, record
 
     def _find_in_tail(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
-        """Finds the same in a step of the tail: the first record of each block that is left, then each second one."""
+        """Finds the same in a step of the tail, which takes the first record of each block left, then the second."""
         first = self.blocks_per_row * self.batch_size
         whole_blocks = self.num_records // self.block_records
         left = whole_blocks - first
