@@ -196,8 +196,8 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
 def test_the_rows_of_any_number_of_hosts_are_the_batch(
     many: Manifest, context: Callable[..., InputContext], options: dict, num_hosts: int
 ) -> None:
-    """Of 6 hosts, two share a lane that gives four records in its turn. One pipeline runs after the other."""
-    order = {"global_batch_size": 12, "num_streams": 1, "run_records": 4, "lanes": 3, "order": "exact"}
+    """One pipeline runs after the other."""
+    order = {"global_batch_size": 12, "block_records": 4, "order": "exact"}
     config = config_of(**options, **order, image_size=4, extra_features=("id",))
     whole, *hosts = (
         list(build_dataset(many, "train", config, place, 19).take(3).as_numpy_iterator())

@@ -108,8 +108,7 @@ def find_boxes(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iter
     with RecordReader(manifest.directory, manifest, "train") as reader:
         for step in range(STEPS):
             epoch, place = divmod(step, plan.steps_per_epoch or 1)
-            shard, record = plan.order.batch(epoch, place, 6, range(6)).T
-            numbers = plan.source.bases[shard] + record
+            numbers = plan.order.list_numbers(epoch, place)
             seeds = crops.make_seeds(config.seed, epoch, numbers)
             first, flips = numpy_crops.draw_first_numbers(seeds), numpy_crops.sample_flips(seeds)
             for row, number in enumerate(numbers.tolist()):

@@ -87,8 +87,7 @@ def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Itera
     with RecordReader(manifest.directory, manifest, "train") as reader:
         for step in range(STEPS):
             epoch, place = divmod(step, plan.steps_per_epoch or 1)
-            shard, record = plan.order.batch(epoch, place, 6, range(6)).T
-            for number in (plan.source.bases[shard] + record).tolist():
+            for number in plan.order.list_numbers(epoch, place).tolist():
                 name = int(reader[number]["caption"][0].split()[1])
                 yield Row(name, crops.make_seeds(config.seed, epoch, np.array([number]))[0])
 

@@ -21,12 +21,12 @@ from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import mixing_score
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.native import library
-from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_bytes
 from tfpipe.pipeline.plan.read_plan import ReadPlan
@@ -271,7 +271,7 @@ def _check_labels(facts: _Facts) -> Check:
     ]
     class_counts = () if facts.info is None else facts.info.class_counts
     batch_size = plan.global_batch_size
-    mixing = mixing_score(plan.order, batch_size) if plan.exact else None
+    mixing = mixing_score(plan.order, source.shard_records or ()) if plan.exact else None
     records = source.num_records
     is_buffered = records and mixing is None
     buffered = min(count_shuffled_records(plan) * facts.num_hosts / records, 1.0) if is_buffered else 0.0
@@ -290,6 +290,7 @@ def _check_batch(facts: _Facts) -> Check:
             batch_size=plan.batch_size,
             num_replicas=facts.num_replicas,
             num_hosts=facts.num_hosts,
+            block_records=plan.order.block_records if plan.exact else None,
             steps_per_epoch=plan.steps_per_epoch,
             replicas_known=not target.tpu_elsewhere or target.num_replicas is not None,
         ),

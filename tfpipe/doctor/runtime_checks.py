@@ -43,6 +43,7 @@ class BatchFacts(NamedTuple):
         batch_size: Images of one replica.
         num_replicas: Replicas of all hosts together.
         num_hosts: Hosts that read.
+        block_records: Adjacent records that exact order reads at once; None for the throughput order.
         steps_per_epoch: Steps of an epoch; None if the records were never counted.
         replicas_known: Whether `num_replicas` is certain.
     """
@@ -51,6 +52,7 @@ class BatchFacts(NamedTuple):
     batch_size: int
     num_replicas: int
     num_hosts: int
+    block_records: int | None
     steps_per_epoch: int | None
     replicas_known: bool = True
 
@@ -141,6 +143,9 @@ def check_batch(facts: BatchFacts, target: TargetConfig) -> Check:
     """Describes the shares of the batch. `ReadPlan.check_shares` has refused a batch that cannot be shared."""
     replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(facts.num_hosts, "host")
     finding = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
+    if facts.block_records is not None:
+        blocks = f"in blocks of {facts.block_records:,} records" if facts.block_records > 1 else "record by record"
+        finding += f", read {blocks}"
     if facts.steps_per_epoch is not None:
         finding += f"; {human_count(facts.steps_per_epoch, 'step')} an epoch"
     if not facts.replicas_known:

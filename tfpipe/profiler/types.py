@@ -219,9 +219,8 @@ class DatasetFacts:
         short_side: The short side with which images could be stored, in pixels; None if they are hardly larger than the
             model needs.
         decoded_size: The height and width of whole decoded images.
-        cycle_length: The number of files, or of runs in exact order, that are read side by side.
-        exact: Whether training reads in the exact order of `tfpipe.order`.
-        in_lanes: Whether the exact order reads lanes, whose number `cycle_length` does not change.
+        cycle_length: The number of files, or of blocks in exact order, that are read side by side.
+        exact: Whether training reads in the exact order of `tfpipe.engine.order`.
         shuffled_records: The number of records that are held in memory to be shuffled.
         lacks_native_library: Whether the native library would decode the images if it were there.
         own_stages: The names of the stages that the user has put in.
@@ -252,7 +251,6 @@ class DatasetFacts:
     decoded_size: tuple[int, int]
     cycle_length: int
     exact: bool
-    in_lanes: bool
     shuffled_records: int
     lacks_native_library: bool = False
     own_stages: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
-"""Batch sizes, streams, orders and beginnings: numbers only."""
+"""Batch sizes, orders and beginnings: numbers only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -49,45 +50,39 @@ def test_batches_that_cannot_be(arguments: dict, sentence: str) -> None:
         split_batch(8, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("num_hosts", "batch", "num_streams", "streams"),
-    [
-        (1, 16, None, 8),
-        (1, 12, None, 4),
-        (1, 7, None, 1),
-        (4, 12, None, 4),
-        (16, 32, None, 8),
-        (3, 12, None, 4),
-        (2, 12, 6, 6),
-    ],
-)
-def test_streams(
-    plan: Callable[..., ReadPlan], num_hosts: int, batch: int, num_streams: int | None, streams: int
-) -> None:
-    hosts = [plan(num_hosts, host, global_batch_size=batch, num_streams=num_streams) for host in range(num_hosts)]
-    assert {host.order.num_streams for host in hosts} == {streams}
+@pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
+def test_hosts_share_the_rows_of_one_order(plan: Callable[..., ReadPlan], num_hosts: int, batch: int) -> None:
+    hosts = [plan(num_hosts, host, global_batch_size=batch) for host in range(num_hosts)]
+    assert len({host.order for host in hosts}) == 1
+    assert hosts[0].order.batch_size == batch
     assert [row for host in hosts for row in host.rows] == list(range(batch))
 
 
 @pytest.mark.parametrize(
-    ("num_hosts", "options", "sentence"),
+    ("record_bytes", "options", "block_records"),
     [
-        (1, {"num_streams": 3}, r"must be a multiple of the 3 streams, got 16. Use 18, or another `num_streams`"),
+        (1_200.0, {"global_batch_size": 4}, 16),
+        (110_000.0, {"global_batch_size": 4}, 4),
+        (500_000.0, {"global_batch_size": 4}, 1),
+        (1_200.0, {"global_batch_size": 32}, 2),  # 257 records: a row has four blocks or more
+        (500_000.0, {"global_batch_size": 4, "block_records": 50}, 50),
+        (500_000.0, {"global_batch_size": 32, "block_records": 50}, 8),  # an epoch has no more steps
     ],
 )
-def test_streams_that_do_not_divide(
-    plan: Callable[..., ReadPlan], num_hosts: int, options: dict, sentence: str
+def test_blocks_follow_from_the_size_of_records(
+    plan: Callable[..., ReadPlan], record_bytes: float, options: dict[str, int], block_records: int
 ) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        plan(num_hosts, **options).check()
+    chosen = plan(**options)
+    chosen = replace(chosen, source=replace(chosen.source, record_bytes=record_bytes))
+    assert chosen.order.block_records == block_records
 
 
 def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
     assert plan().steps_per_epoch == 16
     assert plan(start_step=35).start == (2, 3)
     assert plan(order="throughput", start_step=33).start == (2, 1)
-    assert plan(global_batch_size=100, num_streams=4).steps_per_epoch == 2
-    with pytest.raises(ConfigError, match=r"at most the 256 records of an epoch, got 264"):
+    assert plan(global_batch_size=100).steps_per_epoch == 2
+    with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 264"):
         plan(global_batch_size=264).check()
     with pytest.raises(ConfigError, match=r"at most the 257 records of 'train' of .*, got 258\.$"):
         plan(global_batch_size=258, order="throughput").check()

@@ -168,20 +168,16 @@ def test_serial_decoding_changes_first() -> None:
 def test_slow_reads_need_more_at_once() -> None:
     """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    one_by_one = make_profile(
-        stages=(read,), dataset={"cycle_length": 2, "in_lanes": False}, host={"cpu_fraction": 0.02}
-    )
-    first = list_fixes(one_by_one)[0]
+    data = {"cycle_length": 2, "exact": False}
+    first = list_fixes(make_profile(stages=(read,), dataset=data, host={"cpu_fraction": 0.02}))[0]
     assert first.changes == {"cycle_length": 16, "read_parallel_calls": 16}
     assert first.predicted_images_per_second == pytest.approx(4000)
-    throughput = replace(one_by_one, dataset=replace(one_by_one.dataset, exact=False))
-    assert list_fixes(throughput)[0].changes == {"cycle_length": 16, "read_parallel_calls": 16}
 
 
-@pytest.mark.parametrize(("lanes", "reads"), [(64, 16), (8, 8)])
-def test_the_number_of_lanes_stays_and_more_of_them_are_read_at_once(lanes: int, reads: int) -> None:
+@pytest.mark.parametrize(("blocks", "reads"), [(64, 16), (8, 8)])
+def test_in_exact_order_the_number_of_blocks_stays_and_more_of_them_are_read_at_once(blocks: int, reads: int) -> None:
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), dataset={"cycle_length": lanes}, host={"cpu_fraction": 0.02})
+    profile = make_profile(stages=(read,), dataset={"cycle_length": blocks}, host={"cpu_fraction": 0.02})
     assert list_fixes(profile)[0].changes == {"read_parallel_calls": reads}
 
 
@@ -190,7 +186,7 @@ def test_one_reader_for_all_files_is_given_up(exact: bool, calls: int | None) ->
     """In throughput order no limit means a thread for each file; in exact order their number is said."""
     read = make_stage("read", 50, max_parallelism=1, wait_us_per_image=950.0)
     config, host = {"read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
-    profile = make_profile(stages=(read,), dataset={"exact": exact, "in_lanes": exact}, config=config, host=host)
+    profile = make_profile(stages=(read,), dataset={"exact": exact}, config=config, host=host)
     assert list_fixes(profile)[0].changes == {"read_parallel_calls": calls}
 
 
@@ -429,7 +425,8 @@ def test_every_change_is_an_option() -> None:
     profiles = [
         make_profile(config=slow, dataset={"records": 1000}, option_costs=tried),
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
-        make_profile(stages=(read,), dataset={"cycle_length": 1, "in_lanes": False}, host={"cpu_fraction": 0.02}),
+        make_profile(stages=(read,), dataset={"cycle_length": 1}, host={"cpu_fraction": 0.02}),
+        make_profile(stages=(read,), dataset={"cycle_length": 1, "exact": False}, host={"cpu_fraction": 0.02}),
     ]
     config = PipelineConfig(global_batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]

@@ -16,24 +16,13 @@ from typing import Any, Literal, Protocol
 
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.engine.features import BatchFeature, list_batch_features
+from tfpipe.engine.order import Order, choose_block, host_rows
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.native import library
-from tfpipe.order import ExactOrder, host_rows
 from tfpipe.system import file_io, host_limits, object_store
 
-_DEFAULT_STREAMS = 8
-
-_RUN_BYTES = 400 * 1000
-"""The bytes of a run, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""
-_MAX_RUN_RECORDS = 16
-_MAX_LANES, _LANES_BYTES = 256, 128 * 2**20
-"""The runs of all streams that are read side by side, and their bytes. Each is an open file."""
-_MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
-"""The lanes of all streams, and the bytes of their runs, up to which there are more of them than a batch needs."""
-_MIN_RUNS_OF_A_LANE = 4.0
-"""The runs of each lane in an epoch, at least. If records are too few for that, runs are shorter."""
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
 """The cores for each batch that is read, and the batches at least. A record of 110 KB takes 25 us of a core from the
 page cache; its image takes 200 us or more."""
@@ -178,7 +167,7 @@ class ReadPlan:
         self.check_shares()
 
     def check_shares(self) -> None:
-        """Refuses a batch or an order that replicas, hosts and streams cannot share, or that the records do not fill.
+        """Refuses a batch that replicas and hosts cannot share, or that the records do not fill.
 
         Raises:
             ConfigError: A size does not fit; the message names sizes that do.
@@ -340,7 +329,7 @@ class ReadPlan:
             largest_share = -(-records // self.num_hosts)
             return -(-largest_share // self.host_batch_size)
         if self.exact:
-            return self.order.steps_per_epoch(self.global_batch_size)
+            return self.order.steps_per_epoch
         return records // self.global_batch_size
 
     @property
@@ -365,7 +354,7 @@ class ReadPlan:
 
     @property
     def exact(self) -> bool:
-        """Whether training reads in the order of `tfpipe.order`."""
+        """Whether training reads in the order of `tfpipe.engine.order`."""
         return self.config.training and self.in_steps
 
     def explain_textbook(self) -> str | None:
@@ -414,22 +403,11 @@ class ReadPlan:
             )
 
     @cached_property
-    def order(self) -> ExactOrder:
-        """The exact order of training.
-
-        Runs and lanes follow from the size of the records unless the config gives them. Lanes and batches fit each
-        other: the lanes of a stream are a whole number of its shares of a batch, or the other way round.
-        """
-        config = self.config
-        streams = config.num_streams or _choose_num_streams(self.global_batch_size)
-        if self.global_batch_size % streams:
-            raise ConfigError(
-                f"The global batch size must be a multiple of the {streams} streams, got {self.global_batch_size}. "
-                f"Use {-(-self.global_batch_size // streams) * streams}, or another `num_streams`."
-            )
-        share = self.global_batch_size // streams
-        run, lanes, turn = _choose_lanes(config, self.source, streams, share)
-        return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
+    def order(self) -> Order:
+        """The exact order of training. Its blocks follow from the size of the records unless the config gives them."""
+        records, batch = self.source.num_records or 0, self.global_batch_size
+        block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
+        return Order(records, batch, block, self.config.seed)
 
     @property
     def rows(self) -> range:
@@ -499,46 +477,6 @@ class ReadPlan:
         """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
-
-
-def _choose_lanes(config: PipelineConfig, source: Source, streams: int, share: int) -> tuple[int, int, int]:
-    """Returns the records of a run, the lanes of a stream, and the records of a turn.
-
-    A run is long enough that its reading costs little. There is a lane for each record of a batch if not too many files
-    would be open; otherwise each gives several records to a batch. Small records have lanes for several batches, so
-    that batches that follow each other are not of the same runs. If records are few, runs are short enough that each
-    lane has several.
-
-    Args:
-        config: The options of the pipeline, which may give the run and the lanes.
-        source: The records.
-        streams: The number of streams.
-        share: The number of records of each stream in a batch.
-    """
-    record_bytes = source.record_bytes
-    run = config.run_records or min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS)
-    if run == 1:
-        return 1, 1, 1
-    most = config.lanes or max(_MAX_LANES // streams, 1)
-    if most < share:
-        lanes = max(count for count in range(1, most + 1) if share % count == 0)
-    else:
-        lanes = most // share * share
-        if config.lanes is None:  # lanes for more than one batch only if they take little
-            affordable = min(_MORE_LANES, _MORE_LANES_BYTES / (record_bytes * run)) / (streams * share)
-            lanes = min(lanes, max(int(affordable), 1) * share)
-    turn = max(share // lanes, 1)
-    if config.run_records is None:
-        few = int((source.num_records or 0) / (_MIN_RUNS_OF_A_LANE * streams * lanes))
-        run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)), few)
-        if run <= 1 or few < turn:
-            return 1, 1, 1
-    return max(run // turn, 1) * turn, lanes, turn
-
-
-def _choose_num_streams(global_batch_size: int) -> int:
-    """Returns the largest power of two up to `_DEFAULT_STREAMS` that divides the batch."""
-    return min(global_batch_size & -global_batch_size, _DEFAULT_STREAMS)
 
 
 def _check_positive(name: str, value: int) -> None:

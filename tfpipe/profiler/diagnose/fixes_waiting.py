@@ -109,13 +109,13 @@ def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[Prop
         parallel = min(cycle, files) if whole_files else cycle
         wider = replace(demand, threads=raise_threads(demand, "read", parallel))
         yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
-    if profile.dataset.in_lanes:
+    if profile.dataset.exact:
         reads = min(reads, cycle)
     if reads > threads:
         reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
         wider = replace(demand, threads=raise_threads(demand, "read", reads))
         changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
-        if wanted_cycle > cycle and not profile.dataset.in_lanes:
+        if wanted_cycle > cycle and not profile.dataset.exact:
             changes["cycle_length"] = wanted_cycle
         yield ProposedFix(Effort.OPTION, reason, wider, changes)
     if whole_files and files < wanted_cycle:
