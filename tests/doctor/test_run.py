@@ -189,7 +189,7 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
-    in_blocks = dataclasses.replace(in_files, global_batch_size=4, block_records=3, decoder="tensorflow")
+    in_blocks = dataclasses.replace(in_files, global_batch_size=4, block_records=3, decoder="pillow")
     (memory,) = some(manifest, "memory", in_blocks)
     in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
     assert memory.found.startswith(

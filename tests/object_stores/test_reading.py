@@ -78,7 +78,7 @@ SLOW_OPTIONS = {"TensorFlow's decoder", "cached images", "device"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "throughput": {"order": "throughput"},
-    "TensorFlow's decoder": {"decoder": "tensorflow"},
+    "TensorFlow's decoder": {"decoder": "pillow"},
     "cached bytes": {"cache": "bytes"},
     "cached images": {"cache": "decoded"},
     "text of open size": {"extra_features": ("image/filename",)},

@@ -251,7 +251,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     files = tfrecord_files(str(foreign / "train-*"))
     for data, options, message in (
         (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
-        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 16 records of an epoch, got 24."),
+        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 23 records of an epoch, got 24."),
         (
             files,
             {},

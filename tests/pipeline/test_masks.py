@@ -266,4 +266,4 @@ def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
 def test_the_native_library_changes_no_mask(jpegs: tfpipe.Manifest) -> None:
     for options in ({}, {"training": False}, {"augment": "none"}, {"augment": "device", "decoded_size": 20}):
         native = read(jpegs, make_config(**options))
-        check_equal(native, read(jpegs, make_config(decoder="tensorflow", **options)))
+        check_equal(native, read(jpegs, make_config(decoder="pillow", **options)))

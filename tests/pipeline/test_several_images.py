@@ -272,7 +272,7 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
 def test_the_native_library_changes_no_image(jpegs: tfpipe.Manifest, options: dict[str, Any]) -> None:
     for images in (2, "first"):
         config = make_config(images=images, **options)
-        check_equal(read(jpegs, config), read(jpegs, make_config(images=images, decoder="tensorflow", **options)))
+        check_equal(read(jpegs, config), read(jpegs, make_config(images=images, decoder="pillow", **options)))
 
 
 # What is refused

@@ -296,7 +296,7 @@ FAULTS: dict[str, Fault] = {
         stage="read",
         fix={"cycle_length": ...},
         # In exact order and with the native library, many records are asked for at once.
-        config={"order": "throughput", "cycle_length": 2, "shuffle_buffer_size": 256, "decoder": "tensorflow"},
+        config={"order": "throughput", "cycle_length": 2, "shuffle_buffer_size": 256, "decoder": "pillow"},
         delay_us=200_000,
     ),
     "single_shard": Fault(

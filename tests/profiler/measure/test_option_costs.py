@@ -83,7 +83,7 @@ def test_a_planted_cost_is_measured_where_it_was_planted(
     augment = plant(option_costs.augment_images, lambda plan: share * work_us[plan.config.image_dtype])
     monkeypatch.setattr(option_costs, "augment_images", augment)
     monkeypatch.setattr(option_costs, "decode_images", plant(option_costs.decode_images, lambda plan: share * 1_000.0))
-    config = replace(CONFIG, image_dtype="float32", decoder="tensorflow")  # the native one would leave both stages out
+    config = replace(CONFIG, image_dtype="float32", decoder="pillow")  # the native one would leave both stages out
     without = measure_option_costs(source, config, None)
     share = 1.0
     costs = measure_option_costs(source, config, None)

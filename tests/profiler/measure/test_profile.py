@@ -37,7 +37,7 @@ from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False, decoder="tensorflow")
+CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False, decoder="pillow")
 """Without the native library, which reads and parses whole batches."""
 
 

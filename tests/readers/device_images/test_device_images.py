@@ -31,7 +31,7 @@ from tfpipe.readers.device_images.device_images import REFUSED
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
 
 # At full size, as a GPU decodes: the CPU's readers may decode large crops at a half.
-OPTIONS = {"image_size": 12, "global_batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "tensorflow"}
+OPTIONS = {"image_size": 12, "global_batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "pillow"}
 NAMES = ("image/filename",)
 
 
@@ -60,7 +60,7 @@ def make_images(manifest: Manifest, split: str = "train", device: str = "cpu", *
 def read_reference(manifest: Manifest, epochs: int = 1, split: str = "train", **options: Any) -> list[Any]:
     """The batches of the reader that decodes on the CPU."""
     config = PipelineConfig(**{**OPTIONS, "extra_features": NAMES, **options})
-    by_pillow = dataclasses.replace(config, decoder="tensorflow")
+    by_pillow = dataclasses.replace(config, decoder="pillow")
     loader = data_loader(ShardedImages(manifest, split, by_pillow), num_workers=0)
     return [batch for _ in range(epochs) for batch in loader]
 
