@@ -275,9 +275,8 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         ),
         (
             few,
-            {"kind": "exact", "augment_options": AugmentOptions(antialias=True)},
-            "`order` exact must know where each record lies, and `antialias` is done by TensorFlow's operations only. "
-            "Use order='throughput'.",
+            {"decoder": "native", "augment_options": AugmentOptions(antialias=True)},
+            "`decoder` native resizes without `antialias`. Use auto.",
         ),
     ):
         split = options.pop("split", "train" if data is few else None)

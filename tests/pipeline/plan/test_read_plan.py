@@ -117,7 +117,7 @@ def uncounted(foreign) -> Source:
         ({"order": "throughput", "deterministic": True}, False, True),
         ({"order": "exact"}, True, True),
         ({"cache": "bytes", "order": "throughput"}, False, False),
-        ({"augment_options": AugmentOptions(antialias=True)}, False, False),
+        ({"augment_options": AugmentOptions(antialias=True)}, True, True),
         ({"training": False}, False, True),
         ({"training": False, "deterministic": False}, False, False),
     ],

@@ -84,11 +84,10 @@ class PipelineConfig:
             that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
         dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
             image is at least that many times larger than the result. It saves decoding time. Default: True.
-        decoder: The decoder of JPEGs. "native": that of the native library, which crops, resizes and converts
-            in one call. "tensorflow": operations of TensorFlow, or Pillow in the readers without TensorFlow. "auto":
-            native if the library is there and fits: all images are JPEGs, no `antialias`. TensorFlow
-            gives the same pixels, Pillow slightly others. Unless it is "tensorflow", the library also reads the
-            records of the exact order and of an evaluation. "auto", "native" or "tensorflow". Default: "auto".
+        decoder: The decoder of JPEGs in exact order and in evaluation. "native": that of the native library, which
+            crops, resizes and converts in one call; its pixels are TensorFlow's. "pillow": Pillow, whose pixels differ
+            slightly. "auto": native if the library is there. The textbook pipeline decodes by TensorFlow. "auto",
+            "native" or "pillow". Default: "auto".
         image_dtype: The type of the pixels. Floats are normalized with the mean and deviation of `augment_options`.
             uint8 takes a quarter of the bytes of float32 on the way to the device, which then normalizes.
             "uint8", "float32" or "bfloat16". Default: "uint8".
@@ -106,26 +105,22 @@ class PipelineConfig:
         as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
             Default: False.
         seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
-        order: The order of the records. "exact": the order of `tfpipe.engine.order`, which is the same for any number
-            of hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
-            "auto": exact with a manifest; throughput for files that match a pattern, with a `service`, and if
-            `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
-            the same; so do small records, see `shuffle_buffer_size`. "auto", "exact" or "throughput". Default: "auto".
+        order: The order of the records, and the pipeline that reads them. "exact": the order of `tfpipe.engine.order`,
+            which is the same for any number of hosts, and in which a run can start at any step; the engine makes whole
+            batches. "throughput": the textbook pipeline of `tf.data`, which reads files side by side, then shuffles
+            records in a buffer. "auto": exact with a manifest; throughput for files that match a pattern, for
+            compressed ones, for those that only TensorFlow has a client for, with stages of your own, and if
+            `deterministic` is false. "auto", "exact" or "throughput". Default: "auto".
         block_records: The number of adjacent records that exact order reads at once, for each row of the batch. Fewer
             mix better and seek more often. None: about 400 KB, at most 16 records, and fewer if a row would read less
             than four blocks in an epoch. At least 1. Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
-            "256MiB" counts bytes. If so many bytes hold more than 32,768 records that lie in an index, the exact order
-            is taken instead, which begins at once and is faster; by a `service` a buffer of 32,768. At least 1, as a
-            number or a size such as 128MiB. Default: "256MiB".
-        cycle_length: The number of files that are read side by side; in exact order, of blocks.
-            None: 8 files, or 32 blocks; fewer if these take more than 64 MiB. At least 1. Default: None.
-        block_length: The number of records taken from one file before the next one has its turn. At least 1.
-            Default: 16.
-        read_parallel_calls: The number of threads that read, of which each reads another file or block. Those of
-            the native library read only what is not in the page cache. None: 48 in exact order and `cycle_length` for
-            whole files, because AUTOTUNE would begin with one or two; AUTOTUNE in evaluation; 4 in exact order by a
-            `service`, if the files have paths and not URLs. At least 1. Default: None.
+            "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
+        cycle_length: The number of files that throughput order reads side by side. None: 8. At least 1. Default: None.
+        block_length: The number of records that throughput order takes from one file before the next one has its turn.
+            At least 1. Default: 16.
+        read_parallel_calls: The number of threads that read files in throughput order. None: one for each file of
+            `cycle_length`. At least 1. Default: None.
         deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
             exact order and in evaluation only. Default: None.
         on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
@@ -143,7 +138,8 @@ class PipelineConfig:
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
             128MiB. Default: None.
-        num_parallel_calls: The number of threads that decode and augment. None: AUTOTUNE. At least 1. Default: None.
+        num_parallel_calls: The number of threads that decode and augment. None: one for each core; AUTOTUNE in
+            throughput order. At least 1. Default: None.
         prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
             Default: None.
         autotune: Whether tf.data adjusts the options that are AUTOTUNE. Otherwise there is a thread for each core, or

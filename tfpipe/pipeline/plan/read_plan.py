@@ -368,8 +368,6 @@ class ReadPlan:
             return source.unplaced
         if not source.is_split:
             return f"{source.name} are files that are read without their manifest"
-        if config.augment_options.antialias:
-            return "`antialias` is done by TensorFlow's operations only"
         if any(map(file_io.is_url, source.files)) and not all(map(object_store.can_read, source.files)):
             return f"{source.files[0]} is read by TensorFlow only"
         return None
@@ -379,6 +377,8 @@ class ReadPlan:
         config, reason = self.config, self.explain_textbook()
         if reason is None:
             if config.decoder == "native":
+                if config.augment_options.antialias:
+                    raise ConfigError("`decoder` native resizes without `antialias`. Use auto.")
                 library.check("`decoder` native")
             return
         if config.order == "exact":
@@ -464,8 +464,9 @@ class ReadPlan:
         """The decoder of JPEGs: the native library's, else Pillow's; TensorFlow's in the textbook pipeline."""
         if not self.in_steps:
             return "tensorflow"
-        has_jpegs = not self.source.images.formats or "JPEG" in self.source.images.formats
-        return "native" if has_jpegs and self.config.decoder != "pillow" and library.is_available() else "pillow"
+        config, formats = self.config, self.source.images.formats
+        fits = config.decoder != "pillow" and not config.augment_options.antialias
+        return "native" if fits and (not formats or "JPEG" in formats) and library.is_available() else "pillow"
 
     @property
     def lacks_native_library(self) -> bool:
