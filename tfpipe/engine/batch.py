@@ -42,6 +42,7 @@ from tfpipe.engine.columns.labels import form_labels, make_class_lists, number_c
 from tfpipe.engine.columns.masks import make_masks
 from tfpipe.engine.columns.tensors import make_tensors
 from tfpipe.engine.columns.values import make_values
+from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, parse_columns
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_block import RecordBlock
@@ -449,12 +450,8 @@ class BatchMaker:
 
     def _choose_kinds(self) -> dict[str, DType]:
         """Chooses the features that a batch needs of each record."""
-        source, schema = self.plan.source, self.manifest.schema
-        sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
-        names = [source.image_key, source.label_key, *sizes]
-        for feature in self.plan.features:
-            names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
-        return {name: schema[name].dtype for name in names if name is not None}
+        names = list_stored_features(self.plan.source, self.plan.features)
+        return {name: self.manifest.schema[name].dtype for name in names}
 
     def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
         """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""

@@ -165,39 +165,44 @@ def test_serial_decoding_changes_first() -> None:
     assert first.predicted_images_per_second == pytest.approx(CPU_BOUND_REACHED / CPU_LEFT_AFTER_COMPUTING * 4 / 1e-3)
 
 
-def test_slow_reads_need_more_at_once() -> None:
+@pytest.mark.parametrize(
+    ("by_engine", "changes", "reason"),
+    [
+        (
+            False,
+            {"cycle_length": 16, "read_parallel_calls": 16},
+            "16 files are read at once, which wait for the storage together, not 2.",
+        ),
+        (
+            True,
+            {"read_parallel_calls": 16},
+            "16 batches are read at once, which wait for the storage together, not 2.",
+        ),
+    ],
+)
+def test_slow_reads_need_more_at_once(by_engine: bool, changes: dict[str, int], reason: str) -> None:
     """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    one_by_one = make_profile(
-        stages=(read,), dataset={"cycle_length": 2, "in_lanes": False}, host={"cpu_fraction": 0.02}
-    )
-    first = list_fixes(one_by_one)[0]
-    assert first.changes == {"cycle_length": 16, "read_parallel_calls": 16}
+    dataset = {"cycle_length": 2, "by_engine": by_engine, "exact": by_engine}
+    first = list_fixes(make_profile(stages=(read,), dataset=dataset, host={"cpu_fraction": 0.02}))[0]
+    assert (first.changes, first.reason) == (changes, reason)
     assert first.predicted_images_per_second == pytest.approx(4000)
-    throughput = replace(one_by_one, dataset=replace(one_by_one.dataset, exact=False))
-    assert list_fixes(throughput)[0].changes == {"cycle_length": 16, "read_parallel_calls": 16}
 
 
-@pytest.mark.parametrize(("lanes", "reads"), [(64, 16), (8, 8)])
-def test_the_number_of_lanes_stays_and_more_of_them_are_read_at_once(lanes: int, reads: int) -> None:
-    read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), dataset={"cycle_length": lanes}, host={"cpu_fraction": 0.02})
-    assert list_fixes(profile)[0].changes == {"read_parallel_calls": reads}
-
-
-@pytest.mark.parametrize(("exact", "calls"), [(False, None), (True, 8)])
-def test_one_reader_for_all_files_is_given_up(exact: bool, calls: int | None) -> None:
-    """In throughput order no limit means a thread for each file; in exact order their number is said."""
+@pytest.mark.parametrize(("by_engine", "calls"), [(False, None), (True, 8)])
+def test_one_reader_is_given_up(by_engine: bool, calls: int | None) -> None:
+    """In a textbook pipeline no limit means a thread for each file; of the engine's batches the number is said."""
     read = make_stage("read", 50, max_parallelism=1, wait_us_per_image=950.0)
     config, host = {"read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
-    profile = make_profile(stages=(read,), dataset={"exact": exact, "in_lanes": exact}, config=config, host=host)
+    dataset = {"exact": by_engine, "by_engine": by_engine}
+    profile = make_profile(stages=(read,), dataset=dataset, config=config, host=host)
     assert list_fixes(profile)[0].changes == {"read_parallel_calls": calls}
 
 
 def test_one_file_cannot_be_read_side_by_side() -> None:
     """This holds where an evaluation reads each file once, and nobody counted its records."""
     read = make_stage("read", 100, max_parallelism=8, wait_us_per_image=900.0)
-    data, config = {"files": 1, "exact": False, "records": None}, {"training": False}
+    data, config = {"files": 1, "exact": False, "by_engine": False, "records": None}, {"training": False}
     profile = make_profile(stages=(read,), dataset=data, config=config, host={"cpu_fraction": 0.02})
     assert (
         list_fixes(profile)[0].instruction
@@ -216,7 +221,7 @@ def test_one_file_cannot_be_read_side_by_side() -> None:
 )
 def test_a_foreign_file_is_read_in_parts_once_it_is_described(compression: str, command: str) -> None:
     read = make_stage("read", 100, max_parallelism=8, wait_us_per_image=900.0)
-    data = {"files": 1, "exact": False, "records": None, "foreign": True, "described": False}
+    data = {"files": 1, "exact": False, "by_engine": False, "records": None, "foreign": True, "described": False}
     config = {"training": False}
     profile = make_profile(
         stages=(read,), dataset={**data, "compression": compression}, config=config, host={"cpu_fraction": 0.02}
@@ -429,7 +434,7 @@ def test_every_change_is_an_option() -> None:
     profiles = [
         make_profile(config=slow, dataset={"records": 1000}, option_costs=tried),
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
-        make_profile(stages=(read,), dataset={"cycle_length": 1, "in_lanes": False}, host={"cpu_fraction": 0.02}),
+        make_profile(stages=(read,), dataset={"cycle_length": 1, "by_engine": False}, host={"cpu_fraction": 0.02}),
     ]
     config = PipelineConfig(global_batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]

@@ -97,25 +97,24 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
 
 
 def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the changes that let more reads wait for the storage at the same time."""
-    config, files = profile.config, profile.dataset.files
+    """Yields the changes that let more reads wait for the storage at the same time: of files, or of batches."""
+    config, files, by_engine = profile.config, profile.dataset.files, profile.dataset.by_engine
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
     whole_files = reads_whole_files(profile)
     cycle, threads = profile.dataset.cycle_length, demand.threads["read"]
     wanted_cycle = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
     reads = min(wanted_cycle, files) if whole_files else wanted_cycle
-    if not profile.dataset.exact and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
+    if not by_engine and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
         reason = f"{cycle} files are read at once, not {config.read_parallel_calls}."
         parallel = min(cycle, files) if whole_files else cycle
         wider = replace(demand, threads=raise_threads(demand, "read", parallel))
         yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
-    if profile.dataset.in_lanes:
-        reads = min(reads, cycle)
     if reads > threads:
-        reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
+        what = "batches are" if by_engine else "files are"
+        reason = f"{reads} {what} read at once, which wait for the storage together, not {threads:,.0f}."
         wider = replace(demand, threads=raise_threads(demand, "read", reads))
         changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
-        if wanted_cycle > cycle and not profile.dataset.in_lanes:
+        if wanted_cycle > cycle and not by_engine:
             changes["cycle_length"] = wanted_cycle
         yield ProposedFix(Effort.OPTION, reason, wider, changes)
     if whole_files and files < wanted_cycle:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import STAGE_NAMES
-from tfpipe.pipeline.stages.parse import list_parsed_features
+from tfpipe.profiler.measure.engine_sample import uses_engine
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts, OwnStage
@@ -37,7 +38,7 @@ def get_dataset_facts(
         stages: The pipeline's stages, in order.
     """
     source = get_source(data, split)
-    plan = ReadPlan.for_host(source, config, None, 0)
+    plan, by_engine = ReadPlan.for_host(source, config, None, 0), uses_engine(source, config)
     planned = list_planned_operations(stages)
     payloads = sample_records(source)
     unread = _measure_unread(data, plan, payloads)
@@ -57,14 +58,14 @@ def get_dataset_facts(
         mean_size=mean_size,
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
-        cycle_length=plan.cycle_length,
+        cycle_length=plan.batches_read if by_engine else plan.cycle_length,
         exact=plan.exact,
-        in_lanes=plan.in_lanes,
+        by_engine=by_engine,
         shuffled_records=_count_shuffled_records(plan),
         lacks_native_library=plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
-        late_caches=_find_late_caches(planned, plan.fuses_augment),
+        late_caches=_find_late_caches(planned),
         filters=_find_filters(planned),
         unread_features=tuple(unread),
         unread_share=sum(unread.values()),
@@ -83,7 +84,9 @@ def _measure_unread(data: Manifest | Source, plan: ReadPlan, payloads: Sequence[
     if not isinstance(data, Manifest) or data.foreign is not None:
         own -= {IMAGE_ENCODED, CLASS_LABEL}
     try:
-        unread = measure_unread(payloads, list_parsed_features(plan) | own)  # a dataset has tfpipe's own in any case
+        unread = measure_unread(
+            payloads, {*list_stored_features(plan.source, plan.features), *own}
+        )  # a dataset has tfpipe's own in any case
     except FormatError:  # the pipeline itself says so, or leaves the record out
         return {}
     return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
@@ -111,16 +114,10 @@ def _count_shuffled_records(plan: ReadPlan) -> int:
     return plan.shuffle_records if plan.config.training and not plan.exact else 0
 
 
-def _find_late_caches(planned: Sequence[PlannedOperation], fused: bool = False) -> tuple[str, ...]:
-    """Returns the user's stages that cache what `augment` has made, the last one first.
-
-    Args:
-        planned: The operations of the stages.
-        fused: Whether one call of the native library does `decode` and `augment`.
-    """
+def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
+    """Returns the user's stages that cache what `augment` has made, the last one first."""
     stages = [operation.stage for operation in planned]
-    augments = next((name for name in ("augment", "decode") if name in stages and (fused or name == "augment")), None)
-    after_augment = [] if augments is None else planned[: stages.index(augments)]
+    after_augment = planned[: stages.index("augment")] if "augment" in stages else []
     return tuple(
         operation.stage
         for operation in after_augment
