@@ -13,7 +13,6 @@ from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import (
     CPU_BOUND_REACHED,
     CPU_LEFT_AFTER_COMPUTING,
-    JOIN_PARTS_US,
     RECORD_READ_US,
 )
 from tfpipe.profiler.diagnose.fixes import find_fixes
@@ -104,12 +103,12 @@ def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
     profile = make_profile(dataset={"records": 100_000}, option_costs={"cached": 2000.0})
     fix = get_fix(profile, cache="decoded", cache_bytes="11444MiB")
     share = 12e9 / (100_000 * 256 * 256 * 3)
-    expected = predict_rate((1 - share) * STAGES_S + share * MADE_S / 2 + JOIN_PARTS_US / 1e6)
+    expected = predict_rate((1 - share) * STAGES_S + share * MADE_S / 2)
     assert fix.predicted_images_per_second == pytest.approx(expected)
     assert fix.reason == "61% of the records fit into 12.0 GB of memory: they are decoded only once."
     assert not any("cache_bytes" in changes for changes in list_changes(PROFILE))  # 6 % are not worth it
-    unordered = make_profile(dataset={"records": 100_000, "exact": False})
-    assert not any("cache_bytes" in changes for changes in list_changes(unordered))
+    textbook = make_profile(dataset={"records": 100_000, "exact": False, "by_engine": False})
+    assert not any("cache_bytes" in changes for changes in list_changes(textbook))
 
 
 def test_what_was_not_tried_is_not_proposed() -> None:
@@ -131,12 +130,12 @@ def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
     assert not any("native library" in fix.instruction for fix in list_fixes(PROFILE))
     fix = next(
         fix
-        for fix in list_fixes(make_profile(dataset={"lacks_native_library": True}))
+        for fix in list_fixes(make_profile(step=make_step(1000, 9000), dataset={"lacks_native_library": True}))
         if "native library" in fix.instruction
     )
     assert fix.instruction == "Install tfpipe again where a C compiler is, so that it has its native library."
     assert fix.reason == "The native library decodes, crops and resizes in one call."
-    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.35 * MADE_S))
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.82 * MADE_S))
     installed = make_profile(config={"decoder": "tensorflow"}, option_costs={"native": 2400.0})
     fix = get_fix(installed, decoder="auto")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.4 * MADE_S))
@@ -326,7 +325,7 @@ def test_prefetch_is_predicted_from_the_wait() -> None:
 
 
 def test_a_late_first_batch_needs_a_smaller_shuffle_buffer() -> None:
-    data = {"exact": False, "shuffled_records": 4000}
+    data = {"exact": False, "by_engine": False, "shuffled_records": 4000}
     stages = make_shuffled()
     (fix,) = list_fixes(make_profile(step=make_step(1000, 1000), first_batch_s=8.0, dataset=data, stages=stages))
     assert (fix.changes, fix.reason) == (
@@ -432,7 +431,8 @@ def test_every_change_is_an_option() -> None:
     serial = {"num_parallel_calls": 1, "prefetch_batches": 0, "inject_prefetch": False}
     short = (make_stage("decode", 200),)
     profiles = [
-        make_profile(config=slow, dataset={"records": 1000}, option_costs=tried),
+        make_profile(config=slow, dataset={"records": 1000, "by_engine": False}, option_costs=tried),
+        make_profile(dataset={"records": 200_000}),
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
         make_profile(stages=(read,), dataset={"cycle_length": 1, "by_engine": False}, host={"cpu_fraction": 0.02}),
     ]
@@ -444,6 +444,30 @@ def test_every_change_is_an_option() -> None:
     }
     for changes in all_changes:
         replace(config, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "stage", "option"),
+    [
+        ({"map_fusion": False}, {}, "map_fusion"),
+        ({"autotune": False}, {"max_parallelism": 1}, "autotune"),
+        ({"max_intra_op_parallelism": 0}, {}, "max_intra_op_parallelism"),
+        ({}, {"max_parallelism": 64}, "deterministic"),
+    ],
+)
+def test_what_the_engine_does_not_have_is_proposed_for_stages_only(
+    config: dict[str, Any], stage: dict[str, int], option: str
+) -> None:
+    """The engine has its own threads, one call for a batch, and an order that costs nothing."""
+    for by_engine in (True, False):
+        profile = make_profile(
+            stages=(make_stage("decode", 950, **stage),),
+            config=config,
+            dataset={"by_engine": by_engine, "exact": by_engine, "short_side": None},
+            option_costs={"now": None},
+            host={"cpu_fraction": 0.25},
+        )
+        assert any(option in changes for changes in list_changes(profile)) is not by_engine
 
 
 def test_device_augmentation_pays_where_it_was_tried() -> None:

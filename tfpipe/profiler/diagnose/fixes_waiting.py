@@ -62,7 +62,7 @@ def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
             max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
             efficiency=CPU_BOUND_REACHED,
         )
-    if config.autotune is False:
+    if config.autotune is False and not profile.dataset.by_engine:
         reason = "tf.data finds the number of threads and the size of buffers itself."
         tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
         yield ProposedFix(Effort.OPTION, reason, tuned, {"autotune": True}, efficiency=CPU_BOUND_REACHED)
@@ -75,7 +75,7 @@ def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[Propo
         all_cores = {name: cores for name in (*_MAPPED_STAGES, "batch") if name in demand.threads}
         wider = replace(demand, threads={**demand.threads, **all_cores})
         yield ProposedFix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"num_parallel_calls": None})
-    if profile.config.max_intra_op_parallelism == 0:
+    if profile.config.max_intra_op_parallelism == 0 and not profile.dataset.by_engine:
         reason = "Images are many: an operation that shares one among threads hands over more than it gains."
         cpu_s = {
             name: seconds * (CPU_LEFT_WITHOUT_INTRA_OP if name in _MAPPED_STAGES else 1.0)
@@ -89,7 +89,8 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
     config, host = profile.config, profile.host
     busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
     cores_rest = host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2
-    order_is_free = config.deterministic is None and config.order == "auto" and config.prefetch_batches != 0
+    may_change = config.deterministic is None and config.order == "auto" and not profile.dataset.by_engine
+    order_is_free = may_change and config.prefetch_batches != 0
     if order_is_free and busy < 0.5 and cores_rest:
         reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
         changes = {"deterministic": False}

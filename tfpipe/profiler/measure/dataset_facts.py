@@ -62,7 +62,7 @@ def get_dataset_facts(
         exact=plan.exact,
         by_engine=by_engine,
         shuffled_records=_count_shuffled_records(plan),
-        lacks_native_library=plan.lacks_native_library,
+        lacks_native_library=by_engine and plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
         late_caches=_find_late_caches(planned),
