@@ -54,11 +54,9 @@ NEIGHBORS = {
     ("tfpipe.native", "tfpipe.errors"),
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
-    ("tfpipe.pipeline.plan", "tfpipe.order"),
     ("tfpipe.pipeline.plan", "tfpipe.engine"),
     ("tfpipe.engine", "tfpipe.images"),
     ("tfpipe.engine", "tfpipe.open_dataset"),
-    ("tfpipe.engine", "tfpipe.order"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time

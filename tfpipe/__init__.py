@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.open_dataset import load_manifest
     from tfpipe.pipeline.build import build_dataset, build_stages
-    from tfpipe.pipeline.plan.change_batch import change_batch_size
     from tfpipe.pipeline.stage import Stage, Stages
     from tfpipe.pipeline.stages.batch import masked_sum
     from tfpipe.profiler.live.idle_monitor import IdleMonitor
@@ -56,7 +55,6 @@ __all__ = [
     "__version__",
     "build_dataset",
     "build_stages",
-    "change_batch_size",
     "data_source",
     "distribute_dataset",
     "distribute_over_mesh",
@@ -93,7 +91,6 @@ _MODULES = {
     "Values": "tfpipe.writer.fields",
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
-    "change_batch_size": "tfpipe.pipeline.plan.change_batch",
     "distribute_dataset": "tfpipe.distribution",
     "distribute_over_mesh": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.engine.source",

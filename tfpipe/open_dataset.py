@@ -30,6 +30,7 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
         FormatError: The manifest cannot be used; the message gives the place.
         MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
     """
+    directory = directory.removeprefix("file://")
     path = file_io.join(directory, file_names.MANIFEST)
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)

@@ -34,7 +34,7 @@ FORMS: dict[str, tuple[str, ...]] = {
 """How the images are stored: options of `tfpipe shard`."""
 
 FLOATS: dict[str, Any] = {"image_dtype": "float32"}
-PLAIN: dict[str, Any] = {"decoder": "tensorflow"}
+PLAIN: dict[str, Any] = {"decoder": "pillow"}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "host uint8, original": ("original", {}),

@@ -125,10 +125,6 @@ def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message:
     ("options", "message"),
     [
         (
-            "num_streams = 99",
-            "The global batch size must be a multiple of the 99 streams, got 4. Use 99, or another `num_streams`.",
-        ),
-        (
             "stage_moves = ['missing before parse']",
             "This pipeline has no stage 'missing'; it has repeat, list, read, parse, decode, augment, batch, prefetch.",
         ),

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
+from tfpipe.engine.order import Order, mixing_score
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
 from tfpipe.open_dataset import load_manifest
-from tfpipe.order import ExactOrder, mixing_score
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,6 +79,7 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
         "Width, px           24–34, mean 28    26–35, mean 30",
         "Height, px          16–26, mean 20    18–27, mean 22",
         "Formats             6 JPEG, 6 PNG     3 JPEG",
+        "Read at once        1 record          1 record",
         "Mixing              1.00 at batch 8   1.00 at batch 2",
         "",
         "Mixing: how well the pipeline's shuffle mixes records that are neighbors on",
@@ -135,7 +136,7 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
             "mean_width": train.sizes.mean_width,
         },
         "class_counts": [6, 4, 2],
-        "mixing": {"score": mixing_score(ExactOrder((6, 6), run_records=1), 8), "global_batch_size": 8},
+        "mixing": {"score": mixing_score(Order(12, 8, 1), (6, 6)), "global_batch_size": 8, "block_records": 1},
     }
     assert document == {
         "dataset": str(small_dataset),
@@ -174,18 +175,22 @@ def test_seekable_jpegs(inspect, copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shard_records", "score", "batch_size"),
+    ("shard_records", "score", "batch_size", "block_records"),
     [
-        ((1251,) * 1024, 1.0, 256),
-        ((300, 211), 1.0, 256),
-        ((1,), 1.0, 1),
-        ((0, 0), None, None),
-        ((2**58,) * 3, None, None),
+        ((1251,) * 1024, 1.0, 256, 16),
+        ((300, 211), 1.0, 256, 1),
+        ((1,), 1.0, 1, 1),
+        ((0, 0), None, None, None),
+        ((2**58,) * 3, None, None, None),
     ],
     ids=["ImageNet", "small", "one record", "empty", "too many to compute"],
 )
 def test_the_mixing_score_is_that_of_the_default_order(
-    small_dataset: Path, shard_records: tuple[int, ...], score: float | None, batch_size: int | None
+    small_dataset: Path,
+    shard_records: tuple[int, ...],
+    score: float | None,
+    batch_size: int | None,
+    block_records: int | None,
 ) -> None:
     from tfpipe.cli.inspect_summary import mixing
 
@@ -193,7 +198,7 @@ def test_the_mixing_score_is_that_of_the_default_order(
     split = manifest.splits["train"]
     split = replace(split, shards=tuple(replace(split.shards[0], records=records) for records in shard_records))
     found = mixing(replace(manifest, splits={"train": split}), split)
-    assert found == (None if score is None else (pytest.approx(score, abs=0.005), batch_size))
+    assert found == (None if score is None else (pytest.approx(score, abs=0.005), batch_size, block_records))
 
 
 def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:

@@ -151,13 +151,11 @@ def test_what_a_mesh_cannot_share_is_refused(shades: Path, mesh: Any, options: d
 def test_hosts_of_one_model_group_read_the_same_rows(shades: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts: list[Any] = []
 
-    def take(plan: Any, manifest: Any, split: Any, context: Any) -> tuple[()]:
+    def take(plan: Any, manifest: Any, split: Any, context: Any, customize: Any) -> Any:
         contexts.append((context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync))
-        return ()
+        return SimpleNamespace(dataset=lambda: None)
 
     monkeypatch.setattr("tfpipe.distribution.mesh.build_host_stages", take)
-    empty = SimpleNamespace(dataset=lambda: None)
-    monkeypatch.setattr("tfpipe.distribution.mesh.customize_stages", lambda *_: empty)
     manifest = tfpipe.load_manifest(str(shades))
     for process in range(4):  # of two devices each: two processes hold each part
         distribute_over_mesh(Mesh({"data": 2, "model": 4}, 2, process), manifest, "train", CONFIG)

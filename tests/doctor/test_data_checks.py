@@ -221,7 +221,7 @@ EVEN = (100,) * 10
                 "warning",
                 "Records that lie together have like labels (100% of the way from chance to sorted); of a batch of "
                 "256, 53% count as drawn independently. The order mixes 0.53 of 1.",
-                "Raise `lanes`, lower `run_records`, or shard again: `tfpipe shard` shuffles.",
+                "Lower `block_records`, or shard again: `tfpipe shard` shuffles.",
             ),
         ),
         (

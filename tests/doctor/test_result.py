@@ -45,8 +45,8 @@ def test_numbers_are_above_0(name: str, value: float) -> None:
 
 
 def test_an_error_is_what_was_found_and_what_to_do() -> None:
-    error = ConfigError("`num_streams` must be 8, got 2.5 (v1.2). Use num_streams=8. Or not.")
+    error = ConfigError("`num_hosts` must be 8, got 2.5 (v1.2). Use num_hosts=8. Or not.")
     assert fail_check("batch", error) == Check(
-        "batch", "failure", "`num_streams` must be 8, got 2.5 (v1.2).", "Use num_streams=8. Or not."
+        "batch", "failure", "`num_hosts` must be 8, got 2.5 (v1.2).", "Use num_hosts=8. Or not."
     )
     assert fail_check("batch", ConfigError("Bad.")) == Check("batch", "failure", "Bad.")

@@ -52,7 +52,7 @@ def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
         "files": "All 4 files are there, with the sizes they should have.",
         "first record": "It decodes to 16 × 24 × 3.",
         "shapes": "image uint8 [8, 16, 16, 3], label int32 [8].",
-        "batch": "8 images: 8 for each of 1 replica on 1 host, read in 8 streams; 1 step an epoch.",
+        "batch": "8 images: 8 for each of 1 replica on 1 host, read record by record; 1 step an epoch.",
     }
     assert checks["labels"].found.startswith("12 labels were looked at, too few")
     assert checks["memory"].found.startswith("12 records that are read ahead and finished batches take about ")
@@ -105,12 +105,12 @@ def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
     assert batch == Check("batch", "failure", "Global batch size 8 must be divisible by 3 replicas; use 6 or 9.")
     assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
     assert xla == Check("xla", "skipped", "Not reached: see batch.")
-    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, num_streams=3))
+    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, global_batch_size=64))
     assert batch == Check(
         "batch",
         "failure",
-        "The global batch size must be a multiple of the 3 streams, got 8.",
-        "Use 9, or another `num_streams`.",
+        "`global_batch_size` must be at most the 12 records of an epoch, got 64.",
+        "Use 12 or less, or more data.",
     )
 
 
@@ -189,10 +189,8 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
-    in_lanes = dataclasses.replace(
-        in_files, global_batch_size=4, num_streams=1, lanes=2, run_records=4, decoder="tensorflow"
-    )
-    (memory,) = some(manifest, "memory", in_lanes)
+    in_blocks = dataclasses.replace(in_files, global_batch_size=4, block_records=3, decoder="pillow")
+    (memory,) = some(manifest, "memory", in_blocks)
     in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
     assert memory.found.startswith(
         f"12 records that are read ahead and finished batches take about {human_bytes(in_cache + batches)}, with the "
@@ -232,12 +230,15 @@ def test_sorted_labels(tmp_path: Path, draw_images) -> None:
     folder = tmp_path / "sorted"
     options = ShardConfig(input=str(tmp_path / "images"), output=str(folder), num_shards=4, workers=1, shuffle=False)
     shard_job.run(options)
-    config = dataclasses.replace(CONFIG, num_streams=1, run_records=16, lanes=1)
-    (labels,) = some(load_manifest(str(folder)), "labels", config)
+    alike = "Records that lie together have like labels (98% of the way from chance to sorted)"
+    (labels,) = some(
+        load_manifest(str(folder)), "labels", dataclasses.replace(CONFIG, order="throughput", shuffle_buffer_size=8)
+    )
     assert labels.status == "warning"
-    assert labels.found.startswith("Records that lie together have like labels (98% of the way from chance to sorted)")
-    (labels,) = some(load_manifest(str(folder)), "labels", dataclasses.replace(CONFIG, run_records=1))
+    assert labels.found == f"{alike}, and the shuffle buffer holds 3.1% of the records."
+    (labels,) = some(load_manifest(str(folder)), "labels", dataclasses.replace(CONFIG, block_records=16))
     assert labels.status == "ok"
+    assert labels.found.startswith(f"{alike}; of a batch of 8, 100% count as drawn independently.")
 
 
 def test_foreign_files(small_dataset: Path) -> None:

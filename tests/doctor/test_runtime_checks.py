@@ -167,7 +167,8 @@ def test_short_runs_of_an_object_store_need_a_short_read_ahead(record_bytes: flo
             Check(
                 "batch",
                 "ok",
-                "1,024 images: 128 for each of 8 replicas on 2 hosts, read in 8 streams; 1,251 steps an epoch.",
+                "1,024 images: 128 for each of 8 replicas on 2 hosts, read in blocks of 8 records; 1,251 steps an "
+                "epoch.",
             ),
         ),
         (
@@ -272,7 +273,7 @@ def test_xla() -> None:
 
 @pytest.mark.parametrize(("needed", "status"), [(5e9, "ok"), (5.1e9, "warning"), (10.1e9, "failure")])
 def test_memory(needed: float, status: str) -> None:
-    advice = "Lower `run_records` or `lanes`."
+    advice = "Lower `block_records`."
     found = check_memory("the cache and finished batches", needed, 10**9, 10**10, advice)
     assert (found.status, found.found) == (
         status,

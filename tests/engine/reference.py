@@ -1,6 +1,6 @@
 """Batches made slowly: TensorFlow reads the files, decodes whole images and crops them, one record after another.
 
-It shares with the engine the definition of the order (`tfpipe.order`) and of a record's key, and nothing else.
+It shares with the engine the definition of the order (`tfpipe.engine.order`) and of a record's key, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import Order
 from tfpipe.format.manifest import Manifest
-from tfpipe.order import ExactOrder
 from tfpipe.system.hash_permutation import EXAMPLE, key_of
 
 FLIP_KEY = np.array((0x243F6A88, 0x05A308D3), np.int32)
@@ -25,7 +25,6 @@ class Dataset:
 
     def __init__(self, manifest: Manifest, split: str) -> None:
         shards = manifest.splits[split].shards
-        self.shard_records = tuple(shard.records for shard in shards)
         files = [str(Path(manifest.directory) / shard.file) for shard in shards]
         self.records = [tf.train.Example.FromString(data.numpy()) for data in tf.data.TFRecordDataset(files)]
         self.side = manifest.image.get("square") if manifest.image.get("encoding") == "raw" else None
@@ -89,11 +88,9 @@ def list_rows(sources: Sequence[Dataset], weights: Sequence[float], config: Pipe
         shares[part] += 1
     parts = []
     for dataset, share in zip(sources, shares, strict=True):
-        streams = min(share & -share, 8)
-        order = ExactOrder(dataset.shard_records, config.seed, streams, 1, 1, 1)
-        epoch, place = order.locate(step, share)
-        bases = np.concatenate(([0], np.cumsum(dataset.shard_records)))
-        parts.append([(dataset, epoch, int(bases[s] + r)) for s, r in order.batch(epoch, place, share)])
+        order = Order(len(dataset.records), share, config.block_records or 1, config.seed)
+        epoch, place = order.locate(step)
+        parts.append([(dataset, epoch, number) for number in order.list_numbers(epoch, place).tolist()])
     rows: list[Any] = []
     for row in range(batch):  # as evenly as they can be
         lacks = [share * (row + 1) - (share - len(part)) * batch for share, part in zip(shares, parts, strict=True)]

@@ -128,7 +128,7 @@ def test_crops_of_seekable_jpegs_are_decoded_from_their_markers(
     monkeypatch.setattr(seekable, "splice_box", splice_box)
     train = manifest.splits["train"]
     unmarked = replace(manifest, splits={**manifest.splits, "train": replace(train, seekable_jpegs=0)})
-    options = {"global_batch_size": 12, "image_size": 16, "decoder": "tensorflow"}
+    options = {"global_batch_size": 12, "image_size": 16, "decoder": "pillow"}
     batches = [make_maker(of, **options).make(epoch, 0) for of in (unmarked, manifest) for epoch in (0, 1)]
     assert len(splices) == 24
     assert sum(splice is not None for splice in splices) == 8  # the other boxes need most of an image

@@ -75,6 +75,7 @@ def draw_case(number: random.Random) -> dict[str, Any]:
             "image_dtype": number.choice(("uint8", "float32", "bfloat16")),
             "one_hot": number.random() < 0.3,
             "seed": number.randrange(100),
+            "block_records": number.choice((1, 2, 5)),
         },
     }
 
@@ -84,9 +85,7 @@ def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe
     number = random.Random(seed)
     case = draw_case(number)
     print(case)
-    config = PipelineConfig(
-        **case["options"], training=case["training"], run_records=1, dct_scaling=False, extra_features=(NAME,)
-    )
+    config = PipelineConfig(**case["options"], training=case["training"], dct_scaling=False, extra_features=(NAME,))
     chosen = [manifests[name] for name in case["names"]]
     data: Any = chosen[0]
     if len(chosen) > 1:

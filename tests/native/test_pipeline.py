@@ -109,7 +109,7 @@ def test_batches_are_equal_to_the_bit(manifest: Manifest, options: dict[str, obj
 
 
 def test_a_run_goes_on_with_the_other_decoder(manifest: Manifest) -> None:
-    whole = list_batches(manifest, decoder="tensorflow")
+    whole = list_batches(manifest, decoder="pillow")
     rest = list_batches(manifest, start_step=5, decoder="native")
     np.testing.assert_array_equal(whole[5]["image"], rest[0]["image"])
     np.testing.assert_array_equal(whole[6]["image"], rest[1]["image"])
@@ -118,7 +118,7 @@ def test_a_run_goes_on_with_the_other_decoder(manifest: Manifest) -> None:
 @pytest.mark.parametrize("options", [{}, {"augment": "none"}, {"image_size": 12}], ids=str)
 def test_pytorch_and_jax_give_the_pixels_of_tensorflow(folder: Path, options: dict[str, object]) -> None:
     manifest = tfpipe.load_manifest(str(folder))
-    expected = [batch["image"] for batch in list_batches(manifest, decoder="tensorflow", **options)]
+    expected = [batch["image"] for batch in list_batches(manifest, decoder="pillow", **options)]
     config = make_config("native", **options)
     images = data_loader(ShardedImages(manifest, "train", config), num_workers=0)
     batches = DeviceBatches(manifest, "train", config)
@@ -280,7 +280,7 @@ def test_a_damaged_record_of_a_cache_is_named(folder: Path, tmp_path: Path, cach
 def test_the_kernel_reads_what_a_cache_keeps(manifest: Manifest, cache: str) -> None:
     stages = build_stages(manifest, "train", make_config("native", cache=cache)).merge_neighbors()
     assert dict(stages[1].settings)["reader"] == "engine"
-    plain = list_batches(manifest, decoder="tensorflow", cache=cache, start_step=2)
+    plain = list_batches(manifest, decoder="pillow", cache=cache, start_step=2)
     native = list_batches(manifest, decoder="native", cache=cache, start_step=2)
     for ours, theirs in zip(native, plain, strict=True):
         np.testing.assert_array_equal(ours["image"], theirs["image"])

@@ -85,7 +85,7 @@ def test_a_worker_makes_any_steps_as_the_host_would(
 def test_workers_load_the_operations_and_say_so(manifest: Manifest) -> None:
     with Service(ServiceConfig(host="127.0.0.1", port=0, workers=1)) as service:
         assert service_client.count_native_cpus(service.dispatcher)
-        for options in ({}, {"decoder": "native"}, {"decoder": "tensorflow"}):
+        for options in ({}, {"decoder": "native"}, {"decoder": "pillow"}):
             served = dataclasses.replace(CONFIG, service=service.dispatcher, **options)
             check_same(read(manifest, served, 3), read(manifest, CONFIG, 3))
         once = dataclasses.replace(CONFIG, order="auto", training=False)

@@ -13,18 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tfpipe.pipeline.store_records import StoreRecords
 
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
 from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe.engine import batch
+from tfpipe.engine.mixed_batch import make_maker
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.file_cache.cache import fill_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.store_records import StoreRecords
 from tfpipe.readers.data_source import data_source
 from tfpipe.system import object_store
 
@@ -76,7 +78,7 @@ SLOW_OPTIONS = {"TensorFlow's decoder", "cached images", "device"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "throughput": {"order": "throughput"},
-    "TensorFlow's decoder": {"decoder": "tensorflow"},
+    "TensorFlow's decoder": {"decoder": "pillow"},
     "cached bytes": {"cache": "bytes"},
     "cached images": {"cache": "decoded"},
     "text of open size": {"extra_features": ("image/filename",)},
@@ -107,11 +109,11 @@ def test_the_stage_says_what_reads(store: FolderStore) -> None:
     assert "one call of the engine reads the records of a batch" in str(stages)
 
 
-def test_a_run_of_records_is_one_request(store: FolderStore, copy: Path) -> None:
-    """The rest of a run is held for the next batches. A run ends with its file."""
-    config = replace(CONFIG, run_records=4, num_streams=1, lanes=2)
+def test_a_block_of_records_is_one_request(store: FolderStore, copy: Path) -> None:
+    """The rest of a block is held for the next batches. A block ends with its file."""
+    config = replace(CONFIG, block_records=4)
     manifest = load_manifest("gs://data/photos")
-    records = StoreRecords(ReadPlan(get_source(manifest, "train"), config))
+    records = StoreRecords(ReadPlan(get_source(manifest, "train"), replace(config, global_batch_size=2)))
     store.log.clear()
     local = RecordReader(str(copy), load_manifest(str(copy)), "train").read_payloads(range(12))
     for numbers in ([0, 4], [1, 5], [2 + 12, 6]):
@@ -119,6 +121,26 @@ def test_a_run_of_records_is_one_request(store: FolderStore, copy: Path) -> None
         assert payloads.numpy().tolist() == [local[number % 12] for number in numbers]
         assert whole.numpy().all()
     assert len(store.log) == 3  # records 0 to 3, 4 and 5, and 6 to 9
+
+
+def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two rows reads two blocks of three records; the second row reads its first block in two pieces."""
+    config = replace(CONFIG, global_batch_size=2, block_records=3)
+    plan = ReadPlan(get_source(load_manifest("gs://data/photos"), "train"), config)
+    maker = make_maker(plan.make_batch_plan())
+    assert maker.block_steps == 3
+    steps = [maker.list_numbers(0, step) for step in range(6)]
+    rows = np.stack(steps, axis=1)
+    begins = np.diff(rows, axis=1, prepend=-9) != 1
+    begins |= rows == 6  # of the second file
+    store.log.clear()
+    for step, numbers in enumerate(steps):
+        maker.announce(numbers, steps[step : step + maker.block_steps])
+        maker.read(0, step, numbers)
+    asked = [request for request in store.log if request.path.endswith("tfrecord")]
+    assert len(asked) <= begins.sum() < rows.size
+    monkeypatch.setattr(batch, "_MOST_BLOCK_BYTES", 5 * plan.source.record_bytes)  # two batches and a half
+    assert make_maker(plan.make_batch_plan()).block_steps == 2
 
 
 def test_what_tensorflow_would_have_to_read(bucket: str, tmp_path: Path) -> None:
@@ -214,7 +236,7 @@ def take(loader: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("make", [lambda *args: _make_pytorch(*args, num_workers=0), _make_jax], ids=["PyTorch", "JAX"])
 def test_other_frameworks(store: FolderStore, copy: Path, make: Callable[..., Any]) -> None:
-    for options in ({}, {"run_records": 2, "num_streams": 1, "lanes": 2}, {"training": False, "global_batch_size": 2}):
+    for options in ({}, {"block_records": 2}, {"training": False, "global_batch_size": 2}):
         config = replace(CONFIG, **options)
         assert_equal(take(make("gs://data/photos", config), 7), take(make(str(copy), config), 7))
 

@@ -9,31 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
+from tfpipe.pipeline.plan.read_plan import InputContext
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
-from tfpipe.pipeline.stages import parse
 
-COUNTED = {
-    ("none", "exact"): "repeat list read parse decode augment batch prefetch",
-    ("none", "throughput"): "repeat list read shuffle parse decode augment batch prefetch",
-    ("bytes", "exact"): "list read cache repeat parse decode augment batch prefetch",
-    ("bytes", "throughput"): "list read cache repeat parse decode augment batch prefetch",
-    ("decoded", "exact"): "list read parse decode cache repeat augment batch prefetch",
-    ("none", "evaluation"): "list read parse decode augment batch prefetch",
-    ("bytes", "evaluation"): "list read cache parse decode augment batch prefetch",
-    ("decoded", "evaluation"): "list read parse decode augment cache batch prefetch",
-}
-UNCOUNTED = {
-    ("none", "throughput"): "repeat list read shuffle parse decode augment batch prefetch",
+STEPS = "list read decode batch prefetch"
+TEXTBOOK = {
+    ("none", "throughput"): "list repeat read shuffle parse decode augment batch prefetch",
     ("bytes", "throughput"): "list read cache repeat shuffle parse decode augment batch prefetch",
     ("decoded", "throughput"): "list read shuffle parse decode cache repeat augment batch prefetch",
     ("none", "evaluation"): "list read parse decode augment batch prefetch",
@@ -56,64 +46,77 @@ def yields_an_element_everywhere(stages: Stages) -> None:
         next(iter(dataset))
 
 
-@pytest.mark.parametrize(("cache", "kind"), COUNTED)
+@pytest.mark.parametrize("cache", ["none", "bytes", "decoded"])
+@pytest.mark.parametrize("kind", ["exact", "evaluation"])
 def test_stages_of_a_dataset(few: Manifest, cache: str, kind: str) -> None:
     stages = build_stages(few, "train", config_of(cache, kind))
-    assert " ".join(stages.names) == COUNTED[cache, kind]
+    assert " ".join(stages.names) == STEPS
     assert set(stages.names) <= set(STAGE_NAMES)
     assert all(stage.reason for stage in stages)
 
 
-@pytest.mark.parametrize(("cache", "kind"), UNCOUNTED)
-def test_stages_of_foreign_files(foreign: Path, cache: str, kind: str) -> None:
+@pytest.mark.parametrize(("cache", "kind"), TEXTBOOK)
+def test_stages_of_the_textbook(few: Manifest, foreign: Path, cache: str, kind: str) -> None:
     stages = build_stages(tfrecord_files(str(foreign / "train-*")), None, config_of(cache, kind))
-    assert " ".join(stages.names) == UNCOUNTED[cache, kind]
+    assert " ".join(stages.names) == TEXTBOOK[cache, kind]
+    assert set(stages.names) <= set(STAGE_NAMES)
+    assert all(stage.reason for stage in stages)
+    counted = build_stages(few, "train", replace(config_of(cache, kind), order="throughput"))
+    assert counted.names == stages.names
 
 
-@pytest.mark.parametrize(("cache", "kind"), [("none", "exact"), ("decoded", "exact"), ("bytes", "evaluation")])
+@pytest.mark.parametrize(
+    ("cache", "kind"), [("none", "exact"), ("decoded", "throughput"), ("bytes", "throughput"), ("bytes", "evaluation")]
+)
 def test_every_part_of_a_pipeline_runs(few: Manifest, cache: str, kind: str) -> None:
     yields_an_element_everywhere(build_stages(few, "train", config_of(cache, kind, augment="none")))
 
 
-def test_autograph_converts_users_stages_only(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    converted, parse_example = [], parse.parse_example
-
-    def parse_and_note(plan: ReadPlan, payload: tf.Tensor) -> parse.Features:
-        converted.append(_converts())
-        return parse_example(plan, payload)
-
-    monkeypatch.setattr(parse, "parse_example", parse_and_note)
+def test_autograph_converts_users_stages_only(few: Manifest) -> None:
+    converted = []
 
     def own(features):
-        converted.append(_converts())
+        converted.append(control_status_ctx().status is not Status.DISABLED)
         return features
 
-    stages = build_stages(few, "train", config_of())
-    stages.insert_after("decode", Stage("own", lambda dataset: dataset.map(own))).dataset()
-    assert converted == [False, True]
+    def customize(stages: Stages) -> Stages:
+        return stages.insert_after("decode", Stage("own", lambda dataset: dataset.map(own)))
+
+    build_stages(few, "train", config_of(kind="auto"), customize=customize).dataset()
+    assert converted == [True]
 
 
-def _converts() -> bool:
-    return control_status_ctx().status is not Status.DISABLED
+def test_stages_of_ones_own_are_for_records_unless_order_is_exact(few: Manifest) -> None:
+    seen = []
 
+    def note(dataset):
+        seen.append(dataset.element_spec["image"].shape)
+        return dataset
 
-def test_a_cache_in_files_comes_first(few: Manifest, tmp_path: Path) -> None:
-    config = config_of("decoded", "exact", cache_dir=str(tmp_path), augment="none")
-    stages = build_stages(few, "train", config)
-    assert " ".join(stages.names) == "cache repeat list read parse decode augment batch prefetch"
-    assert str(tmp_path) in str(stages[0].settings["where"])
-    assert next(iter(stages.until("cache").dataset())) == stages[0].settings["where"]
-    next(iter(stages.dataset()))
+    def customize(stages: Stages) -> Stages:
+        return stages.insert_after("batch", Stage("note", note))
+
+    for order in ("auto", "exact"):
+        stages = build_stages(few, "train", config_of(kind=order), customize=customize)
+        stages.dataset()
+        assert ("parse" in stages.names) == (order == "auto")
+    assert seen == [(4, 8, 8, 3)] * 2
+    with pytest.raises(ConfigError) as caught:
+        build_stages(few, "train", config_of(), customize=lambda stages: stages.insert_after("augment"))
+    assert str(caught.value) == (
+        "This pipeline has no stage 'augment'; it has list, read, decode, batch, prefetch. With order='throughput' it "
+        "has stages for single records."
+    )
 
 
 def test_they_say_what_they_do(few: Manifest) -> None:
-    text = str(build_stages(few, "train", config_of(seed=12345)))
-    lines = [line for line in text.splitlines() if line[0] != " "]
-    assert [line.split()[0] for line in lines] == COUNTED["none", "exact"].split()
-    assert "files=4, host=0 of 1, order=exact, seed=12,345, num_streams=4, run_records=1" in text
-    assert "lanes=1, start_step=0" in text
-    assert "batch_size=4, global_batch_size=4" in text
-    assert "images=JPEG" in text
+    lines = str(build_stages(few, "train", config_of(seed=12345))).splitlines()
+    shown = [line for line in lines if line[0] != " "]
+    assert shown[0] == "list      files=4, host=0 of 1, order=exact, seed=12,345, start_step=0"
+    assert shown[1] == "read      reader=engine, num_parallel_calls=2"
+    assert shown[2].startswith("decode    num_parallel_calls=")
+    assert shown[3] == "batch     batch_size=4, global_batch_size=4"
+    assert shown[4] == "prefetch  buffer_size=auto"
 
 
 @pytest.mark.parametrize("augment", ["host", pytest.param("device", marks=pytest.mark.slow)])
@@ -193,8 +196,8 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
 def test_the_rows_of_any_number_of_hosts_are_the_batch(
     many: Manifest, context: Callable[..., InputContext], options: dict, num_hosts: int
 ) -> None:
-    """Of 6 hosts, two share a lane that gives four records in its turn. One pipeline runs after the other."""
-    order = {"global_batch_size": 12, "num_streams": 1, "run_records": 4, "lanes": 3, "order": "exact"}
+    """One pipeline runs after the other."""
+    order = {"global_batch_size": 12, "block_records": 4, "order": "exact"}
     config = config_of(**options, **order, image_size=4, extra_features=("id",))
     whole, *hosts = (
         list(build_dataset(many, "train", config, place, 19).take(3).as_numpy_iterator())
@@ -215,38 +218,72 @@ def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:
     assert remote == local
 
 
-@pytest.mark.parametrize(
-    ("cache", "kind", "options"),
-    [
-        ("none", "throughput", {"on_bad_record": "skip"}),
-        ("none", "exact", {"decoder": "tensorflow"}),
-        ("bytes", "evaluation", {"on_bad_record": "skip", "extra_features": ("words",)}),
-    ],
-)
-def test_without_the_engine_nothing_calls_back_into_python(few: Manifest, cache: str, kind: str, options: dict) -> None:
-    dataset = build_dataset(few, "train", config_of(cache, kind, **options))
+@pytest.mark.parametrize("kind", ["throughput", "evaluation"])
+def test_the_textbook_never_calls_back_into_python(few: Manifest, kind: str) -> None:
+    dataset = build_dataset(few, "train", replace(config_of(kind=kind, extra_features=("words",)), order="throughput"))
     graph = dataset._as_serialized_graph().numpy()  # names of operations stand in it as they are, functions' too
-    assert b"ParseExampleV2" in graph or b"ParseSingleExample" in graph
+    assert b"ParseSingleExample" in graph or b"ParseExampleV2" in graph
     assert b"PyFunc" not in graph
 
 
+def test_every_record_comes_once_in_an_epoch_of_the_textbook(
+    few: Manifest, context: Callable[..., InputContext]
+) -> None:
+    config = config_of(kind="throughput", extra_features=("id",), shuffle_buffer_size=3)
+    epochs = [batch["id"].tolist() for batch in build_dataset(few, "train", config).take(12).as_numpy_iterator()]
+    counts = np.bincount(np.concatenate(epochs), minlength=23)  # of two epochs, and two records of the third
+    assert (counts.min(), counts.max(), counts.sum()) == (1, 3, 48)  # a shuffle buffer holds three records back
+    assert epochs[:5] != epochs[6:11]
+    seen = []
+    for host in (0, 1, 2):
+        part = build_dataset(
+            few,
+            "train",
+            replace(config_of(kind="evaluation", global_batch_size=6, extra_features=("id",)), order="throughput"),
+            context(3, host, 3),
+        )
+        for batch in part.as_numpy_iterator():
+            seen += batch["id"][batch["mask"]].tolist()
+    assert sorted(seen) == list(range(23))
+
+
 def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
-    with pytest.raises(ConfigError, match="no split 'test'"):
-        build_dataset(few, "test", config_of())
-    with pytest.raises(ConfigError, match=r"at most the 16 records of an epoch, got 24\."):
-        build_dataset(few, "train", config_of(global_batch_size=24))
-    with pytest.raises(ConfigError, match="files without a manifest"):
-        build_dataset(tfrecord_files(str(foreign / "train-*")), None, config_of())
-    with pytest.raises(ConfigError, match="`service` must name a running dispatcher"):
-        build_dataset(few, "train", config_of(kind="throughput", service="grpc://127.0.0.1:9"))
-
-
-def test_a_file_cache_needs_a_manifest(few: Manifest, tmp_path: Path) -> None:
-    files = tfrecord_files(f"{few.directory}/train-*")
-    config = PipelineConfig(global_batch_size=4, cache="bytes", cache_dir=str(tmp_path))
-    with pytest.raises(ConfigError) as caught:
-        build_stages(files, None, config)
-    assert str(caught.value) == ("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
+    files = tfrecord_files(str(foreign / "train-*"))
+    for data, options, message in (
+        (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
+        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 23 records of an epoch, got 24."),
+        (
+            files,
+            {},
+            f"`order` exact must know where each record lies, and {files.name} are files without a manifest. Use "
+            "order='throughput'.",
+        ),
+        (
+            few,
+            {"kind": "throughput", "on_bad_record": "skip"},
+            "`on_bad_record` skip is for batches by their steps, and `order` is throughput. Leave one of them out.",
+        ),
+        (
+            few,
+            {"kind": "throughput", "cache": "bytes", "cache_bytes": 2000},
+            "`cache_bytes` 2000 is for batches by their steps, and `order` is throughput. Leave one of them out.",
+        ),
+        (
+            files,
+            {"kind": "throughput", "cache": "bytes", "cache_dir": "/tmp/cache"},
+            "`cache_dir` /tmp/cache is for batches by their steps, and `order` is throughput. Leave one of them out.",
+        ),
+        (
+            few,
+            {"kind": "exact", "augment_options": AugmentOptions(antialias=True)},
+            "`order` exact must know where each record lies, and `antialias` is done by TensorFlow's operations only. "
+            "Use order='throughput'.",
+        ),
+    ):
+        split = options.pop("split", "train" if data is few else None)
+        with pytest.raises(ConfigError) as caught:
+            build_dataset(data, split, config_of(**options))
+        assert str(caught.value).startswith(message)
 
 
 def test_the_engine_reads_the_files_of_a_dataset_only(few: Manifest, copied: Manifest) -> None:
@@ -255,8 +292,8 @@ def test_the_engine_reads_the_files_of_a_dataset_only(few: Manifest, copied: Man
     assert source.is_split
     other = replace(source, files=Source.from_manifest(copied, "train").files)
     assert not other.is_split
-    assert "reader=engine" not in str(build_stages(other, None, config_of()))
+    assert "shuffle" in build_stages(other, None, config_of(kind="auto")).names
     Path(copied.directory, copied.splits["train"].shards[0].file).unlink()
     with pytest.raises(FormatError, match=r" is missing\."):
-        build_dataset(other, None, config_of())
+        build_dataset(other, None, config_of(kind="auto"))
     next(iter(build_dataset(source, None, config_of())))

@@ -11,11 +11,7 @@ import torch
 
 import tfpipe
 from tests.beam_jobs.images import make_png
-from tfpipe.engine.record_reader import RecordReader
-from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stages.parse import parse_example
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
 
@@ -98,19 +94,6 @@ def test_dtypes(manifest: tfpipe.Manifest) -> None:
         assert tfpipe.build_dataset(manifest, "train", config).element_spec["tags"].dtype.name == kind
         batch = next(iter(data_loader(ShardedImages(manifest, "train", config), 0)))
         assert batch["tags"][0].dtype == getattr(torch, kind)
-
-
-@pytest.mark.parametrize("options", [{"pad_to": ("tags=3",)}, {"multi_hot": ("tags", "pair")}])
-def test_many_records_are_parsed_at_once(manifest: tfpipe.Manifest, options: dict[str, Any]) -> None:
-    plan = ReadPlan(Source.from_manifest(manifest, "train"), make_config(**options))
-    with RecordReader(manifest.directory, manifest, "train") as reader:
-        payloads = [manifest.schema.encode({k: v if v is not None else [] for k, v in row.items()} | {"id": k})
-                    for k, row in enumerate(reader)]  # fmt: skip
-    at_once = parse_example(plan, tf.constant(payloads))
-    for row, payload in enumerate(payloads):
-        for name, value in parse_example(plan, tf.constant(payload)).items():
-            assert value.numpy().tolist() == at_once[name][row].numpy().tolist()
-            assert value.dtype == at_once[name].dtype
 
 
 def test_beside_images(tmp_path: Path) -> None:

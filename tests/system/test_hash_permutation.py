@@ -1,7 +1,9 @@
-"""The hash that every order rests on."""
+"""The hash and the permutations that every order rests on."""
+
+import numpy as np
 
 from tfpipe.system import hash_permutation
-from tfpipe.system.hash_permutation import hashes
+from tfpipe.system.hash_permutation import hashes, key_of, permute
 
 
 def test_the_hash_is_splitmix64():
@@ -15,3 +17,17 @@ def test_the_hash_is_splitmix64():
     assert hashes(1234567, 5).tolist() == published
     assert hash_permutation._mix(1234567) == published[0]
     assert [hash_permutation._mix(key) for key in (0, 2**64 - 1)] == [int(hashes(key, 1)[0]) for key in (0, 2**64 - 1)]
+
+
+def chi_square(counts: np.ndarray) -> float:
+    expected = counts.sum() / counts.size
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_places_of_a_large_permutation_are_random():
+    drawn = np.array([permute(key_of(key), 1500, np.arange(1500)) for key in range(300)])
+    assert all(len(set(one)) == 1500 for one in drawn.tolist())
+    for place in (0, 1, 749, 1499):
+        assert chi_square(np.bincount(drawn[:, place] // 150, minlength=10)) < 27.9  # 9 degrees of freedom
+    neighbors = (drawn[:, 1:] - drawn[:, :-1]) % 1500  # as far apart as any two
+    assert chi_square(np.bincount(neighbors.ravel() // 150, minlength=10)) < 27.9

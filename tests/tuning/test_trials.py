@@ -89,7 +89,7 @@ def test_a_cache_of_the_best_pipeline_is_filled_by_its_candidates_too(fake_job) 
 def test_a_cache_that_does_not_fit_gets_a_limit(small_dataset: Path) -> None:
     manifest = load_manifest(str(small_dataset))
     job = PipelineJob(manifest, "train", Accelerator(1e-9, 100))
-    config = PipelineConfig(global_batch_size=4, num_streams=1, cache="bytes")
+    config = PipelineConfig(global_batch_size=4, cache="bytes")
     needed = manifest.splits["train"].bytes
     assert job.find_cache_bytes(config, 2 * needed) is None
     assert job.find_cache_bytes(config, needed) == "1MiB"

@@ -102,7 +102,7 @@ def doctor(
         return _print_report(dataset, split, options, as_json)
     if dataset is None:
         raise ConfigError("Name the DATASET to check, or give --report for the facts that a report of an error needs.")
-    from tfpipe.doctor.result import READ_AHEAD, TargetConfig
+    from tfpipe.doctor.result import TargetConfig
     from tfpipe.doctor.tpu_checks import TPU_VARIABLES
 
     target = TargetConfig(
@@ -112,7 +112,6 @@ def doctor(
         images_per_second=images_per_second,
         gpu_decode=gpu_decode,
         tpu_variables=tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name)),
-        read_ahead=os.environ.get(READ_AHEAD) or None,
     )
     checks = map(_name_options, _run_checks(dataset, split, options, target, _read_tuned_table(config), stages))
     if as_json:

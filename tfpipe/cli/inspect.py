@@ -148,7 +148,7 @@ def _split_json(manifest: "Manifest", split: "SplitInfo") -> dict[str, Any]:
         **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
         **label_counts_to_json(split.label_counts),
         "class_counts": list(split.class_counts),
-        "mixing": None if mixed is None else {"score": mixed[0], "global_batch_size": mixed[1]},
+        "mixing": None if mixed is None else mixed._asdict(),
     }
 
 

@@ -5,19 +5,19 @@ Names come out of files, so they are shown as `Text`, which knows no markup, wit
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import mixing_score
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.order import mixing_score
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.system.file_io import open_file
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,10 +69,24 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
     console.print(_facts(directory, manifest))
 
 
-def mixing(manifest: Manifest, split: SplitInfo) -> tuple[float, int] | None:
-    """Returns the mixing score of a split in the default order, and the global batch size of the score.
+class Mixing(NamedTuple):
+    """How the default order mixes a split.
 
-    The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.order.mixing_score`.
+    Attributes:
+        score: The mixing score, from 0 to 1.
+        global_batch_size: The batch size of the score, in images.
+        block_records: The adjacent records that the order reads at once.
+    """
+
+    score: float
+    global_batch_size: int
+    block_records: int
+
+
+def mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
+    """Computes how well the default order mixes a split.
+
+    The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.engine.order.mixing_score`.
 
     Returns:
         None if the split is empty or too large to be looked at, or if its records cannot be found by their number.
@@ -81,7 +95,8 @@ def mixing(manifest: Manifest, split: SplitInfo) -> tuple[float, int] | None:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
     plan = ReadPlan(Source.from_manifest(manifest, split.name), PipelineConfig(global_batch_size=batch_size))
-    return mixing_score(plan.order, batch_size), batch_size
+    score = mixing_score(plan.order, tuple(shard.records for shard in split.shards))
+    return Mixing(score, batch_size, plan.order.block_records)
 
 
 def _origin(manifest: Manifest) -> str:
@@ -168,7 +183,8 @@ def _split_column(manifest: Manifest, split: SplitInfo) -> dict[str, str]:
         "Size": human_bytes(split.bytes),
         "Records per shard": _span(min(per_shard), max(per_shard)),
         **(images if manifest.image_key is not None else {}),
-        "Mixing": unmixed if mixed is None else f"{mixed[0]:.2f} at batch {mixed[1]}",
+        "Read at once": unmixed if mixed is None else human_count(mixed.block_records, "record"),
+        "Mixing": unmixed if mixed is None else f"{mixed.score:.2f} at batch {mixed.global_batch_size}",
     }
 
 

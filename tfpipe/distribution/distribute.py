@@ -11,6 +11,7 @@ A run's state is `(seed, epoch, step)`, or `seed` and the global step alone: not
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -22,7 +23,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_planned_stages, build_stages
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan, split_batch
-from tfpipe.pipeline.stage import Customize, Stages, customize_stages
+from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook
 from tfpipe.system.file_io import is_url
 
 
@@ -62,13 +63,13 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
+    config = _choose_pipeline(strategy, prefer_textbook(config, customize))
     plan = _make_plan(strategy, manifest, split, config, start_step)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        stages = build_host_stages(plan, manifest, split, context)
-        dataset = customize_stages(stages, customize, config).dataset()
+        dataset = build_host_stages(plan, manifest, split, context, customize).dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)
@@ -126,7 +127,11 @@ def resolve_batch_size(
 
 
 def build_host_stages(
-    plan: ReadPlan, manifest: Manifest | Source | Mixture, split: str | None, context: InputContext
+    plan: ReadPlan,
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    context: InputContext,
+    customize: Customize | None = None,
 ) -> Stages:
     """Builds the stages of one host.
 
@@ -135,10 +140,27 @@ def build_host_stages(
         manifest: The data, as for `distribute_dataset`.
         split: The name of a split; None for foreign files.
         context: The host's place among the hosts.
+        customize: A function that changes the stages.
     """
-    if isinstance(manifest, Mixture) or plan.config.cache_dir is not None:  # they need a plan for each part, or a cache
-        return build_stages(manifest, split, plan.config, context, plan.start_step, fill_first=False)
-    return build_planned_stages(plan.move_to(context))
+    if isinstance(manifest, Mixture):  # it needs a plan for each part
+        return build_stages(manifest, split, plan.config, context, plan.start_step, customize=customize)
+    return customize_stages(build_planned_stages(plan.move_to(context), fill_first=False), customize, plan.config)
+
+
+def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -> PipelineConfig:
+    """Returns the config for the hosts of a strategy. Those of a remote TPU run TensorFlow's operations alone.
+
+    Raises:
+        ConfigError: Such a host should read in exact order.
+    """
+    if not is_remote_tpu(strategy):
+        return config
+    if config.order == "exact":
+        raise ConfigError(
+            "`order` exact is made by this program, and the hosts of a remote TPU run TensorFlow's operations alone. "
+            "Use order='throughput', or train on the TPU's own machines."
+        )
+    return replace(config, order="throughput")
 
 
 def _make_plan(

@@ -31,7 +31,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
-from tfpipe.pipeline.stage import Customize, customize_stages
+from tfpipe.pipeline.stage import Customize, prefer_textbook
 
 _DATA = "data"  # the dimension along which rows are split
 
@@ -99,13 +99,15 @@ def distribute_over_mesh(
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
     held_by = _list_held_parts(mesh)
     host, num_hosts, num_parts = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
+    config = prefer_textbook(config, customize)
     plan = ReadPlan(get_whole_source(manifest, split), config, num_hosts, host, num_parts, start_step)
     plan.check_shares()
     plan.check_fits_devices()
     if num_hosts < len(held_by):
         _check_repeatable(plan)
-    stages = build_host_stages(plan, manifest, split, tf.distribute.InputContext(num_hosts, host, num_parts))
-    return MeshBatches(mesh, plan.steps_per_epoch, customize_stages(stages, customize, config).dataset())
+    context = tf.distribute.InputContext(num_hosts, host, num_parts)
+    stages = build_host_stages(plan, manifest, split, context, customize)
+    return MeshBatches(mesh, plan.steps_per_epoch, stages.dataset())
 
 
 def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:

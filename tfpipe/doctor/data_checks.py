@@ -43,7 +43,7 @@ class LabelFacts(NamedTuple):
     Attributes:
         samples: Labels of adjacent records, one array for each place that was looked at.
         class_counts: Records of each class; empty if they were never counted.
-        mixing: Score of the exact order, see `tfpipe.order.mixing_score`; None for the throughput order.
+        mixing: Score of the exact order, see `tfpipe.engine.order.mixing_score`; None for the throughput order.
         global_batch_size: Images of one step.
         buffer_share: Share of the records that the throughput order's shuffle buffer holds.
     """
@@ -207,7 +207,7 @@ def check_labels(facts: LabelFacts | None) -> Check:
     kept = f"of a batch of {facts.global_batch_size:,}, {effective:.0%} count as drawn independently"
     if effective >= _MIXED_ENOUGH:
         return Check(name, "ok", f"{finding[:-1]}; {kept}.{score}")
-    advice = "Raise `lanes`, lower `run_records`, or shard again: `tfpipe shard` shuffles."
+    advice = "Lower `block_records`, or shard again: `tfpipe shard` shuffles."
     return Check(name, "warning", f"{finding[:-1]}; {kept}.{score}", advice)
 
 

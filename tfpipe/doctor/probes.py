@@ -20,12 +20,16 @@ import tensorflow as tf
 from tfpipe.doctor.data_checks import IntArray
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.doctor.tpu_checks import TpuHostFacts
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.columns.labels import number_classes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixed_batch import make_maker
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, TfpipeError, first_line
-from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stages.decode import decode_image
+from tfpipe.pipeline.stages.parse import parse_example
 from tfpipe.system.file_io import read_size
 
 WARM_UP_S, MEASURE_S = 2.0, 3.0
@@ -108,41 +112,41 @@ def read_first_shape(source: Source, config: PipelineConfig) -> tuple[int, ...]:
         tf.errors.OpError: The record is damaged, or it is not an image.
         TfpipeError: A file is not a valid TFRecord file.
     """
-    counts = source.shard_records
-    file = 0 if counts is None else next(k for k, records in enumerate(counts) if records)
-    stages = build_stages(_one_file(source, file), None, _in_file_order(config))
-    if source.images.size is not None and source.images.formats == {"RAW"}:
-        next(iter(stages.until("decode").dataset()))  # it holds the shape of pixels that have no header
-        return (*source.images.size, 3)
-    features = next(iter(stages.until("parse").dataset()))
+    encoded = _read_values(source, 0, 1, config, "encoded")
     if not source.has_images:
         return ()
-    return tuple(tf.io.decode_image(tf.reshape(features["encoded"], [-1])[0], 3, expand_animations=False).shape)
+    if source.images.size is not None and source.images.formats == {"RAW"}:
+        decode_image(tf.constant(encoded[0]), source.images)
+        return (*source.images.size, 3)
+    return tuple(tf.io.decode_image(encoded[0], 3, expand_animations=False).shape)
 
 
 def read_labels(source: Source, file: int, count: int, config: PipelineConfig) -> IntArray:
     """Returns the labels of the first `count` records of a file, in order; errors as with `read_first_shape`."""
-    stages = build_stages(_one_file(source, file), None, _in_file_order(config))
-    features = stages.until("parse").dataset().map(lambda features: features["label"]).take(count)
-    return np.array([int(label) for label in features], np.int64)
+    return np.array(_read_values(source, file, count, config, "label"), np.int64)
+
+
+def _read_values(source: Source, file: int, count: int, config: PipelineConfig, name: str) -> list[Any]:
+    """Reads the image or the label of the first records of a file; nothing if they have none."""
+    plan = ReadPlan(source, _in_file_order(config))
+    if plan.in_steps:
+        maker = make_maker(plan.make_batch_plan())
+        assert isinstance(maker, BatchMaker)
+        numbers = np.arange(source.bases[file], min(source.bases[file] + count, source.bases[file + 1]))
+        columns = maker.read(0, 0, numbers).columns
+        if name == "label":
+            assert source.label_key is not None
+            return number_classes(source.label_key, columns[source.label_key], source.label_base).tolist()
+        return [] if source.image_key is None else [columns[source.image_key].get_bytes(0)]
+    records = tf.data.TFRecordDataset(source.files[file], source.compression).take(count)
+    values = [parse_example(plan, record).get(name) for record in records]
+    return [tf.reshape(value, [-1])[0].numpy() for value in values if value is not None]
 
 
 def _in_file_order(config: PipelineConfig) -> PipelineConfig:
     """Returns a config for one pass over the first images and labels alone. A damaged record ends the pass."""
     return PipelineConfig(
         global_batch_size=1, training=False, augment="none", image_size=config.image_size, images="first"
-    )
-
-
-def _one_file(source: Source, file: int) -> Source:
-    counts = source.shard_records
-    return dataclasses.replace(
-        source,
-        files=source.files[file : file + 1],
-        shard_records=None if counts is None else counts[file : file + 1],
-        counted_records=None,
-        file_bytes=source.file_bytes[file : file + 1],
-        index_files=source.index_files[file : file + 1],
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfpipe.errors import SENTENCE_END
-from tfpipe.system.options import Flag, Number, Text, check_options, option
+from tfpipe.system.options import Flag, Number, check_options, option
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
@@ -36,10 +36,6 @@ class Check:
         return {"name": self.name, "status": self.status, "found": self.found, "advice": self.advice}
 
 
-READ_AHEAD = "GCS_READAHEAD_BUFFER_SIZE_BYTES"
-"""The variable of the bytes for which TensorFlow asks an object store at once. It reads it when it is imported."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:
     """The accelerator that the pipeline feeds.
@@ -55,7 +51,6 @@ class TargetConfig:
         tpu_variables: The variables about a TPU in the environment that trains: pairs of a name and a value.
             Default: ().
         gpu_decode: Whether a GPU is to decode the images, with `tfpipe.readers.torch.DeviceImages`. Default: False.
-        read_ahead: The value of `READ_AHEAD` in the environment that trains. None: it is not set. Default: None.
 
     Raises:
         ConfigError: A number is not above 0.
@@ -67,7 +62,6 @@ class TargetConfig:
     images_per_second: float | None = option(Number(above=0), None)
     tpu_variables: tuple[tuple[str, str], ...] = ()
     gpu_decode: bool = option(Flag(), False)
-    read_ahead: str | None = option(Text(), None)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -21,17 +21,17 @@ from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import mixing_score
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.native import library
-from tfpipe.order import mixing_score
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes, split_by_cache
+from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_bytes
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stage import Customize, customize_stages
-from tfpipe.pipeline.stages.cache import check_cache_fits
+from tfpipe.pipeline.stage import Customize, prefer_textbook
+from tfpipe.pipeline.textbook import count_files_at_once, count_records_ahead, count_shuffled_records
 from tfpipe.system import host_limits, versions
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
@@ -104,7 +104,7 @@ class _Facts:
         target: TargetConfig,
         customize: Customize | None,
     ) -> None:
-        self.config, self.target, self.customize = config, target, customize
+        self.config, self.target, self.customize = prefer_textbook(config, customize), target, customize
         self.num_hosts = target.num_hosts or 1
         self.data, self.split, self.source = data, split, get_source(data, split)
         self.info: SplitInfo | None = None
@@ -137,9 +137,9 @@ class _Facts:
             _check_batch(self)
         except ConfigError:
             raise _NotReachedError("Not reached: see batch.") from None
-        stages = build_stages(self.source, None, probes.without_cache(self.config), context)
+        config = probes.without_cache(self.config)
         try:
-            return customize_stages(stages, self.customize, self.config).dataset()
+            return build_stages(self.data, self.split, config, context, customize=self.customize).dataset()
         except Exception as error:  # the user's own stages may raise anything
             raise explain_pipeline_error(error) from error
 
@@ -185,10 +185,7 @@ def _check_features(facts: _Facts) -> Check:
 
 
 def _check_file_access(facts: _Facts) -> Check:
-    in_store = facts.directory.startswith("gs://")  # elsewhere the order does not matter, so no plan is made
-    by_runs = in_store and facts.plan.exact and not facts.plan.reads_store
-    exact, record_bytes = (by_runs, facts.source.record_bytes) if in_store else (False, 0.0)
-    return runtime_checks.check_file_access(facts.directory, facts.target, exact, record_bytes)
+    return runtime_checks.check_file_access(facts.directory, facts.target)
 
 
 def _check_files(facts: _Facts) -> Check:
@@ -211,7 +208,8 @@ def _check_first_record(facts: _Facts) -> Check:
 def _check_shards(facts: _Facts) -> Check:
     source, config = facts.source, facts.config
     shares_records = facts.plan.exact or (not config.training and source.shard_records is not None)
-    return data_checks.check_shards(len(source.files), facts.num_hosts, facts.plan.cycle_length, shares_records)
+    cycle_length = count_files_at_once(facts.plan)
+    return data_checks.check_shards(len(source.files), facts.num_hosts, cycle_length, shares_records)
 
 
 def _check_shard_size(facts: _Facts) -> Check:
@@ -273,9 +271,10 @@ def _check_labels(facts: _Facts) -> Check:
     ]
     class_counts = () if facts.info is None else facts.info.class_counts
     batch_size = plan.global_batch_size
-    mixing = mixing_score(plan.order, batch_size) if plan.exact else None
+    mixing = mixing_score(plan.order, source.shard_records or ()) if plan.exact else None
     records = source.num_records
-    buffered = min(plan.shuffle_records * facts.num_hosts / records, 1.0) if records and mixing is None else 0.0
+    is_buffered = records and mixing is None
+    buffered = min(count_shuffled_records(plan) * facts.num_hosts / records, 1.0) if is_buffered else 0.0
     return data_checks.check_labels(LabelFacts(samples, class_counts, mixing, batch_size, buffered))
 
 
@@ -291,7 +290,7 @@ def _check_batch(facts: _Facts) -> Check:
             batch_size=plan.batch_size,
             num_replicas=facts.num_replicas,
             num_hosts=facts.num_hosts,
-            num_streams=plan.order.num_streams if plan.exact else None,
+            block_records=plan.order.block_records if plan.exact else None,
             steps_per_epoch=plan.steps_per_epoch,
             replicas_known=not target.tpu_elsewhere or target.num_replicas is not None,
         ),
@@ -302,23 +301,23 @@ def _check_batch(facts: _Facts) -> Check:
 def _check_memory(facts: _Facts) -> Check:
     plan, config = facts.plan, facts.config
     held, needed = [], plan.ready_bytes
-    advice = (
-        "Lower the batch size." if plan.reads_batches or plan.reads_first_use else "Lower `run_records` or `lanes`."
-    )
+    advice = "Lower the batch size."
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
         advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
-    if config.service is None and (not held or split_by_cache(plan) is not None):
+    if config.service is None and (not held or config.cache_bytes is not None):
         record_bytes = facts.source.record_bytes
-        if plan.exact and config.cache_dir is not None and config.cache == "decoded":
-            # They are read from the cache, in runs of as many records as the source's.
+        if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
             height, width = plan.decoded_size
             record_bytes = max(record_bytes, height * width * 3)
-        shuffled = plan.shuffle_records if config.training and not plan.exact else 0
-        held.append(f"{human_count(plan.read_ahead_records, 'record')} that are read ahead")
+        # Of the engine: those that are read, as many that are parsed, and those that are decoded.
+        ahead = 3 * plan.batches_read * plan.batch_size if plan.in_steps else count_records_ahead(plan)
+        ahead = min(ahead, facts.source.num_records or ahead)
+        shuffled = count_shuffled_records(plan) if config.training and not plan.exact else 0
+        held.append(f"{human_count(ahead, 'record')} that are read ahead")
         held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
-        needed += round((plan.read_ahead_records + shuffled) * record_bytes)
+        needed += round((ahead + shuffled) * record_bytes)
         if shuffled:
             advice = "Lower `shuffle_buffer_size`."
     held.append("finished batches")

@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tfpipe.doctor.result import READ_AHEAD, Check, Status, TargetConfig
+from tfpipe.doctor.result import Check, Status, TargetConfig
 from tfpipe.engine.cache import MAX_CACHE_SHARE
 from tfpipe.system.file_io import is_url
-from tfpipe.system.object_store import REQUIREMENT
 from tfpipe.system.units import human_bytes, human_count
 
 OLDEST_TENSORFLOW = (2, 18)
@@ -19,7 +18,6 @@ _ORDINARY = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _TPU_SUBLANES = 8
 _TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
 _MEMORY_SHARE = 0.5  # the share of free memory; a larger pipeline may leave the trainer too little
-_MOST_READ_AHEAD, _GOOD_READ_AHEAD, _SMALL_READ_AHEAD, _SMALL_RECORD = 4 * 2**20, 2**19, 2**16, 10_000
 _HEADROOM = 1.2  # the host's rate by the rate that the accelerator consumes
 
 
@@ -45,7 +43,7 @@ class BatchFacts(NamedTuple):
         batch_size: Images of one replica.
         num_replicas: Replicas of all hosts together.
         num_hosts: Hosts that read.
-        num_streams: Streams of the exact order; None for the throughput order.
+        block_records: Adjacent records that exact order reads at once; None for the throughput order.
         steps_per_epoch: Steps of an epoch; None if the records were never counted.
         replicas_known: Whether `num_replicas` is certain.
     """
@@ -54,7 +52,7 @@ class BatchFacts(NamedTuple):
     batch_size: int
     num_replicas: int
     num_hosts: int
-    num_streams: int | None
+    block_records: int | None
     steps_per_epoch: int | None
     replicas_known: bool = True
 
@@ -117,26 +115,14 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     return Check(name, "ok", f"{finding}.")
 
 
-def check_file_access(path: str, target: TargetConfig, exact: bool, record_bytes: float) -> Check:
+def check_file_access(path: str, target: TargetConfig) -> Check:
     """Checks that every host can read the files.
 
     Args:
         path: The directory or the pattern of the files.
         target: The machines that train.
-        exact: Whether training reads short runs of records by TensorFlow's client, in exact order.
-        record_bytes: The mean size of a record.
     """
     name, hosts = "file access", target.num_hosts or 1
-    read_ahead = target.read_ahead or ""
-    if path.startswith("gs://") and exact and not (read_ahead.isdigit() and int(read_ahead) <= _MOST_READ_AHEAD):
-        good = _SMALL_READ_AHEAD if record_bytes < _SMALL_RECORD else _GOOD_READ_AHEAD
-        return Check(
-            name,
-            "warning",
-            f"{path} can be read from any host, but TensorFlow asks for 64 MiB wherever a run of records begins.",
-            f"Install {REQUIREMENT}. Or set {READ_AHEAD}={good} in the environment before Python starts, or use "
-            "`order` throughput.",
-        )
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")
     if target.tpu_elsewhere:
@@ -157,8 +143,9 @@ def check_batch(facts: BatchFacts, target: TargetConfig) -> Check:
     """Describes the shares of the batch. `ReadPlan.check_shares` has refused a batch that cannot be shared."""
     replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(facts.num_hosts, "host")
     finding = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
-    if facts.num_streams is not None:
-        finding += f", read in {human_count(facts.num_streams, 'stream')}"
+    if facts.block_records is not None:
+        blocks = f"in blocks of {facts.block_records:,} records" if facts.block_records > 1 else "record by record"
+        finding += f", read {blocks}"
     if facts.steps_per_epoch is not None:
         finding += f"; {human_count(facts.steps_per_epoch, 'step')} an epoch"
     if not facts.replicas_known:

@@ -38,8 +38,8 @@ class Maker(Protocol):
     """A maker of batches in two parts: `BatchMaker`, or `MixedMaker` for several datasets."""
 
     @property
-    def run_steps(self) -> int:
-        """The steps that use up a run of records that storage is asked for at once."""
+    def block_steps(self) -> int:
+        """The steps that use up a block of records that storage is asked for at once."""
 
     def list_numbers(self, epoch: int, step: int) -> Any:
         """Lists the records of a step."""
@@ -161,12 +161,12 @@ class _Steps:
             # The steps that are announced grow by one with each, so the first batch waits for its own records only.
             first, end = self._num_announced, index + 1 + min(index, _STEPS_ANNOUNCED)
             self._num_announced = max(first, end)
-            asked = [self._list_run(place) for place in range(first, end)]
+            asked = [self._list_block(place) for place in range(first, end)]
             step = self._listed.pop(index, None)
         if step is None:
             raise _NoMoreSteps
-        for run in filter(None, asked):
-            self._maker.announce(run[0], run)
+        for steps in filter(None, asked):
+            self._maker.announce(steps[0], steps)
         return self._maker.read(*step)
 
     def close(self) -> None:
@@ -175,9 +175,9 @@ class _Steps:
             self._is_closed = True
             self._listed.clear()
 
-    def _list_run(self, index: int) -> list[Any]:
-        """Lists the records of a step, and of the steps that use up a run of records with it."""
-        end = index + self._maker.run_steps
+    def _list_block(self, index: int) -> list[Any]:
+        """Lists the records of a step, and of the steps that use up a block of records with it."""
+        end = index + self._maker.block_steps
         while self._num_listed < end and not self._is_closed:
             position = next(self._positions, None)
             if position is None:

@@ -60,7 +60,7 @@ Batch = dict[str, Any]
 Transform = Callable[[Any, int], Any]
 """A function from a whole Pillow image and its seed to the trainer's image, in place of crop, resize and flip."""
 
-_MOST_RUN_STEPS = 64
+_MOST_BLOCK_STEPS, _MOST_BLOCK_BYTES = 64, 2**30  # of the records that a store is asked for at once
 _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
 
 
@@ -234,7 +234,7 @@ class BatchMaker:
             dtype=config.image_dtype,
             options=config.augment_options,
             reduces=config.dct_scaling,
-            natively=config.decoder != "tensorflow",
+            natively=config.decoder != "pillow",
             seeks=source.images.seekable,
         )
 
@@ -244,13 +244,16 @@ class BatchMaker:
         return is_url(self.manifest.directory)
 
     @cached_property
-    def run_steps(self) -> int:
-        """The steps that use a run of records up; 1 where none are read at once, as on a local disk."""
+    def block_steps(self) -> int:
+        """The steps in which a row uses a block of records up; 1 where blocks are not read at once, as on a local disk.
+
+        The requests for the records of so many steps can be merged to one for each block.
+        """
         order = self.plan.order
         if order is None or not self.is_remote:
             return 1
-        share = self.plan.global_batch_size // order.num_streams
-        return min(order.turns_per_run * max(order.lanes * order.turn_records // share, 1), _MOST_RUN_STEPS)
+        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self.plan.source.record_bytes))
+        return max(min(order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of a step: `BatchPlan.list_numbers`."""

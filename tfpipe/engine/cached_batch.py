@@ -90,9 +90,9 @@ class CachingMaker:
         return self._maker.is_remote
 
     @property
-    def run_steps(self) -> int:
-        """The steps that use a run of records up."""
-        return self._maker.run_steps
+    def block_steps(self) -> int:
+        """The steps in which a row uses a block of records up."""
+        return self._maker.block_steps
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of a step: `BatchPlan.list_numbers`."""

@@ -106,9 +106,9 @@ class MixedMaker:
             maker.clocks = self.clocks
 
     @property
-    def run_steps(self) -> int:
-        """The steps that use a run of records up, of the dataset that needs most."""
-        return max(maker.run_steps for maker in self._makers)
+    def block_steps(self) -> int:
+        """The steps in which a row uses a block of records up, of the dataset that needs most."""
+        return max(maker.block_steps for maker in self._makers)
 
     def list_numbers(self, epoch: int, step: int) -> list[IntArray]:
         """Lists the records of each dataset in a step, each int64 [rows of the part]."""
@@ -173,7 +173,7 @@ def share_config(mixture: Mixture, config: PipelineConfig, global_batch_size: in
         ConfigError: A weight is too small for any share.
     """
     return [
-        replace(config, global_batch_size=share, per_replica_batch_size=None, num_streams=None)
+        replace(config, global_batch_size=share, per_replica_batch_size=None)
         for share in apportion(mixture.weights, global_batch_size, 1)
     ]
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature, list_batch_features
+from tfpipe.engine.order import Order
 from tfpipe.engine.source import Source
-from tfpipe.order import ExactOrder
 from tfpipe.system.hash_permutation import IntArray
 
 
@@ -40,7 +40,7 @@ class BatchPlan:
 
     source: Source
     config: PipelineConfig
-    order: ExactOrder | None
+    order: Order | None
     global_batch_size: int
     rows: range
     num_hosts: int = 1
@@ -55,7 +55,7 @@ class BatchPlan:
     def steps_per_epoch(self) -> int:
         """The number of batches in an epoch. Training has full batches only; evaluation has every record."""
         if self.order is not None:
-            return self.order.steps_per_epoch(self.global_batch_size)
+            return self.order.steps_per_epoch
         largest_share = -(-(self.source.num_records or 0) // self.num_hosts)
         return -(-largest_share // (self.global_batch_size // self.num_hosts))
 
@@ -89,6 +89,4 @@ class BatchPlan:
             begin, end = (records * part // self.num_hosts for part in (self.host, self.host + 1))
             first = begin + step * share + self.rows.start - self.host * share
             return np.arange(first, max(min(first + self.batch_size, end), first))
-        shard, record = self.order.batch(epoch, step, self.global_batch_size, self.rows).T
-        numbers: IntArray = self.source.bases[shard] + record
-        return numbers
+        return self.order.list_numbers(epoch, step, self.rows)

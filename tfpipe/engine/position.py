@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError
-from tfpipe.order import ORDER_VERSION, check_version
 
 
 class Position(NamedTuple):
@@ -55,7 +55,7 @@ class Resumable(ABC):
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
 
-        "order" is the version of the order, `tfpipe.order.ORDER_VERSION`.
+        "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`.
         """
         return self.position.state(self._run_seed)
 

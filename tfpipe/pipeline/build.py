@@ -1,4 +1,9 @@
-"""The whole pipeline on one screen: which stages, in which order, and why.
+"""The pipeline of one host: of batches by their steps, which the engine makes, or the textbook's.
+
+```
+steps      list -> read -> decode -> batch -> prefetch                    an element is a batch: exact order, any caches
+textbook   list -> read -> shuffle -> parse -> decode -> ... -> prefetch  an element is a record until `batch`
+```
 
 dataset = build_dataset(manifest, "train", PipelineConfig(global_batch_size=256))
 print(build_stages(manifest, "train", config))
@@ -6,39 +11,21 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import tensorflow as tf
 
-from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.features import check_class_names
-from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
+from tfpipe.engine.mixed_batch import make_maker
+from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.native import library
-from tfpipe.pipeline import service_client
-from tfpipe.pipeline.engine_stages import offer_engine, open_mixed_engine
-from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
-from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
-from tfpipe.pipeline.native_stages import count_calls, count_held_threads, fuse_stages
-from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
-from tfpipe.pipeline.stage import Customize, Stage, Stages, customize_stages, tf_data_options, without_autograph
-from tfpipe.pipeline.stages.augment import augment_images
-from tfpipe.pipeline.stages.batch import batch_examples
-from tfpipe.pipeline.stages.cache import cache_bytes, cache_decoded, cache_in_files, cache_part, check_cache_fits
-from tfpipe.pipeline.stages.decode import decode_images
-from tfpipe.pipeline.stages.list import list_exact, list_files, list_first_use, list_once, list_step_records
-from tfpipe.pipeline.stages.mix import MixturePart, mix_datasets
-from tfpipe.pipeline.stages.parse import parse_records
-from tfpipe.pipeline.stages.prefetch import prefetch_batches
-from tfpipe.pipeline.stages.read import read_exact, read_files, read_first_use, read_once, read_steps
-from tfpipe.pipeline.stages.repeat import repeat_cached, repeat_epochs, repeat_steps, repeat_uncounted
-from tfpipe.pipeline.stages.shuffle import shuffle_buffer
-from tfpipe.system import file_io, object_store
+from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook, tf_data_options
+from tfpipe.pipeline.steps import count_held_threads, list_engine_stages, open_mixed_engine
+from tfpipe.pipeline.textbook import list_textbook_stages
+from tfpipe.system import file_io
 
 
 def build_dataset(
@@ -91,10 +78,11 @@ def build_stages(
     start_step: int = 0,
     *,
     fill_first: bool = True,
+    customize: Customize | None = None,
 ) -> Stages:
     """Builds the stages of `build_dataset`, to print, cut or time them.
 
-    The arguments but the last, and the errors, are those of `build_dataset`.
+    The other arguments, and the errors, are those of `build_dataset`.
 
     Args:
         manifest: The dataset, source or mixture to read.
@@ -104,27 +92,36 @@ def build_stages(
         start_step: The step, counted from 0, to begin with.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
+        customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
+            which treats records one by one.
     """
+    config = prefer_textbook(config, customize)
     if isinstance(manifest, Mixture):
-        return _mixture_stages(manifest, split, config, context, start_step)
-    if config.cache_dir is None:
-        return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
-    if config.service is not None:
-        # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
-        config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
-    cache = _open_cache(manifest, split, config)
-    plan = ReadPlan.for_host(cache.source, without_cache(config), context, start_step)
-    plan = _ask_workers(plan_cached_read(plan, cache, fill_first))
-    stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
-    return _with_options(stages, plan, plan.deterministic)
+        stages = _build_mixture(manifest, split, config, context, start_step)
+    else:
+        plan = ReadPlan.for_host(get_source(manifest, split), config, context, start_step)
+        stages = build_planned_stages(plan, fill_first=fill_first)
+    return customize_stages(stages, customize, config)
+
+
+def build_planned_stages(plan: ReadPlan, *, fill_first: bool = True) -> Stages:
+    """Builds the stages of a host from its read plan; `fill_first` is that of `build_stages`.
+
+    Raises:
+        ConfigError: The data, its files or this machine's memory cannot serve the plan.
+    """
+    plan.check()
+    plan.source.check()
+    if plan.in_steps:
+        return _with_options(plan, Stages(list_engine_stages(plan, make_maker(plan.make_batch_plan()))))
+    file_io.check_tensorflow_reads(plan.source.files[0])
+    return _with_options(plan, Stages(list_textbook_stages(plan)))
 
 
 def check_stages(
     manifest: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None = None
 ) -> None:
     """Refuses what `build_stages` on one host would refuse, without filling a cache in files.
-
-    The stages behind such a cache are not built, so `customize` is not called for them.
 
     Args:
         manifest: The dataset or source to read.
@@ -137,189 +134,28 @@ def check_stages(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    if config.cache_dir is None:
-        customize_stages(build_stages(manifest, split, config), customize, config)
-        return
-    cache = _open_cache(manifest, split, config)
-    ReadPlan.for_host(cache.source, without_cache(config), None, 0).check()
-    cache.check()
-    cache.source.check()
+    build_stages(manifest, split, config, customize=customize)
 
 
-def _open_cache(manifest: Manifest | Source, split: str | None, config: PipelineConfig) -> CacheFolder:
-    """Returns the cache in files that a config asks for: a dataset like any other, or it becomes one."""
-    if not isinstance(manifest, Manifest) or split is None:
-        raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
-    if config.cache == "decoded" and manifest.has_several_images:
-        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
-    return CacheFolder(manifest, split, config)
-
-
-def build_planned_stages(plan: ReadPlan) -> Stages:
-    """Builds the stages of a host from its read plan, whose config must not ask for a cache in files."""
-    plan = _ask_workers(plan)
-    return _with_options(_stages_from_files(plan), plan, plan.deterministic)
-
-
-def _stages_from_files(plan: ReadPlan) -> tuple[Stage, ...]:
-    """Builds the stages from files to batches."""
-    _check(plan)
-    return (*_example_stages(plan), batch_examples(plan), prefetch_batches(plan))
-
-
-def _example_stages(plan: ReadPlan) -> tuple[Stage, ...]:
-    """Builds the stages from files to augmented images."""
-    parts = split_by_cache(plan)
-    if parts is not None:
-        return _join_parts(plan, parts)
-    stages = _image_stages(plan)
-    if not plan.source.has_images:
-        return tuple(stage for stage in stages if stage.name != "decode")
-    stages = (*stages, augment_images(plan))
-    if not plan.config.training and plan.config.cache == "decoded":
-        # Evaluation does the same to every image each time, so the cache keeps augmented images.
-        return (*stages, cache_decoded(plan))
-    return stages
-
-
-def _join_parts(plan: ReadPlan, parts: CacheParts) -> tuple[Stage, ...]:
-    """Builds the stages of records of which only a part is in the cache.
-
-    Encoded records are joined before they are parsed. Decoded images are joined when they are augmented: what is not
-    kept is then decoded as without a cache, just the crop, and not whole as a cache needs it, which takes 1.6 times as
-    long.
-    """
-    _check_client(parts.kept)
-    kept, others = Stages(_example_stages(parts.kept)), _example_stages(parts.others)
-    if plan.config.cache == "decoded":
-        return (*others, cache_part(plan, parts, kept))
-    parse = [stage.name for stage in others].index("parse")
-    kept = Stages(kept[: kept.names.index("parse")])
-    return (*others[:parse], cache_part(plan, parts, kept), *others[parse:])
-
-
-def _image_stages(plan: ReadPlan) -> tuple[Stage, ...]:
-    """Builds the stages from files to decoded images. The kind of cache decides where epochs begin."""
-    cache = plan.config.cache
-    if not plan.config.training:
-        # One pass, in the order of the files.
-        read = (list_once(plan), read_once(plan))
-        if cache == "bytes":
-            return (*read, cache_bytes(plan), parse_records(plan), decode_images(plan))
-        return (*read, parse_records(plan), decode_images(plan))
-    if cache == "none":
-        # Epochs come first, because each has another order. Reading then also runs on from one epoch into the next.
-        if plan.by_steps:
-            order: tuple[Stage, ...] = (repeat_steps(plan), list_step_records(plan), read_steps(plan))
-        elif plan.exact:
-            order = (repeat_epochs(plan), list_exact(plan), read_exact(plan))
-        else:
-            order = (repeat_epochs(plan), list_files(plan), read_files(plan), shuffle_buffer(plan))
-        return (*order, parse_records(plan), decode_images(plan))
-    if plan.exact:
-        # Every record goes into the cache once; then epochs fetch from it in the exact order.
-        read = (list_first_use(plan), read_first_use(plan))
-        if cache == "bytes":
-            return (*read, cache_bytes(plan), repeat_cached(plan), parse_records(plan), decode_images(plan))
-        return (*read, parse_records(plan), decode_images(plan), cache_decoded(plan), repeat_cached(plan))
-    # Nobody counted the records, so none can be fetched by its number: the usual order of `tf.data` pipelines.
-    read = (list_files(plan), read_files(plan))
-    if cache == "bytes":
-        repeat = (cache_bytes(plan), repeat_uncounted(plan), shuffle_buffer(plan))
-        return (*read, *repeat, parse_records(plan), decode_images(plan))
-    decode = (shuffle_buffer(plan), parse_records(plan), decode_images(plan))
-    return (*read, *decode, cache_decoded(plan), repeat_uncounted(plan))
-
-
-def _mixture_stages(
+def _build_mixture(
     mixture: Mixture, split: str | None, config: PipelineConfig, context: InputContext | None, start_step: int
 ) -> Stages:
-    """Builds a pipeline up to `augment` for each dataset, then batches of all of them."""
+    """Builds the stages of a mixture, whose batches the engine makes of all of its datasets."""
     if not config.training or config.cache_dir is not None:
         refused = "evaluated" if not config.training else "cached in files"
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
-    # Each dataset has a cache of its own.
-    source = get_whole_source(mixture, split)
-    whole = ReadPlan.for_host(source, replace(config, cache_bytes=None), context, start_step)
-    if whole.by_steps:
-        raise ConfigError("A `service` keeps the exact order of one dataset, not of a mixture. Leave one of them out.")
-    whole = _ask_workers(whole)
+    whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
+    maker = open_mixed_engine(mixture, split or "", whole)
+    first, *others = list_engine_stages(whole, maker)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
-    plans = []
-    for manifest, share in zip(mixture.manifests, shares, strict=True):
-        part_config = replace(
-            whole.config,
-            global_batch_size=share,
-            per_replica_batch_size=None,
-            num_streams=None,
-            decoded_size=whole.decoded_size,
-        )
-        # Each host makes one batch of the part, whatever the number of its replicas: `batch` deals it out.
-        part = get_source(manifest, split)
-        plans.append(replace(whole, source=part, config=part_config, num_replicas=whole.num_hosts))
-    check_same_images([plan.num_images for plan in plans])
-    check_class_names([plan.features for plan in plans])
-    parts = []
-    cache_bytes = share_cache_bytes(plans, config.cache_bytes)
-    for manifest, whole_plan, part_bytes in zip(mixture.manifests, plans, cache_bytes, strict=True):
-        plan = replace(whole_plan, config=replace(whole_plan.config, cache_bytes=part_bytes))
-        _check(plan)
-        stages = Stages(fuse_stages(get_decoding_plan(plan), _example_stages(plan)))
-        parts.append(MixturePart(stages, plan, mixture.map_labels(manifest)))
-    stages_of_all = (mix_datasets(whole, parts), batch_examples(whole), prefetch_batches(whole))
-    stages = _with_options(stages_of_all, whole, deterministic=False)
-    if split is None or not library.is_available():
-        return stages
-    asked = replace(whole, config=replace(whole.config, cache_bytes=config.cache_bytes))
-    maker = open_mixed_engine(mixture, split, asked)
-    if maker is None:
-        return stages
-    first = offer_engine(whole, maker, count_calls(whole), stages[:2])
-    return Stages((first, *stages[1:]), stages.options)
+    datasets = [
+        f"{share} of {whole.global_batch_size} from {manifest.directory}"
+        for share, manifest in zip(shares, mixture.manifests, strict=True)
+    ]
+    listing = replace(first, settings={**first.settings, "datasets": ", ".join(datasets)})
+    return _with_options(whole, Stages((listing, *others)))
 
 
-def _ask_workers(plan: ReadPlan) -> ReadPlan:
-    """Asks a service whether its workers have the native library, and returns the plan with the answer."""
-    service, decoder = plan.config.service, plan.config.decoder
-    if service is None:
-        return plan
-    service_client.check_address(service)
-    if decoder == "tensorflow" or not library.is_available():
-        return plan
-    worker_cpus = service_client.count_native_cpus(service)
-    if decoder == "native" and worker_cpus is None:
-        raise ConfigError(
-            f"`decoder` native needs tfpipe {__version__} with its native library in every worker of the `service`, "
-            f"and the dispatcher {service} does not know it of all. Install it there and start the workers again, or "
-            "use auto."
-        )
-    return replace(plan, worker_cpus=worker_cpus)
-
-
-def _check(plan: ReadPlan) -> None:
-    """Refuses a plan that the data, its files or this machine's memory cannot serve."""
-    plan.check()
-    plan.source.check()
-    _check_client(plan)
-    if plan.config.cache != "none":
-        check_cache_fits(plan)
-
-
-def _check_client(plan: ReadPlan) -> None:
-    """Refuses options with which TensorFlow must read, where it has no client."""
-    file = plan.source.files[0]
-    if plan.reads_store or file_io.can_tensorflow_read(file):
-        return
-    if not object_store.can_read(file):
-        file_io.check_tensorflow_reads(file)
-    raise ConfigError(
-        "TensorFlow reads compressed files, and where a `service`, `cache_bytes`, `on_bad_record` skip or a number as "
-        f"`shuffle_buffer_size` is asked for, and it cannot read {file}. Leave these out, or copy the dataset to a "
-        "local disk."
-    )
-
-
-def _with_options(stages: tuple[Stage, ...], plan: ReadPlan, deterministic: bool) -> Stages:
-    options = tf_data_options(plan.config, deterministic, count_held_threads(plan))
-    plain = [without_autograph(stage) for stage in stages]
-    return Stages(fuse_stages(get_decoding_plan(plan), plain, plan), options)
+def _with_options(plan: ReadPlan, stages: Stages) -> Stages:
+    held_threads = count_held_threads(plan) if plan.in_steps else 0
+    return Stages(stages, tf_data_options(plan.config, plan.deterministic, held_threads))

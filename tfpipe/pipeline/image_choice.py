@@ -24,61 +24,35 @@ _LISTS = ("encoded", "height", "width")
 def choose_images(
     plan: ReadPlan, features: Mapping[str, Any], seed: tf.Tensor
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Chooses the images of a record, or of several records.
+    """Chooses the images of a record.
 
     Args:
         plan: The read plan.
         features: The features: "encoded", and "height" and "width" if they are there, have a value for each image.
-        seed: The seed of the record, int32 [2]; of several records [n, 2].
+        seed: The seed of the record, int32 [2].
 
     Returns:
         The features with `num_images` values each, or without an axis for them if a batch holds the first image; and
-        a seed for each image, int32 [images, 2] or [n, images, 2], or the record's own.
+        a seed for each image, int32 [images, 2], or the record's own.
     """
     lists = {name: features[name] for name in _LISTS if name in features}
-    is_batch = seed.shape.rank == 2
-    number = plan.num_images
-    counts = plan.source.per_record
+    number, counts = plan.num_images, plan.source.per_record
     assert counts is not None
     chosen = tf.range(number or 1)
-    if is_batch:
-        chosen = tf.tile(chosen[None], [tf.shape(seed)[0], 1])
     if plan.draws_images:
         assert number is not None
-        chosen = _draw(seed, _count(lists["encoded"], is_batch), number, counts.largest)
-    taken = {name: _take(values, chosen, is_batch) for name, values in lists.items()}
+        chosen = _draw(seed, tf.size(lists["encoded"]), number, counts.largest)
+    taken = {name: tf.gather(values, chosen) for name, values in lists.items()}
     if number is None:
-        return {**features, **{name: values[..., 0] for name, values in taken.items()}}, seed
+        return {**features, **{name: values[0] for name, values in taken.items()}}, seed
     words = tf.gather(tf.constant(list_image_words(counts.largest)), chosen)
-    seeds = tf.stack([tf.bitwise.bitwise_xor(seed[..., :1], words), tf.zeros_like(words) + seed[..., 1:]], axis=-1)
+    seeds = tf.stack([tf.bitwise.bitwise_xor(seed[:1], words), tf.zeros_like(words) + seed[1:]], axis=-1)
     return {**features, **taken}, seeds
 
 
-def _count(values: Any, is_batch: bool) -> tf.Tensor:
-    """Returns the number of images of a record, or int32 [n] of several."""
-    if isinstance(values, tf.RaggedTensor):
-        return tf.cast(values.row_lengths(), tf.int32)
-    size = tf.shape(values)[-1]
-    return tf.fill(tf.shape(values)[:1], size) if is_batch else size
-
-
 def _draw(seed: tf.Tensor, count: tf.Tensor, number: int, most: int) -> tf.Tensor:
-    """Draws images without repetition: their places, int32 [number], or [n, number] for several records."""
-
-    def draw_numbers(one: tf.Tensor) -> tf.Tensor:
-        key = tf.bitwise.bitwise_xor(one, tf.constant(CHOICE_KEY, tf.int32))
-        return tf.random.stateless_uniform([most], key, minval=None, maxval=None, dtype=tf.int32)
-
-    numbers = draw_numbers(seed) if seed.shape.rank == 1 else tf.map_fn(draw_numbers, seed)
-    is_there = tf.range(most) < count[..., None]
-    ranks = tf.where(is_there, tf.cast(numbers, tf.int64), np.iinfo(np.int64).max)
-    return tf.sort(tf.argsort(ranks, axis=-1, stable=True)[..., :number], axis=-1)
-
-
-def _take(values: Any, chosen: tf.Tensor, is_batch: bool) -> tf.Tensor:
-    """Takes values by their places. A place that a record does not have is an error."""
-    if not isinstance(values, tf.RaggedTensor):
-        return tf.gather(values, chosen, batch_dims=1 if is_batch else 0)
-    places = tf.cast(chosen, tf.int64)
-    lengths, starts = (tf.cast(part, tf.int64)[:, None] for part in (values.row_lengths(), values.row_starts()))
-    return tf.gather(values.flat_values, tf.where(places < lengths, starts + places, -1))
+    """Draws images without repetition: their numbers in the record, int32 [number]."""
+    key = tf.bitwise.bitwise_xor(seed, tf.constant(CHOICE_KEY, tf.int32))
+    numbers = tf.random.stateless_uniform([most], key, minval=None, maxval=None, dtype=tf.int32)
+    ranks = tf.where(tf.range(most) < count, tf.cast(numbers, tf.int64), np.iinfo(np.int64).max)
+    return tf.sort(tf.argsort(ranks, stable=True)[:number])

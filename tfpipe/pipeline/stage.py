@@ -2,15 +2,15 @@
 
 stages = tfpipe.build_stages(manifest, "train", config)
 print(stages)                           # each stage with its settings and the reason for its place
-stages.until("decode").dataset()        # the pipeline up to there, to look at or to time
+stages.until("read").dataset()          # the pipeline up to there, to look at or to time
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -27,11 +27,10 @@ STAGE_NAMES = (
     "cache",
     "repeat",
     "augment",
-    "mix",
     "batch",
     "prefetch",
 )
-"""The names of all stages, in their usual order; `build.py` says which stand where."""
+"""The names of all stages, in their usual order; `textbook.py` and `steps.py` say which stand where."""
 
 _MAPS = ("_MapDataset", "_ParallelMapDataset")
 
@@ -45,41 +44,22 @@ class Stage:
         apply: The function that takes the previous stage's dataset and returns this stage's. The first stage gets None.
         settings: The values that the stage was built with, for people and for the profiler.
         reason: The reason for the stage or for its place.
-        merges: The stages that do the work of this one and of those behind it in less time. The first that fit are
-            taken.
         commutes_with: The names of stages that may change places with this one: what leaves the two stays the same. A
             filter on the label commutes with "decode". What is not named is unknown, and stays where it is.
         shrinks: Whether it drops elements or makes them smaller, so that less is to do behind it. None: unknown.
         random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
         per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
             accelerator. None: unknown.
-        apply_around: The function that builds the stages before it as well, which it gets. A service needs this,
-            because its workers begin elsewhere. None: `apply` is enough.
     """
 
     name: str
     apply: Callable[[Any], Any] = field(repr=False, compare=False)
     settings: Mapping[str, object] = field(default_factory=dict)
     reason: str = ""
-    merges: tuple[Merge, ...] = field(default=(), repr=False, compare=False)
     commutes_with: frozenset[str] = frozenset()
     shrinks: bool | None = None
     random: bool | None = None
     per_image: bool | None = None
-    apply_around: Callable[[Stages], Any] | None = field(default=None, repr=False, compare=False)
-
-
-class Merge(NamedTuple):
-    """The stages that take the place of neighbors.
-
-    Attributes:
-        following: The neighbors behind the first one. If the user put another stage in their place or between them,
-            nothing is merged.
-        stages: The stages in place of all.
-    """
-
-    following: tuple[Stage, ...]
-    stages: tuple[Stage, ...]
 
 
 class Stages(tuple[Stage, ...]):
@@ -173,22 +153,9 @@ class Stages(tuple[Stage, ...]):
 
     def _find(self, name: str) -> int:
         if name not in self.names:
-            raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.")
+            hint = "" if "parse" in self.names else " With order='throughput' it has stages for single records."
+            raise ConfigError(f"This pipeline has no stage {name!r}; it has {', '.join(self.names)}.{hint}")
         return self.names.index(name)
-
-    def merge_neighbors(self) -> Stages:
-        """Returns the stages as they are built: with others in place of neighbors that can be merged."""
-        merged: list[Stage] = []
-        left = list(self)
-        while left:
-            stage = left.pop(0)
-            fitting = [merge for merge in stage.merges if _are_same(left[: len(merge.following)], merge.following)]
-            if fitting:
-                del left[: len(fitting[0].following)]
-                merged += fitting[0].stages
-            else:
-                merged.append(stage)
-        return Stages(merged, self.options)
 
     def dataset(self) -> tf.data.Dataset:
         """Builds the dataset: applies each stage to the one before, then sets the options."""
@@ -196,13 +163,7 @@ class Stages(tuple[Stage, ...]):
 
     def apply_to(self, dataset: Any) -> tf.data.Dataset:
         """Builds the stages on a dataset that takes the place of all earlier stages."""
-        stages = self.merge_neighbors()
-        around = [place for place, stage in enumerate(stages) if stage.apply_around is not None and dataset is None]
-        for place in around[-1:]:
-            apply_around, earlier = stages[place].apply_around, Stages(stages[:place])
-            assert apply_around is not None
-            dataset, stages = apply_around(earlier), Stages(stages[place + 1 :])
-        for stage in stages:
+        for stage in self:
             dataset = stage.apply(dataset)
         options = self.make_options()
         return dataset if options is None else dataset.with_options(options)
@@ -221,7 +182,7 @@ class Stages(tuple[Stage, ...]):
         return self.options.merge(by_stages)
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self.merge_neighbors()))
+        return "\n".join(_lines(self))
 
 
 def _vectorize(stage: Stage, by_tensorflow: bool) -> Stage:
@@ -260,22 +221,21 @@ def _commute(stage: Stage, other: Stage) -> bool:
     return other.name in stage.commutes_with or stage.name in other.commutes_with
 
 
-def _are_same(stages: Sequence[Stage], others: Sequence[Stage]) -> bool:
-    return len(stages) == len(others) and all(mine is other for mine, other in zip(stages, others, strict=True))
-
-
 def without_autograph(stage: Stage) -> Stage:
     """Returns the stage without AutoGraph's conversion, which takes longer than all else.
 
     It is only for stages that do not branch in Python on a tensor.
     """
-    convert_not = tf.autograph.experimental.do_not_convert
-    around = None if stage.apply_around is None else convert_not(stage.apply_around)
-    return replace(stage, apply=convert_not(stage.apply), apply_around=around)
+    return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
 
 Customize = Callable[[Stages], Stages]
 """A function that changes the stages of a pipeline before it is built: it inserts a map, or moves the cache."""
+
+
+def prefer_textbook(config: PipelineConfig, customize: Customize | None) -> PipelineConfig:
+    """Returns the config for stages of the user's own: these treat single records unless `order` is exact."""
+    return replace(config, order="throughput") if customize is not None and config.order == "auto" else config
 
 
 def customize_stages(stages: Stages, customize: Customize | None, config: PipelineConfig) -> Stages:
@@ -298,9 +258,7 @@ def customize_stages(stages: Stages, customize: Customize | None, config: Pipeli
     return stages
 
 
-def tf_data_options(
-    config: PipelineConfig, deterministic: bool, held_threads: int = 0, worker_cpus: int | None = None
-) -> tf.data.Options:
+def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
     """Makes the `tf.data` options that a config asks for.
 
     Args:
@@ -309,7 +267,6 @@ def tf_data_options(
         held_threads: The number of threads that long operations hold, such as those that decode a batch. TensorFlow's
             pool has a thread for each core, and the others would not get on: reading stops until a batch is done. So
             the pipeline gets a pool of its own with as many more, unless `private_threadpool_size` says its size.
-        worker_cpus: The cores of the worker that runs the pipeline; None if this host does.
     """
     options = tf.data.Options()
     options.deterministic = deterministic
@@ -325,8 +282,7 @@ def tf_data_options(
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
     if held_threads and config.private_threadpool_size is None:
-        free_threads = config.max_threads if worker_cpus is None or config.cpu_budget is not None else worker_cpus
-        options.threading.private_threadpool_size = free_threads + held_threads
+        options.threading.private_threadpool_size = config.max_threads + held_threads
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.

@@ -220,7 +220,7 @@ class DatasetFacts:
             model needs.
         decoded_size: The height and width of whole decoded images.
         cycle_length: The number of files that are read side by side; of batches, if the engine reads them.
-        exact: Whether training reads in the exact order of `tfpipe.order`.
+        exact: Whether training reads in the exact order of `tfpipe.engine.order`.
         by_engine: Whether the engine makes the batches, each from records that one call reads from their places. If
             not, stages of TensorFlow's operations do.
         shuffled_records: The number of records that are held in memory to be shuffled.

@@ -177,7 +177,6 @@ class TrainConfig:
             cache_dir=None,
             cache_bytes=None,
             order="auto",
-            num_streams=None,
         )
 
     def get_run_options(self, global_batch_size: int) -> dict[str, Any]:

@@ -85,9 +85,8 @@ def build_endless_dataset(data: Any, split: str | None, config: PipelineConfig, 
         customize: A function that changes the stages first; None leaves them as they are.
     """
     from tfpipe.pipeline.build import build_stages
-    from tfpipe.pipeline.stage import customize_stages
 
-    dataset = customize_stages(build_stages(data, split, config), customize, config).dataset()
+    dataset = build_stages(data, split, config, customize=customize).dataset()
     return dataset if config.training else dataset.repeat()
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stage import customize_stages
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.system import host_limits
@@ -215,7 +214,7 @@ def _list_moves(trials: Trials) -> Iterator[Changes]:
     """Yields the moves of the user's own stages that leave less to do."""
     job, config = trials.job, trials.config
     if job.customize is not None:
-        stages = customize_stages(build_stages(job.data, job.split, config, fill_first=False), job.customize, config)
+        stages = build_stages(job.data, job.split, config, fill_first=False, customize=job.customize)
         for move in stages.list_moves():
             yield {"stage_moves": (*config.stage_moves, move)}
 

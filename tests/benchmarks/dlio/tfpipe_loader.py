@@ -18,7 +18,7 @@ from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType, Form
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 
 import tfpipe
-from tfpipe.order import ExactOrder, host_rows
+from tfpipe.engine.order import Order, choose_block, host_rows
 
 INDEX_FOLDER = "tfpipe"
 """The folder below DLIO's data folder to which `tfpipe index` has written its manifest."""
@@ -44,10 +44,10 @@ class TfpipeLoader(BaseDataLoader):
         (split,) = manifest.splits
         shards = manifest.splits[split].shards
         self._records = tfpipe.data_source(manifest, split)
-        self._order = ExactOrder(tuple(shard.records for shard in shards))
-        self._global_batch = self.batch_size * self._args.comm_size
-        self._steps = self._order.steps_per_epoch(self._global_batch)
-        self._rows = host_rows(self._global_batch, self._args.comm_size, self._args.my_rank)
+        num_records, batch = sum(shard.records for shard in shards), self.batch_size * self._args.comm_size
+        mean_bytes = sum(shard.bytes for shard in shards) / num_records
+        self._order = Order(num_records, batch, choose_block(mean_bytes, num_records, batch))
+        self._rows = host_rows(batch, self._args.comm_size, self._args.my_rank)
         record_bytes = max(shard.bytes // shard.records for shard in shards) + _GAP_BYTES
         # DLIO's own reader has as many threads, and a batch for each of them and two more in memory.
         threads = max(self._args.read_threads, 1)
@@ -80,6 +80,5 @@ class TfpipeLoader(BaseDataLoader):
         self._next_step += 1
 
     def _read(self, global_step: int, memory: np.ndarray[Any, Any]) -> dict[str, Any]:
-        epoch, step = divmod(global_step, self._steps)
-        shards, records = self._order.batch(epoch, step, self._global_batch, self._rows).T
-        return self._records.read_columns(self._order.shard_starts[shards] + records, ["image", "size"], memory)
+        numbers = self._order.list_numbers(*self._order.locate(global_step), self._rows)
+        return self._records.read_columns(numbers, ["image", "size"], memory)

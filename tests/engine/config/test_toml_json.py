@@ -74,7 +74,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         **dict.fromkeys(
             ("training", "dct_scaling", "one_hot", "as_supervised", "autotune", "inject_prefetch"), st.booleans()
         ),
-        **dict.fromkeys(("max_boxes", "num_streams", "run_records", "lanes"), counts()),
+        **dict.fromkeys(("max_boxes", "block_records"), counts()),
         **dict.fromkeys(("cycle_length", "block_length", "read_parallel_calls", "num_parallel_calls"), counts()),
         **dict.fromkeys(("private_threadpool_size", "max_intra_op_parallelism"), counts()),
         "cpu_budget": st.floats(0.01, 1),

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import Order, host_rows
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
-from tfpipe.order import ExactOrder, host_rows
 from tfpipe.pipeline.build import build_dataset, build_stages
 
 IDS = PipelineConfig(
@@ -25,9 +25,7 @@ IDS = PipelineConfig(
     augment="none",
     image_size=8,
     extra_features=("id",),
-    num_streams=2,
-    run_records=3,
-    lanes=4,
+    block_records=3,
 )
 
 
@@ -56,16 +54,12 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 def order_of(steps: int, first_step: int = 0, hosts: int = 1, host: int = 0) -> list[list[int]]:
-    """Lists the ids of each step's batch by `tfpipe.order`."""
-    order, firsts = (
-        ExactOrder((14, 16, 0, 10), IDS.seed, num_streams=2, run_records=3, lanes=4),
-        np.array([0, 14, 30, 30]),
-    )
-    batches = []
-    for global_step in range(first_step, first_step + steps):
-        shard, record = order.batch(*order.locate(global_step, 8), 8, host_rows(8, hosts, host)).T
-        batches.append((firsts[shard] + record).tolist())
-    return batches
+    """Lists the ids of each step's batch by `tfpipe.engine.order`."""
+    order, rows = Order(40, 8, 3, IDS.seed), host_rows(8, hosts, host)
+    return [
+        order.list_numbers(*order.locate(global_step), rows).tolist()
+        for global_step in range(first_step, first_step + steps)
+    ]
 
 
 def test_global_batches_are_those_of_the_exact_order_and_labels_count_from_0(indexed: Manifest) -> None:

@@ -81,11 +81,8 @@ def test_every_batch_has_its_shares_and_classes_meet_by_name(
     mixture = mix({many.directory: 3, other.directory: 1})
     assert mixture.label_names == ("cat", "dog", "owl", "emu")
     stages = build_stages(mixture, "train", CONFIG)
-    assert stages.names == ("mix", "batch", "prefetch")
-    assert stages[0].settings == {
-        f"'train' of {many.directory}": "15 of 20",
-        f"'train' of {other.directory}": "5 of 20",
-    }
+    assert stages.names == ("list", "read", "decode", "batch", "prefetch")
+    assert stages[0].settings["datasets"] == f"15 of 20 from {many.directory}, 5 of 20 from {other.directory}"
     # Both count records from 0 and give record n the class n % 3: the first has 257, the other 40 and other names.
     renamed = [mixture.label_names.index(name) for name in ("dog", "emu", "cat")]
     seen = np.zeros(4, int)

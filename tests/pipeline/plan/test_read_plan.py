@@ -1,19 +1,19 @@
-"""Batch sizes, streams, orders and beginnings: numbers only."""
+"""Batch sizes, orders and beginnings: numbers only."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
+from tfpipe.pipeline.textbook import count_shuffled_records
 
 
 @pytest.fixture
@@ -50,46 +50,39 @@ def test_batches_that_cannot_be(arguments: dict, sentence: str) -> None:
         split_batch(8, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("num_hosts", "batch", "num_streams", "streams"),
-    [
-        (1, 16, None, 8),
-        (1, 12, None, 4),
-        (1, 7, None, 1),
-        (4, 12, None, 4),
-        (16, 32, None, 8),
-        (3, 12, None, 4),
-        (2, 12, 6, 6),
-    ],
-)
-def test_streams(
-    plan: Callable[..., ReadPlan], num_hosts: int, batch: int, num_streams: int | None, streams: int
-) -> None:
-    hosts = [plan(num_hosts, host, global_batch_size=batch, num_streams=num_streams) for host in range(num_hosts)]
-    assert {host.order.num_streams for host in hosts} == {streams}
+@pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
+def test_hosts_share_the_rows_of_one_order(plan: Callable[..., ReadPlan], num_hosts: int, batch: int) -> None:
+    hosts = [plan(num_hosts, host, global_batch_size=batch) for host in range(num_hosts)]
+    assert len({host.order for host in hosts}) == 1
+    assert hosts[0].order.batch_size == batch
     assert [row for host in hosts for row in host.rows] == list(range(batch))
-    assert hosts[0].share * streams == batch
 
 
 @pytest.mark.parametrize(
-    ("num_hosts", "options", "sentence"),
+    ("record_bytes", "options", "block_records"),
     [
-        (1, {"num_streams": 3}, r"must be a multiple of the 3 streams, got 16. Use 18, or another `num_streams`"),
+        (1_200.0, {"global_batch_size": 4}, 16),
+        (110_000.0, {"global_batch_size": 4}, 4),
+        (500_000.0, {"global_batch_size": 4}, 1),
+        (1_200.0, {"global_batch_size": 32}, 2),  # 257 records: a row has four blocks or more
+        (500_000.0, {"global_batch_size": 4, "block_records": 50}, 50),
+        (500_000.0, {"global_batch_size": 32, "block_records": 50}, 8),  # an epoch has no more steps
     ],
 )
-def test_streams_that_do_not_divide(
-    plan: Callable[..., ReadPlan], num_hosts: int, options: dict, sentence: str
+def test_blocks_follow_from_the_size_of_records(
+    plan: Callable[..., ReadPlan], record_bytes: float, options: dict[str, int], block_records: int
 ) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        plan(num_hosts, **options).check()
+    chosen = plan(**options)
+    chosen = replace(chosen, source=replace(chosen.source, record_bytes=record_bytes))
+    assert chosen.order.block_records == block_records
 
 
 def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
     assert plan().steps_per_epoch == 16
     assert plan(start_step=35).start == (2, 3)
     assert plan(order="throughput", start_step=33).start == (2, 1)
-    assert plan(global_batch_size=100, num_streams=4).steps_per_epoch == 2
-    with pytest.raises(ConfigError, match=r"at most the 256 records of an epoch, got 264"):
+    assert plan(global_batch_size=100).steps_per_epoch == 2
+    with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 264"):
         plan(global_batch_size=264).check()
     with pytest.raises(ConfigError, match=r"at most the 257 records of 'train' of .*, got 258\.$"):
         plan(global_batch_size=258, order="throughput").check()
@@ -123,9 +116,8 @@ def uncounted(foreign) -> Source:
         ({"order": "throughput"}, False, False),
         ({"order": "throughput", "deterministic": True}, False, True),
         ({"order": "exact"}, True, True),
-        ({"service": "grpc://a:1"}, False, False),
-        ({"service": "grpc://a:1", "order": "exact"}, True, True),
-        ({"cache": "bytes", "order": "throughput"}, True, True),
+        ({"cache": "bytes", "order": "throughput"}, False, False),
+        ({"augment_options": AugmentOptions(antialias=True)}, False, False),
         ({"training": False}, False, True),
         ({"training": False, "deterministic": False}, False, False),
     ],
@@ -134,54 +126,34 @@ def test_which_order(
     plan: Callable[..., ReadPlan], uncounted: Source, options: dict, exact: bool, deterministic: bool
 ) -> None:
     assert (plan(**options).exact, plan(**options).deterministic) == (exact, deterministic)
+    foreign = ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options))
+    assert not foreign.exact
     if options.get("order") == "exact":
-        with pytest.raises(ConfigError, match=r"`order` exact needs to know .*train-\* are files without a manifest"):
-            _ = ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
-    else:
-        assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
+        with pytest.raises(ConfigError, match=r"`order` exact must know .*train-\* are files without a manifest"):
+            foreign.check()
 
 
-@pytest.mark.parametrize(
-    ("options", "exact"),
-    [
-        ({"order": "throughput"}, True),
-        ({"order": "throughput", "deterministic": False}, True),
-        ({"deterministic": False}, True),
-        ({"order": "throughput", "shuffle_buffer_size": "1KB"}, False),  # holds few
-        ({"order": "throughput", "shuffle_buffer_size": 200}, False),  # the user wants this many
-        ({"order": "throughput", "service": "grpc://a:1"}, False),
-        ({"order": "throughput", "training": False}, False),
-    ],
-)
-def test_small_records_come_in_exact_order(
-    plan: Callable[..., ReadPlan],
-    uncounted: Source,
-    monkeypatch: pytest.MonkeyPatch,
-    options: dict[str, Any],
-    exact: bool,
-) -> None:
-    monkeypatch.setattr(read_plan, "_SCATTERED_BUFFER", 50)  # as if a buffer of 256 MiB held very many of them
-    small = plan(**options)
-    assert (small.exact, small.scatters) == (exact, "service" in options)
-    assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
-
-
-def test_workers_of_a_service_read_near_files_with_few_threads(plan: Callable[..., ReadPlan]) -> None:
-    near = plan(service="grpc://a:1", order="exact", lanes=4, run_records=4)
-    assert (near.read_threads, near.cycle_length, near.tracks_ahead) == (4, 32, 0)
-    assert replace(near, source=replace(near.source, files=("gs://b/1",))).read_threads == 32
-    assert plan(service="grpc://a:1", order="exact", read_parallel_calls=7).read_threads == 7
-    assert plan(order="exact", lanes=4, run_records=4).read_threads == 32
+def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
+    assert plan(training=False).in_steps
+    assert not plan(training=False, order="throughput").in_steps
+    alone = ReadPlan(uncounted, PipelineConfig(global_batch_size=2, training=False), 2, 0, 2)
+    with pytest.raises(ConfigError) as caught:
+        alone.check()
+    assert str(caught.value) == (
+        f"Evaluation on 2 hosts needs to know where each record lies, and {uncounted.name} are files without a "
+        "manifest. Evaluate on one host."
+    )
 
 
 def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
-    assert plan(shuffle_buffer_size=100).shuffle_records == 100
+    assert count_shuffled_records(plan(shuffle_buffer_size=100)) == 100
     size = plan().source.record_bytes
-    assert plan(shuffle_buffer_size="100KB").shuffle_records == round(100_000 / size)
-    assert plan(shuffle_buffer_size="1B").shuffle_records == 1
-    assert plan(shuffle_buffer_size=1000).shuffle_records == 257  # no more than there are
-    assert plan(2).shuffle_records == 129
-    assert ReadPlan(uncounted, PipelineConfig(global_batch_size=1)).shuffle_records == 16  # by the files' size, about
+    assert count_shuffled_records(plan(shuffle_buffer_size="100KB")) == round(100_000 / size)
+    assert count_shuffled_records(plan(shuffle_buffer_size="1B")) == 1
+    assert count_shuffled_records(plan(shuffle_buffer_size=1000)) == 257  # no more than there are
+    assert count_shuffled_records(plan(2)) == 129
+    by_size = ReadPlan(uncounted, PipelineConfig(global_batch_size=1))
+    assert count_shuffled_records(by_size) == 16  # by the files' size, about
 
 
 def test_what_tf_distribute_says(plan: Callable[..., ReadPlan], context) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.source import get_source, tfrecord_files
+from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import RESERVED
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stages.parse import parse_example
 
 EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
 
@@ -30,18 +27,6 @@ def test_included_features_are_padded_and_cut(few: Manifest) -> None:
     assert batch["image/object/bbox/xmin"].tolist() == sides
     assert batch["image/filename"].tolist() == [b"%d.jpg" % i for i in range(8)]
     assert batch["image/height"].tolist() == [10] * 8
-
-
-def test_several_records_are_parsed_at_once_as_one_by_one(few: Manifest) -> None:
-    names = ("id", "pair", "marks", "words", "image/object/bbox/xmin", "image/filename")
-    plan = ReadPlan(get_source(few, "train"), PipelineConfig(**EVALUATION, extra_features=names, max_boxes=3))
-    read = build_stages(few, "train", plan.config).until("read").dataset()
-    payloads = [payload for (_, payload), _ in read]
-    one_by_one = [parse_example(plan, payload) for payload in payloads]
-    at_once = parse_example(plan, tf.stack(payloads))
-    assert {*names, "encoded", "label", "height", "width"} == set(at_once)
-    for name, values in at_once.items():
-        assert values.numpy().tolist() == tf.stack([record[name] for record in one_by_one]).numpy().tolist(), name
 
 
 def test_features_that_cannot_be_included(few: Manifest, foreign) -> None:

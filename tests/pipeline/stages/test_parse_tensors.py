@@ -13,7 +13,6 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
-from tfpipe.format.example import encode_example
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 from tfpipe.open_dataset import load_manifest
@@ -36,21 +35,18 @@ def make_plan(schema: Schema, **options: object) -> ReadPlan:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_read_one_by_one_and_at_once(dtype: str) -> None:
+def test_every_dtype_is_read(dtype: str) -> None:
     schema = Schema((FeatureSpec.make_tensor("x", TensorType(dtype, (2, 3))),))
-    arrays = [np.array([[0, 1, 1], [1, k, 0]]).astype(get_numpy_dtype(dtype)) for k in range(2)]
-    payloads = [schema.encode({"x": array}) for array in arrays]
-    plan = make_plan(schema)
-    at_once = parse_example(plan, tf.constant(payloads))["x"]
-    assert (at_once.dtype.name, at_once.shape) == (dtype, (2, 2, 3))
-    for k, array in enumerate(arrays):
-        one = parse_example(plan, tf.constant(payloads[k]))["x"]
-        assert one.numpy().tobytes() == at_once[k].numpy().tobytes() == array.tobytes()
+    array = np.array([[0, 1, 1], [1, 2, 0]]).astype(get_numpy_dtype(dtype))
+    value = parse_example(make_plan(schema), tf.constant(schema.encode({"x": array})))["x"]
+    assert (value.dtype.name, value.shape) == (dtype, (2, 3))
+    assert value.numpy().tobytes() == array.tobytes()
 
 
-def test_without_images_a_batch_has_all_features(dataset) -> None:
-    stages = build_stages(dataset, "train", PipelineConfig(**SMALL))
-    assert stages.names == ("list", "read", "parse", "batch", "prefetch")
+@pytest.mark.parametrize("order", ["auto", "throughput"])
+def test_without_images_a_batch_has_all_features(dataset, order: str) -> None:
+    stages = build_stages(dataset, "train", PipelineConfig(**SMALL, order=order))
+    assert stages.names == ("list", "read", "decode" if order == "auto" else "parse", "batch", "prefetch")
     (batch,) = stages.dataset()
     assert set(batch) == {"tokens", "frames", "caption", "mask"}
     assert batch["caption"].numpy().tolist() == [record["caption"].encode() for record in RECORDS]
@@ -71,16 +67,6 @@ def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
     assert batch["tokens.sizes"].numpy().tolist() == [[1], [2]]
     assert batch["frames.sizes"].numpy().tolist() == [[1, 2], [2, 1]]
     assert batch["frames"].numpy()[1].tolist() == [[[0, 1, 2], [0, 0, 0]], [[3, 4, 5], [0, 0, 0]]]
-
-
-def test_padded_tensors_of_several_records_are_those_of_each(dataset) -> None:
-    config = PipelineConfig(**SMALL, extra_features=("tokens", "frames"), pad_to=("tokens=3", "frames=2x2"))
-    plan = ReadPlan(Source.from_manifest(dataset, "train"), config)
-    payloads = [encode_example(dataset.schema.check(record)) for record in RECORDS]
-    at_once = parse_example(plan, tf.constant(payloads))
-    one_by_one = [parse_example(plan, tf.constant(payload)) for payload in payloads]
-    for name, values in at_once.items():
-        assert values.numpy().tolist() == [record[name].numpy().tolist() for record in one_by_one], name
 
 
 @pytest.mark.parametrize(

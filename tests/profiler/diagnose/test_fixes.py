@@ -136,7 +136,7 @@ def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
     assert fix.instruction == "Install tfpipe again where a C compiler is, so that it has its native library."
     assert fix.reason == "The native library decodes, crops and resizes in one call."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.82 * MADE_S))
-    installed = make_profile(config={"decoder": "tensorflow"}, option_costs={"native": 2400.0})
+    installed = make_profile(config={"decoder": "pillow"}, option_costs={"native": 2400.0})
     fix = get_fix(installed, decoder="auto")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.4 * MADE_S))
 

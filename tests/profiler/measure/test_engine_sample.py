@@ -15,10 +15,11 @@ from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
-from tfpipe.profiler.measure.engine_sample import make_decoder, make_reader, uses_engine, write_sample
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.profiler.measure.engine_sample import make_decoder, make_reader, write_sample
 from tfpipe.profiler.measure.record_sample import sample_records
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16, num_streams=4)
+CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +29,6 @@ def source(small_dataset: Path) -> Source:
 
 def get_labels(payloads: list[bytes], base: int = 0) -> list[int]:
     return [int(decode_example(payload)["image/class/label"][0]) - base for payload in payloads]  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [({}, True), ({"training": False}, True), ({"order": "throughput"}, False), ({"order": "exact"}, True)],
-)
-def test_the_engine_makes_the_batches_of_a_dataset_in_order(
-    source: Source, changes: dict[str, Any], expected: bool
-) -> None:
-    assert uses_engine(source, replace(CONFIG, **changes)) is expected
-    files = tfrecord_files(f"{Path(source.files[0]).parent}/train-*")
-    assert not any(uses_engine(files, replace(CONFIG, training=training)) for training in (True, False))
 
 
 @pytest.mark.parametrize("cache", ["none", "decoded"])
@@ -73,7 +62,7 @@ def test_what_is_read_is_what_was_written(
         source = get_source(load_manifest(str(tmp_path / "files")), "train")
     payloads = sample_records(source)[:6]
     sample = write_sample(str(tmp_path / "sample"), source, payloads)
-    assert uses_engine(sample, CONFIG)
+    assert ReadPlan(sample, CONFIG).in_steps
     read = make_reader(sample, replace(CONFIG, training=training))
     steps = [read() for _ in range(16)]
     for epoch in (steps[:8], steps[8:]):

@@ -31,7 +31,7 @@ from tfpipe.readers.device_images.device_images import REFUSED
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
 
 # At full size, as a GPU decodes: the CPU's readers may decode large crops at a half.
-OPTIONS = {"image_size": 12, "global_batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "tensorflow"}
+OPTIONS = {"image_size": 12, "global_batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "pillow"}
 NAMES = ("image/filename",)
 
 
@@ -60,7 +60,7 @@ def make_images(manifest: Manifest, split: str = "train", device: str = "cpu", *
 def read_reference(manifest: Manifest, epochs: int = 1, split: str = "train", **options: Any) -> list[Any]:
     """The batches of the reader that decodes on the CPU."""
     config = PipelineConfig(**{**OPTIONS, "extra_features": NAMES, **options})
-    by_pillow = dataclasses.replace(config, decoder="tensorflow")
+    by_pillow = dataclasses.replace(config, decoder="pillow")
     loader = data_loader(ShardedImages(manifest, split, by_pillow), num_workers=0)
     return [batch for _ in range(epochs) for batch in loader]
 
@@ -120,7 +120,7 @@ def test_batches_are_those_of_the_reader_on_the_cpu(jpegs: Manifest, options: di
     assert batches[0]["image"].is_contiguous(memory_format=torch.channels_last)
     assert batches[0]["label"].dtype == torch.int64
     assert images.fallbacks == {}
-    assert images.state_dict() == {"seed": 3, "epoch": 2, "step": 0, "order": 2}
+    assert images.state_dict() == {"seed": 3, "epoch": 2, "step": 0, "order": 3}
 
 
 def test_only_the_crops_part_of_a_seekable_jpeg_reaches_the_decoder(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_any_step_resumes(jpegs: Manifest, num_threads: int) -> None:
     assert len(images) == 3
     assert list_names(islice(iter(images), 2)) == expected[:2]
     state = images.state_dict()
-    assert state == {"seed": 3, "epoch": 0, "step": 2, "order": 2}
+    assert state == {"seed": 3, "epoch": 0, "step": 2, "order": 3}
     assert list_names(chain(images, images)) == expected[2:6]  # left early, it goes on there
     again = make_images(jpegs)
     again.load_state_dict(state)

@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
     from tfpipe.training.config import TrainConfig
 
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    pipeline = PipelineConfig(global_batch_size=8, image_size=16, lanes=4, run_records=4)
+    pipeline = PipelineConfig(global_batch_size=8, image_size=16, block_records=4)
     config = TrainConfig(pipeline=pipeline, output=str(folder), epochs=3, log_every_steps=1, checkpoint_every_steps=4)
     training.train(load_manifest(str(colors)), config, tf.distribute.OneDeviceStrategy("/CPU:0"))
     return folder
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run(train: Train) -> None:
 
 
 def test_too_small_a_split_is_refused(train: Train, small_dataset: Path) -> None:
-    with pytest.raises(ConfigError, match="`global_batch_size` must be at most the 8 records of an epoch, got 16"):
+    with pytest.raises(ConfigError, match="`global_batch_size` must be at most the 12 records of an epoch, got 16"):
         train(dataset=small_dataset, global_batch_size=16)
 
 

@@ -41,7 +41,7 @@ ImageDtype = Literal["uint8", "float32", "bfloat16"]
 Order = Literal["auto", "exact", "throughput"]
 OnBadRecord = Literal["raise", "skip"]
 Cache = Literal["none", "bytes", "decoded"]
-Decoder = Literal["auto", "native", "tensorflow"]
+Decoder = Literal["auto", "native", "pillow"]
 AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
 
 
@@ -106,30 +106,23 @@ class PipelineConfig:
         as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
             Default: False.
         seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
-        order: The order of the records. "exact": the order of `tfpipe.order`, which is the same for any number of
-            hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
+        order: The order of the records. "exact": the order of `tfpipe.engine.order`, which is the same for any number
+            of hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
             "auto": exact with a manifest; throughput for files that match a pattern, with a `service`, and if
             `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
             the same; so do small records, see `shuffle_buffer_size`. "auto", "exact" or "throughput". Default: "auto".
-        num_streams: The number of parts of an epoch that exact order reads side by side, see
-            `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8. At
-            least 1. Default: None.
-        run_records: The number of adjacent records that exact order reads at once. Fewer mix better and seek more
-            often. None: about 400 KB, at most 16 records, and fewer if the runs of all lanes would take more than
-            128 MiB. At least 1. Default: None.
-        lanes: The number of runs of a stream that exact order reads side by side; they give records in turn. It is
-            rounded down so that lanes and the stream's share of a batch fit each other. None: as many as a batch takes
-            records of the stream, so that no two records of a run meet in a batch, but at most 256 in all streams;
-            up to 128 in any case if records are small. At least 1. Default: None.
+        block_records: The number of adjacent records that exact order reads at once, for each row of the batch. Fewer
+            mix better and seek more often. None: about 400 KB, at most 16 records, and fewer if a row would read less
+            than four blocks in an epoch. At least 1. Default: None.
         shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
             "256MiB" counts bytes. If so many bytes hold more than 32,768 records that lie in an index, the exact order
             is taken instead, which begins at once and is faster; by a `service` a buffer of 32,768. At least 1, as a
             number or a size such as 128MiB. Default: "256MiB".
-        cycle_length: The number of files that are read side by side; in exact order with `run_records` 1, of records.
-            None: 8 files, or 32 records; fewer if these take more than 64 MiB. At least 1. Default: None.
+        cycle_length: The number of files that are read side by side; in exact order, of blocks.
+            None: 8 files, or 32 blocks; fewer if these take more than 64 MiB. At least 1. Default: None.
         block_length: The number of records taken from one file before the next one has its turn. At least 1.
             Default: 16.
-        read_parallel_calls: The number of threads that read, of which each reads another file or run. Those of
+        read_parallel_calls: The number of threads that read, of which each reads another file or block. Those of
             the native library read only what is not in the page cache. None: 48 in exact order and `cycle_length` for
             whole files, because AUTOTUNE would begin with one or two; AUTOTUNE in evaluation; 4 in exact order by a
             `service`, if the files have paths and not URLs. At least 1. Default: None.
@@ -221,9 +214,7 @@ class PipelineConfig:
     # order
     seed: int = option(Seed(), 0, affects="order")
     order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
-    num_streams: int | None = option(Count(1), None, affects="order")
-    run_records: int | None = option(Count(1), None, affects="order")
-    lanes: int | None = option(Count(1), None, affects="order")
+    block_records: int | None = option(Count(1), None, affects="order")
     # Throughput order promises no order, so a buffer or a cycle of another size gives an order that is as good.
     shuffle_buffer_size: int | str = option(Amount(), "256MiB")
 

@@ -10,66 +10,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.engine.features import BatchFeature, list_batch_features
+from tfpipe.engine.order import Order, choose_block, host_rows
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.native import library
-from tfpipe.order import ExactOrder, host_rows
-from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.system import file_io, host_limits, object_store
-from tfpipe.system.units import parse_bytes
 
-_DEFAULT_STREAMS = 8
-
-_RUN_BYTES = 400 * 1000
-"""The bytes of a run, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""
-_MAX_RUN_RECORDS = 16
-_MAX_LANES, _LANES_BYTES = 256, 128 * 2**20
-"""The runs of all streams that are read side by side, and their bytes. Each is an open file."""
-_MORE_LANES, _MORE_LANES_BYTES = 128, 16 * 2**20
-"""The lanes of all streams, and the bytes of their runs, up to which there are more of them than a batch needs."""
-_MIN_RUNS_OF_A_LANE = 4.0
-"""The runs of each lane in an epoch, at least. If records are too few for that, runs are shorter."""
-_RUNS_AHEAD = 2
-"""The runs of each lane that are read ahead: storage that answers in 50 ms is asked twice for each."""
-_EARLY_BYTES = 192 * 2**20
-"""The bytes that may be read for the lanes of the next epoch. They wait until this epoch ends."""
-_MAX_READS = 48
-"""The threads that read in exact order. AUTOTUNE would begin with one, and needs minutes for far storage. TensorFlow
-asks twice for a run that does not begin a file, so storage that answers in 50 ms gives them 480 runs a second."""
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
+"""The cores for each batch that is read, and the batches at least. A record of 110 KB takes 25 us of a core from the
+page cache; its image takes 200 us or more."""
 _STORE_BATCHES_READ, _MOST_STORE_BATCHES_READ = 4, 16  # small ones are waited for as long as large ones
 _STORE_READ_BYTES = 2**25  # that many batches are read at once
-"""The cores for each batch that the native library reads, and the batches at least. A record of 110 KB takes 25 us of a
-core from the page cache; its image takes 200 us or more."""
-_NEAR_READS = 4
-"""The threads of a service's worker that read single records from files with a path. With 32, which far storage needs,
-waking them takes processor time: a worker then took 1.25 of that without order, with 4 it takes 1.11."""
-_FILES_AT_ONCE = 8
-_MAX_RUNS_AT_ONCE, _AHEAD_BYTES = 32, 64 * 2**20
-"""The runs that are read side by side if the order does not say how many: enough for storage that answers in 50 ms."""
 _VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
 _MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
 """The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses."""
-LISTED_RECORDS = 8192
-"""The records that are listed at once if there are no lanes. Nothing is read yet, so it is only numbers."""
-
-SCATTERED_RECORDS, _SCATTERED_BUFFER = 8, 32 * 1024
-"""The largest shuffle buffer of small records, and the records of a run where a service fills it.
-
-A buffer of 256 MiB holds 250,000 records of 1 KB, and training would wait 9 s until it is full. The exact order mixes
-better without one (`mixing_score` 1.00), and is faster, so it is taken instead. Workers of a service, which give
-records to any host, read runs that come from anywhere: a buffer of 32,768 then scores 0.95 for a batch of 256.
-"""
 
 
 class InputContext(Protocol):
@@ -155,12 +116,6 @@ class ReadPlan:
         host: The number of this host, from 0.
         num_replicas: The number of replicas of all hosts, a multiple of `num_hosts`.
         start_step: The global step that comes first, counted since the start of the run.
-        filling: The cache that is filled while the source is read; None without one. The form of the source's images
-            is then that of the cache.
-        chosen: Whether each record is read, bool [records]; None for all. The others keep their places in the order, so
-            that another plan may read them.
-        worker_cpus: The cores of the largest worker of the `service`, if all of them have the native library of this
-            release. None: a worker lacks it, or there is no service, or nobody asked.
 
     Raises:
         ConfigError: The start step or a number of hosts or replicas cannot be used.
@@ -172,9 +127,6 @@ class ReadPlan:
     host: int = 0
     num_replicas: int = 1
     start_step: int = 0
-    filling: FillingCache | None = field(default=None, compare=False)
-    chosen: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
-    worker_cpus: int | None = None
 
     def __post_init__(self) -> None:
         if self.start_step < 0:
@@ -211,11 +163,11 @@ class ReadPlan:
             ConfigError: The batch size, the order or an option does not fit the replicas, the hosts or the source.
         """
         self.check_features()
-        self.check_decoder()
+        self._check_pipeline()
         self.check_shares()
 
     def check_shares(self) -> None:
-        """Refuses a batch or an order that replicas, hosts and streams cannot share, or that the records do not fill.
+        """Refuses a batch that replicas and hosts cannot share, or that the records do not fill.
 
         Raises:
             ConfigError: A size does not fit; the message names sizes that do.
@@ -234,10 +186,6 @@ class ReadPlan:
             ConfigError: A label or a feature is missing, a feature has a reserved name, or an option needs images.
         """
         config, source = self.config, self.source
-        if config.on_bad_record == "skip" and source.shard_records is None:
-            raise ConfigError(
-                f"`on_bad_record` skip needs to know where each record begins, and {source.unplaced}. Use raise."
-            )
         if source.label_key is None and (config.one_hot or config.as_supervised):
             option = "one_hot" if config.one_hot else "as_supervised"
             raise ConfigError(f"`{option}` needs labels, and {source.name} has none.")
@@ -298,7 +246,7 @@ class ReadPlan:
             "as_supervised": config.as_supervised,
             "augment": config.augment == "device",
             "cache": config.cache == "decoded",
-            "decoder": config.decoder == "native",
+            "decoder": config.decoder != "auto",
         }
         for option, is_asked in asked.items():
             if is_asked:
@@ -381,7 +329,7 @@ class ReadPlan:
             largest_share = -(-records // self.num_hosts)
             return -(-largest_share // self.host_batch_size)
         if self.exact:
-            return self.order.steps_per_epoch(self.global_batch_size)
+            return self.order.steps_per_epoch
         return records // self.global_batch_size
 
     @property
@@ -400,129 +348,66 @@ class ReadPlan:
     # Order
 
     @property
-    def exact(self) -> bool:
-        """Whether training reads in the order of `tfpipe.order`."""
-        config, counted = self.config, self.source.shard_records is not None
-        if not config.training:
-            return False
-        if config.order == "exact" and not counted:
-            raise ConfigError(
-                f"`order` exact needs to know where each record lies, and {self.source.unplaced}. "
-                "Use order='throughput'."
-            )
-        if config.cache != "none" and counted:
-            return True  # positions in a cache cost the same in any order
-        if config.service is not None:
-            return config.order == "exact"
-        asked = config.order != "throughput" and config.deterministic is not False
-        # Where records are read one by one, those of any order cost the same.
-        any_order = not isinstance(config.shuffle_buffer_size, int) and self._is_in_store
-        return counted and (asked or any_order or self._has_small_records)
+    def in_steps(self) -> bool:
+        """Whether the engine makes the batches, each by its step. If not, the textbook pipeline does."""
+        return self.explain_textbook() is None
 
     @property
-    def by_steps(self) -> bool:
-        """Whether the workers of a tf.data service make the batches of the exact order, each those of its own steps."""
-        return self.exact and self.config.service is not None
+    def exact(self) -> bool:
+        """Whether training reads in the order of `tfpipe.engine.order`."""
+        return self.config.training and self.in_steps
+
+    def explain_textbook(self) -> str | None:
+        """Returns why the textbook pipeline reads these records, as the rest of a sentence; None if the engine does."""
+        config, source = self.config, self.source
+        if config.order == "throughput":
+            return "`order` is throughput"
+        if config.training and config.deterministic is False:
+            return "`deterministic` is false"
+        if source.shard_records is None:
+            return source.unplaced
+        if not source.is_split:
+            return f"{source.name} are files that are read without their manifest"
+        if config.augment_options.antialias:
+            return "`antialias` is done by TensorFlow's operations only"
+        if any(map(file_io.is_url, source.files)) and not all(map(object_store.can_read, source.files)):
+            return f"{source.files[0]} is read by TensorFlow only"
+        return None
+
+    def _check_pipeline(self) -> None:
+        """Refuses options that the pipeline which reads these records does not have."""
+        config, reason = self.config, self.explain_textbook()
+        if reason is None:
+            if config.decoder == "native":
+                library.check("`decoder` native")
+            return
+        if config.order == "exact":
+            raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
+        asked: dict[str, bool] = {
+            "service": config.service is not None,
+            "cache_dir": config.cache_dir is not None,
+            "cache_bytes": config.cache_bytes is not None,
+            "on_bad_record": config.on_bad_record == "skip",
+            "decoder": config.decoder != "auto",
+        }
+        for option, is_asked in asked.items():
+            if is_asked:
+                raise ConfigError(
+                    f"`{option}` {getattr(config, option)} is for batches by their steps, and {reason}. Leave one of "
+                    "them out."
+                )
+        if not config.training and self.num_hosts > 1 and self.source.shard_records is None:
+            raise ConfigError(
+                f"Evaluation on {self.num_hosts} hosts needs to know where each record lies, and "
+                f"{self.source.unplaced}. Evaluate on one host."
+            )
 
     @cached_property
-    def order(self) -> ExactOrder:
-        """The exact order of training.
-
-        Runs and lanes follow from the size of the records unless the config gives them. Lanes and batches fit each
-        other: the lanes of a stream are a whole number of its shares of a batch, or the other way round.
-        """
-        config = self.config
-        streams = config.num_streams or _choose_num_streams(self.global_batch_size)
-        if self.global_batch_size % streams:
-            raise ConfigError(
-                f"The global batch size must be a multiple of the {streams} streams, got {self.global_batch_size}. "
-                f"Use {-(-self.global_batch_size // streams) * streams}, or another `num_streams`."
-            )
-        share = self.global_batch_size // streams
-        run, lanes, turn = _choose_lanes(config, self.source, streams, share)
-        return ExactOrder(self.source.shard_records or (), config.seed, streams, run, lanes, turn)
-
-    def pin_order(self) -> ReadPlan:
-        """Returns this plan with runs, lanes and streams that no longer follow from the size of the records.
-
-        A cache in files has other records than its source, and must be read in the source's order.
-        """
-        if not self.exact:
-            return self
-        order = self.order
-        config = replace(self.config, num_streams=order.num_streams, run_records=order.run_records, lanes=order.lanes)
-        return replace(self, config=config)
-
-    @property
-    def in_lanes(self) -> bool:
-        """Whether training reads lanes that give records in turn. If not, runs are read as listed.
-
-        A worker of a service needs few records of each run, so it reads single turns.
-        """
-        return self.exact and not self.by_steps and self.order.turns_per_run > 1 and self.order.turns_per_lane > 0
-
-    @property
-    def steps_per_round(self) -> int:
-        """The number of steps in which each lane gives a turn."""
-        return max(self.order.lanes // self.share, 1)
-
-    @property
-    def round_records(self) -> int:
-        """The number of records of a round of this host."""
-        return self.cycle_length * self.order.turn_records
-
-    @property
-    def early_records(self) -> int:
-        """The records that this host reads in vain before the first step, if it begins within a round."""
-        return self.start[1] % self.steps_per_round * len(self.read_rows) if self.in_lanes else 0
-
-    @property
-    def lane_buffer_records(self) -> int:
-        """The records of each lane that are read before they are needed."""
-        return self.track_records if self.by_steps else _RUNS_AHEAD * self.order.run_records
-
-    @property
-    def track_records(self) -> int:
-        """The number of records that are read at once where there are no lanes.
-
-        A worker reads turns. If the rows of a host cut turns apart, it reads single records, and none in vain.
-        """
-        if not self.by_steps:
-            return self.order.run_records
-        return self.order.turn_records if self.rows == self.read_rows else 1
-
-    @property
-    def tracks_ahead(self) -> int:
-        """The tracks of `list` that are opened before they are needed; 0 if that takes much memory.
-
-        An epoch ends with tracks of one turn each, so the lanes of the next one come second. The tracks of a worker
-        are all as short, and those read side by side are enough; more that are open cost processor time.
-        """
-        if self.by_steps:
-            return 0
-        tracks = 2 * self.cycle_length
-        return tracks if tracks * self._lane_records * self.source.record_bytes <= _EARLY_BYTES else 0
-
-    @property
-    def read_ahead_records(self) -> int:
-        """The most records that are read before they are needed, without those of a shuffle buffer."""
-        if self.reads_batches or self.reads_first_use:
-            # Those that are read, as many that are parsed, and those that are decoded.
-            ahead = 3 * self.batches_read * self.batch_size
-        elif not self.exact:
-            # tf.data opens as many files again twice, and reads two blocks and one record of each.
-            ahead = 3 * self.cycle_length * (2 * self.config.block_length + 1)
-        elif self.in_lanes:
-            ahead = (self.cycle_length + self.tracks_ahead) * self._lane_records
-        else:
-            ahead = (self.cycle_length + self.tracks_ahead) * self.track_records
-        records = self.source.num_records
-        return ahead if records is None else min(ahead, records)
-
-    @property
-    def _lane_records(self) -> int:
-        """The records that a lane holds in memory: those that are read ahead, and a run that is being read."""
-        return self.lane_buffer_records + self.track_records
+    def order(self) -> Order:
+        """The exact order of training. Its blocks follow from the size of the records unless the config gives them."""
+        records, batch = self.source.num_records or 0, self.global_batch_size
+        block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
+        return Order(records, batch, block, self.config.seed)
 
     @property
     def rows(self) -> range:
@@ -530,100 +415,20 @@ class ReadPlan:
         return host_rows(self.global_batch_size, self.num_hosts, self.host)
 
     @property
-    def read_rows(self) -> range:
-        """The rows of each global batch that this host reads: whole turns of lanes, so a few more than it has."""
-        rows, turn = self.rows, self.order.turn_records
-        return range(rows.start // turn * turn, -(-rows.stop // turn) * turn)
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether this host leaves out some of the records that it reads in exact order."""
-        return self.chosen is not None or self.rows != self.read_rows
-
-    @property
-    def share(self) -> int:
-        """The number of records of each stream in a global batch."""
-        return self.global_batch_size // self.order.num_streams
-
-    @property
-    def cycle_length(self) -> int:
-        """The number of files, or of runs in exact order, that are read side by side."""
-        if self.in_lanes:
-            return len(self.read_rows) // self.order.turn_records * self.steps_per_round
-        if self.config.cycle_length is not None:
-            return self.config.cycle_length
-        if not self.exact:
-            return _FILES_AT_ONCE
-        run_bytes = self.track_records * self.source.record_bytes
-        return min(max(int(_AHEAD_BYTES / run_bytes), _FILES_AT_ONCE), _MAX_RUNS_AT_ONCE)
-
-    @property
-    def read_threads(self) -> int:
-        """The number of threads that read in training."""
-        threads = self.config.read_parallel_calls or (_MAX_READS if self.exact else self.cycle_length)
-        if (
-            self.by_steps
-            and self.config.read_parallel_calls is None
-            and not any(map(file_io.is_url, self.source.files[:1]))
-        ):
-            threads = _NEAR_READS
-        return min(threads, self.cycle_length)
+    def reads_store(self) -> bool:
+        """Whether the engine reads from an object store."""
+        return self.in_steps and file_io.is_url(self.source.files[0])
 
     @property
     def batches_read(self) -> int:
-        """The batches that are read at once, where one call reads a batch: about 5 % of the work is reading.
+        """The batches that the engine reads at once: about 5 % of the work is reading.
 
         Those of an object store are waited for.
         """
         if self.reads_store:
             batches = int(_STORE_READ_BYTES / (self.batch_size * self.source.record_bytes))
             return min(max(batches, _STORE_BATCHES_READ), _MOST_STORE_BATCHES_READ)
-        return max(self.cpus // _CORES_PER_READ, _MIN_BATCHES_READ)
-
-    @property
-    def cpus(self) -> int:
-        """The cores of the machine that makes the batches."""
-        return self.worker_cpus or host_limits.usable_cpus()
-
-    @property
-    def ahead_records(self) -> int:
-        """The records that storage is asked for at once where one call reads a batch: a run, or a batch.
-
-        The rest of a run may be for other workers, so each asks for the records of its own steps.
-        """
-        if not self.exact:
-            return self.batch_size
-        return self.order.turn_records if self.by_steps else self.order.run_records
-
-    @property
-    def shuffle_records(self) -> int:
-        """The size of the shuffle buffer of the throughput order, in records of average size.
-
-        It is at most an epoch of this host: a larger buffer would take the same records again before the first step.
-        """
-        return min(self._asked_shuffle_records, _SCATTERED_BUFFER) if self.scatters else self._asked_shuffle_records
-
-    @property
-    def scatters(self) -> bool:
-        """Whether the workers of a service read short runs from anywhere, because they have small records."""
-        return self.config.training and not self.exact and self._has_small_records
-
-    @property
-    def _has_small_records(self) -> bool:
-        """Whether a shuffle buffer would hold very many records. It is as large as asked if a number asks for it."""
-        asked_in_bytes = not isinstance(self.config.shuffle_buffer_size, int)
-        counted = self.source.shard_records is not None
-        return counted and asked_in_bytes and self._asked_shuffle_records > _SCATTERED_BUFFER
-
-    @property
-    def _asked_shuffle_records(self) -> int:
-        """The records of average size that a shuffle buffer of the size in the config holds, an epoch at most."""
-        size, records = self.config.shuffle_buffer_size, self.source.num_records
-        if not isinstance(size, int):
-            size = max(round(parse_bytes(size, "shuffle_buffer_size") / self.source.record_bytes), 1)
-        if records is None:
-            records = max(round(self.source.total_bytes / self.source.record_bytes), 1)  # an estimate
-        return min(size, -(-records // self.num_hosts))
+        return max(host_limits.usable_cpus() // _CORES_PER_READ, _MIN_BATCHES_READ)
 
     @property
     def deterministic(self) -> bool:
@@ -655,152 +460,23 @@ class ReadPlan:
         return self.config.cache == "decoded" and self.config.training
 
     @property
-    def has_two_forms(self) -> bool:
-        """Whether records come as the source stores them or, from a cache that is being filled, decoded."""
-        return self.filling is not None and self.filling.source_images is not None
-
-    @property
-    def decoder(self) -> Literal["native", "tensorflow"]:
-        """The decoder of JPEGs: that of the native library, or TensorFlow's (in readers without TensorFlow: Pillow)."""
-        fits = self.config.decoder != "tensorflow" and self._explain_misfit() is None
-        return "native" if fits and not self.has_two_forms and self._has_native_library else "tensorflow"
-
-    @property
-    def _has_native_library(self) -> bool:
-        """Whether the native library is there where the batches are made, and here, where they are planned."""
-        return library.is_available() and (self.config.service is None or self.worker_cpus is not None)
+    def decoder(self) -> Literal["native", "pillow", "tensorflow"]:
+        """The decoder of JPEGs: the native library's, else Pillow's; TensorFlow's in the textbook pipeline."""
+        if not self.in_steps:
+            return "tensorflow"
+        has_jpegs = not self.source.images.formats or "JPEG" in self.source.images.formats
+        return "native" if has_jpegs and self.config.decoder != "pillow" and library.is_available() else "pillow"
 
     @property
     def lacks_native_library(self) -> bool:
         """Whether the native library would decode if it were there."""
-        asks = self.config.decoder == "auto" and self.config.service is None
-        return asks and self._explain_misfit() is None and not library.is_available()
-
-    @property
-    def fuses_augment(self) -> bool:
-        """Whether one call of the native library does the stages `decode` and `augment`."""
-        return self.decoder == "native" and self.config.augment != "device" and not self.caches_whole
-
-    @property
-    def decodes_batches(self) -> bool:
-        """Whether one call of the native library makes the images of a whole batch, from records of known sizes."""
-        one_form = not self.caches_whole and not self.has_two_forms
-        sized = self.source.has_sizes or self.source.images.size is not None
-        plain = not self.is_ragged and not self.masks  # a mask follows the crop of one image
-        return self.decoder == "native" and self.config.training and one_form and sized and plain
-
-    @property
-    def reads_batches(self) -> bool:
-        """Whether one call reads the records of a batch, each from its place, in exact order or in evaluation."""
-        known = self.source.shard_records is not None and (self.exact or not self.config.training)
-        return known and self.config.cache == "none" and not self.is_ragged and self._reads_places
-
-    @property
-    def reads_first_use(self) -> bool:
-        """Whether such calls read the records that a cache in memory keeps, in exact order."""
-        fills = self.config.training and self.exact and self.config.cache != "none" and not self.by_steps
-        return fills and self._reads_places
-
-    @property
-    def reads_store(self) -> bool:
-        """Whether tfpipe's own client reads single records from an object store, in exact order or in evaluation."""
-        in_order = self.exact or not self.config.training
-        return in_order and self._is_in_store
-
-    @property
-    def _reads_places(self) -> bool:
-        """Whether single records of these files can be read, by the native library or from an object store."""
-        if any(map(file_io.is_url, self.source.files)):
-            return self._is_in_store
-        return self._is_plain and self.config.decoder != "tensorflow" and self._has_native_library
-
-    @property
-    def can_read_alone(self) -> bool:
-        """Whether single records can be read without TensorFlow: the files are local, or lie in an object store."""
-        return self._is_in_store or not any(map(file_io.is_url, self.source.files))
-
-    @cached_property
-    def _is_in_store(self) -> bool:
-        """Whether the files lie where tfpipe's own client reads, which the workers of a service do not have."""
-        counted, here = self.source.shard_records is not None, self.config.service is None
-        return self._is_plain and counted and here and all(map(object_store.can_read, self.source.files))
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether all records are read, from the source, and damage is an error."""
-        return self.chosen is None and self.filling is None and self.config.on_bad_record == "raise"
-
-    def check_decoder(self) -> None:
-        """Refuses the native decoder if it is asked for and cannot be used.
-
-        Raises:
-            ConfigError: It does not fit the images or another option.
-            MissingDependencyError: The native library is missing.
-        """
-        if self.config.decoder != "native":
-            return
-        misfit = self._explain_misfit()
-        if misfit is not None and self.source.images.formats != {"RAW"}:  # a cache of pixels needs no decoder
-            raise ConfigError(f"`decoder` native {misfit}. Use auto.")
-        library.check("`decoder` native")
-
-    def _explain_misfit(self) -> str | None:
-        """Returns why the native decoder does not fit, as the rest of a sentence; None if it does."""
-        config, formats = self.config, self.source.images.formats
-        if config.augment_options.antialias:
-            return "resizes without `antialias`"
-        if not self.source.has_images:
-            return "needs images"
-        if formats != {"JPEG"}:
-            got = ", ".join(sorted(formats)) if formats else "images of formats that nobody counted"
-            return f"needs images that are all JPEGs, got {got}"
-        return None
+        return self.in_steps and self.config.decoder == "auto" and not library.is_available()
 
     @property
     def decoded_size(self) -> tuple[int, int]:
         """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
-
-
-def _choose_lanes(config: PipelineConfig, source: Source, streams: int, share: int) -> tuple[int, int, int]:
-    """Returns the records of a run, the lanes of a stream, and the records of a turn.
-
-    A run is long enough that its reading costs little. There is a lane for each record of a batch if not too many files
-    would be open; otherwise each gives several records to a batch. Small records have lanes for several batches, so
-    that batches that follow each other are not of the same runs. If records are few, runs are short enough that each
-    lane has several.
-
-    Args:
-        config: The options of the pipeline, which may give the run and the lanes.
-        source: The records.
-        streams: The number of streams.
-        share: The number of records of each stream in a batch.
-    """
-    record_bytes = source.record_bytes
-    run = config.run_records or min(math.ceil(_RUN_BYTES / record_bytes), _MAX_RUN_RECORDS)
-    if run == 1:
-        return 1, 1, 1
-    most = config.lanes or max(_MAX_LANES // streams, 1)
-    if most < share:
-        lanes = max(count for count in range(1, most + 1) if share % count == 0)
-    else:
-        lanes = most // share * share
-        if config.lanes is None:  # lanes for more than one batch only if they take little
-            affordable = min(_MORE_LANES, _MORE_LANES_BYTES / (record_bytes * run)) / (streams * share)
-            lanes = min(lanes, max(int(affordable), 1) * share)
-    turn = max(share // lanes, 1)
-    if config.run_records is None:
-        few = int((source.num_records or 0) / (_MIN_RUNS_OF_A_LANE * streams * lanes))
-        run = min(run, int(_LANES_BYTES / (record_bytes * streams * lanes)), few)
-        if run <= 1 or few < turn:
-            return 1, 1, 1
-    return max(run // turn, 1) * turn, lanes, turn
-
-
-def _choose_num_streams(global_batch_size: int) -> int:
-    """Returns the largest power of two up to `_DEFAULT_STREAMS` that divides the batch."""
-    return min(global_batch_size & -global_batch_size, _DEFAULT_STREAMS)
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -19,7 +19,7 @@ from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
-from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
+from tfpipe.pipeline.stages.parse import Features, add_seeds, map_in_parallel, parallel_settings
 
 
 def augment_images(plan: ReadPlan) -> Stage:
@@ -35,8 +35,9 @@ def augment_images(plan: ReadPlan) -> Stage:
     }[config.augment]
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        # The device does everything, so the stage costs not even a call.
-        if config.augment == "device":
+        if plan.caches_whole:
+            dataset = add_seeds(plan, dataset)
+        if config.augment == "device":  # the device does everything
             return dataset
         return map_in_parallel(plan, dataset, lambda features: _augment(plan, features))
 

@@ -6,8 +6,6 @@ The decoder depends on the place where images are augmented:
     augment="device"  decode_for_device: a whole image, squeezed to one size; also for a cache of decoded images
     augment="none"    decode_whole: a whole image
 
-While a cache of decoded images is filled, a record is decoded as the cache will keep it, or it comes from there.
-
 The manifest's promises are not checked again. If all images of a split are JPEGs, they are cropped while they are
 decoded; PNGs and raw pixels have separate paths; images of one fixed size get a static shape. Only a split of several
 forms, or files that tfpipe did not write, cost a look at each record's first bytes (7 us).
@@ -24,14 +22,12 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.stored_images import StoredImages
-from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
-from tfpipe.pipeline import native_operations
+from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
-from tfpipe.pipeline.native_operations import Result
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
-from tfpipe.pipeline.stages.augment import choose_decoded_crop, convert_values, resize_image
+from tfpipe.pipeline.stages.augment import convert_values, resize_image
 from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
 
 
@@ -39,8 +35,8 @@ def decode_images(plan: ReadPlan) -> Stage:
     """Decodes images; in training on the host just the crop of each."""
     config = plan.config
     settings = {**parallel_settings(plan), "images": " and ".join(sorted(plan.source.images.formats)) or "any"}
-    settings["decoder"] = "tensorflow" if plan.fuses_augment else plan.decoder
-    if plan.caches_whole or plan.has_two_forms:
+    settings["decoder"] = "tensorflow"
+    if plan.caches_whole:
         reason = "whole images, squeezed to one size: what the cache keeps"
     elif config.augment == "host":
         settings["dct_scaling"] = config.dct_scaling
@@ -72,7 +68,7 @@ def _decode(plan: ReadPlan, features: Features) -> Features:
 def _decode_image(plan: ReadPlan, features: Features) -> Features:
     """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
     config, images = plan.config, plan.source.images
-    used = ("encoded", "height", "width", *([IMAGE_FORMAT] if plan.has_two_forms else []))
+    used = ("encoded", "height", "width")
     others = {name: value for name, value in features.items() if name not in used}
     sizes: Features = {name: features[name] for name in ("height", "width") if name in features}
     record = {f"image/{name}": features[name] for name in ("encoded", *sizes)}
@@ -80,44 +76,16 @@ def _decode_image(plan: ReadPlan, features: Features) -> Features:
         others |= sizes
     elif config.augment == "host":
         seed = others.pop("seed", None)
-        if plan.has_two_forms:
-            features = {**features, **resize_masks(plan, features, plan.decoded_size)}
-            image = _decode_either_form(plan, record, features[IMAGE_FORMAT])
-            crop_box, flip = choose_decoded_crop(image, _original_size(record, images), seed, config)
-            image = crop(image, crop_box)
-        else:
-            size = get_stored_size(record, images)
-            crop_box, flip = choose_crop(record, size, seed, images, config)
-            image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, config.dct_scaling)
+        size = get_stored_size(record, images)
+        crop_box, flip = choose_crop(record, size, seed, images, config)
+        image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, config.dct_scaling)
         others |= crop_masks(plan, features, crop_box, flip)
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
     whole_size = plan.decoded_size if config.augment == "device" or plan.caches_whole else config.size
-    if plan.has_two_forms:
-        features = {**features, **resize_masks(plan, features, plan.decoded_size)}
     others |= resize_masks(plan, features, whole_size)
-    if plan.has_two_forms:
-        return {**others, "image": _decode_either_form(plan, record, features[IMAGE_FORMAT])}
     if config.augment == "device" or plan.caches_whole:
-        native = plan.decoder == "native"
-        return {**others, "image": decode_for_device(record, images, config, plan.decoded_size, native)}
+        return {**others, "image": decode_for_device(record, images, config, plan.decoded_size)}
     return {**others, "image": decode_whole(record, images, config)}
-
-
-def _decode_either_form(plan: ReadPlan, record: Mapping[str, tf.Tensor], image_format: tf.Tensor) -> tf.Tensor:
-    """Decodes a record of the source to what the cache will keep, or takes the pixels of a cached one.
-
-    A source of raw pixels in the size of the cache has the same pixels, so it does not matter which of both it is.
-    """
-    assert plan.filling is not None
-    assert plan.filling.source_images is not None
-    source_images, (height, width) = plan.filling.source_images, plan.decoded_size
-    encoded = record[IMAGE_ENCODED]
-    is_cached = tf.equal(image_format, "RAW") & tf.equal(tf.strings.length(encoded), height * width * 3)
-    return tf.cond(
-        is_cached,
-        lambda: decode_image(encoded, plan.source.images),
-        lambda: decode_for_device(record, source_images, plan.config, plan.decoded_size),
-    )
 
 
 def decode_for_host(
@@ -165,7 +133,6 @@ def decode_for_device(
     stored: StoredImages,
     config: PipelineConfig,
     decoded_size: tuple[int, int],
-    native: bool = False,
 ) -> tf.Tensor:
     """Decodes a whole image and squeezes it to one size, for a batch that the device crops from, or for a cache.
 
@@ -175,71 +142,15 @@ def decode_for_device(
         config: The options, of which `dct_scaling` and `antialias` are used. libjpeg may reduce large images, but to no
             less than `decoded_size`.
         decoded_size: Height and width in pixels, as `config.resolve_decoded_size` has it.
-        native: Whether the native library decodes and squeezes, see `ReadPlan.decoder`.
 
     Returns:
         uint8 of shape [*decoded_size, 3].
     """
-    if native:
-        ratios = stored.find_ratios(decoded_size) if config.dct_scaling else ()
-        result = Result(decoded_size, "uint8", max(ratios, default=1), config.augment_options)
-        crop_box = tf.stack([0, 0, *get_stored_size(features, stored)])
-        return decode_and_resize(features[IMAGE_ENCODED], crop_box, None, result)
     image = _decode_whole(features, stored, decoded_size, config)
     if stored.size == decoded_size:
         return image
     options = config.augment_options
     return convert_values(resize_image(image, decoded_size, options.antialias), "uint8", options)
-
-
-def decode_and_resize(
-    encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor | None, result: Result, threads: int = 1
-) -> tf.Tensor:
-    """Makes the image of a JPEG that the model gets, or those of a batch, by the native library.
-
-    TensorFlow decodes the few that the library leaves to others: those of rare kinds, such as arithmetic ones, and
-    damaged ones, of which it may still read some. The result is the same in every case: that of `decode_crop`,
-    `resize_image` without antialias, `convert_values` and a flip.
-
-    Args:
-        encoded: Scalar string: the JPEG; or strings [n].
-        crop_box: int32 of shape [4], or [n, 4]: y, x, height, width in pixels of the stored image.
-        flip: Scalar bool, or bool [n]; None for no flip.
-        result: The size and the values of the result.
-        threads: The most threads that decode a batch, of all calls together.
-
-    Returns:
-        `result.dtype` of shape [*result.size, 3], or [n, *result.size, 3].
-
-    Raises:
-        tf.errors.InvalidArgumentError: While reading: the bytes are not a JPEG, or a damaged one, or the box leaves it.
-        ConfigError: TensorFlow cannot load the library's operation.
-    """
-    flips = tf.zeros(encoded.shape, tf.bool) if flip is None else flip
-    image, is_decoded = native_operations.decode_jpegs(encoded, crop_box, flips, result, threads)
-    if encoded.shape.rank == 0:
-        return tf.cond(is_decoded, lambda: image, lambda: _decode_and_resize(encoded, crop_box, flips, result))
-
-    def decode_missing() -> tf.Tensor:
-        missing = tf.where(~is_decoded)[:, 0]
-        decoded = tf.map_fn(
-            lambda row: _decode_and_resize(encoded[row], crop_box[row], flips[row], result),
-            missing,
-            fn_output_signature=tf.TensorSpec([*result.size, 3], result.dtype),
-        )
-        return tf.ensure_shape(tf.tensor_scatter_nd_update(image, missing[:, None], decoded), image.shape)
-
-    return tf.cond(tf.reduce_all(is_decoded), lambda: image, decode_missing)
-
-
-def _decode_and_resize(encoded: tf.Tensor, crop_box: tf.Tensor, flip: tf.Tensor, result: Result) -> tf.Tensor:
-    """Does what `decode_and_resize` does with TensorFlow's operations alone."""
-    ratios = tuple(ratio for ratio in (2, 4, 8) if ratio <= result.max_ratio)
-    height, width, _ = tf.unstack(tf.io.extract_jpeg_shape(encoded))
-    box = tf.ensure_shape(crop_box, [4])  # a row of a batch does not know its shape
-    pixels = _decode_jpeg_crop(encoded, box, (height, width), ratios, result.size)
-    image = convert_values(resize_image(pixels, result.size), result.dtype, result.options)
-    return tf.cond(tf.reshape(flip, []), lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def decode_whole(features: Mapping[str, tf.Tensor], stored: StoredImages, config: PipelineConfig) -> tf.Tensor:

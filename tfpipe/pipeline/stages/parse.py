@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfpipe.engine.features import BatchFeature
-from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
-from tfpipe.pipeline.stages import _bad_records
+from tfpipe.system.hash_permutation import EXAMPLE, key_of
 
 Features = dict[str, tf.Tensor]
 
@@ -24,60 +24,56 @@ _PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
 def parse_records(plan: ReadPlan) -> Stage:
     """Parses the features that the pipeline needs out of each record."""
 
-    def apply(records: tf.data.Dataset) -> tf.data.Dataset:
-        return map_in_parallel(plan, leave_out_bad(plan, records), make_parser(plan))
-
-    settings = {**parallel_settings(plan), "on_bad_record": plan.config.on_bad_record}
-    return Stage("parse", apply, settings, "only the features that are needed")
-
-
-def leave_out_bad(plan: ReadPlan, records: tf.data.Dataset) -> tf.data.Dataset:
-    """Leaves out records that are missing, if the config asks for that and they can be told."""
-    return _bad_records.leave_out(plan, records) if _skips_bad(plan) else records
-
-
-def make_parser(plan: ReadPlan) -> Callable[..., Features]:
-    """Makes the function from what `read` gives to the features of one record, or of a batch of records."""
-    counted = plan.source.shard_records is not None
-    in_order = counted and (plan.exact or not plan.config.training)
-
-    def parse(read: tuple[tf.Tensor, tf.Tensor], number: tuple[tf.Tensor, ...]) -> Features:
-        (place, payload), (record, seed) = read, number[:2]
-        if in_order and not _skips_bad(plan):
-            payload = _bad_records.or_raise(plan, payload, place, record)
+    def parse(payload: tf.Tensor, seed: tf.Tensor | None = None) -> Features:
         features = parse_example(plan, payload)
         if plan.source.per_record is not None:
-            features, seed = choose_images(plan, features, seed)
-        if not plan.caches_whole:
-            return add_seed(plan, features, seed)
-        # The stage `repeat` behind the cache adds seeds, in an order that is not exact from the record's number.
-        return features if plan.exact else {**features, "number": record}
+            features, seed = choose_images(plan, features, tf.zeros([2], tf.int32) if seed is None else seed)
+        return features if seed is None or plan.caches_whole or not _draws(plan) else {**features, "seed": seed}
 
-    return parse
+    def apply(records: tf.data.Dataset) -> tf.data.Dataset:
+        if _draws(plan) and not plan.caches_whole:
+            records = tf.data.Dataset.zip((records, _draw_seeds(plan)))
+        return map_in_parallel(plan, records, parse)
+
+    return Stage("parse", apply, parallel_settings(plan), "only the features that are needed")
 
 
-def _skips_bad(plan: ReadPlan) -> bool:
-    return plan.config.on_bad_record == "skip" and plan.source.shard_records is not None
+def add_seeds(plan: ReadPlan, images: tf.data.Dataset) -> tf.data.Dataset:
+    """Adds "seed", int32 [2], to the features of images that come from a cache, if the augmentation draws numbers."""
+    if not _draws(plan):
+        return images
+    return tf.data.Dataset.zip((images, _draw_seeds(plan))).map(lambda features, seed: {**features, "seed": seed})
+
+
+def _draws(plan: ReadPlan) -> bool:
+    """Returns whether the augmentation, or the choice among several images, draws random numbers."""
+    crops = plan.source.has_images and plan.config.augment != "none"
+    return plan.config.training and (crops or plan.draws_images)
+
+
+def _draw_seeds(plan: ReadPlan) -> tf.data.Dataset:
+    """Draws a seed for each image, int32 [2], without end."""
+    key = key_of(EXAMPLE, plan.config.seed, plan.start_step, plan.host) >> 1
+    numbers = tf.data.Dataset.random(seed=key).batch(2, drop_remainder=True)
+    return numbers.map(lambda pair: tf.cast(pair, tf.int32))
 
 
 def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
-    """Parses the features that the pipeline needs out of one `tf.train.Example`, or out of several.
+    """Parses the features that the pipeline needs out of one `tf.train.Example`.
 
     Args:
         plan: The read plan.
-        payload: Scalar string, or strings of shape [n].
+        payload: Scalar string.
 
     Returns:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
-        where the manifest vouches for them, "image/format" (string) where records come in two forms, and each further
-        feature under its own name. Lists are padded or cut to `max_boxes`, tensors and classes to `pad_to`. Of
-        several Examples each has an axis more. Without images there is no "encoded". Of several images "encoded",
-        "height" and "width" have one value for each, as dense or ragged tensors.
+        where the manifest vouches for them, and each further feature under its own name. Lists are padded or cut to
+        `max_boxes`, tensors and classes to `pad_to`. Without images there is no "encoded". Of several images "encoded",
+        "height" and "width" have one value for each.
     """
     source, keys = plan.source, _choose_keys(plan)
     parsers = {key: _make_parser(source.schema[key]) for key in list_parsed_features(plan)}
-    parse = tf.io.parse_single_example if payload.shape.rank == 0 else tf.io.parse_example
-    example = parse(payload, parsers)
+    example = tf.io.parse_single_example(payload, parsers)
     features = {name: _densify(example[key]) for name, key in keys.items()}
     if source.label_base:
         features["label"] -= source.label_base
@@ -89,7 +85,7 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
             features[feature.name] = _pad_list(example[feature.name], feature.spec, plan.config.max_boxes)
         else:
             sizes = None if tensor.sizes is None else example[tensor.sizes]
-            features |= _read_tensors(feature, example[feature.name], sizes)
+            features |= _read_tensor(feature, example[feature.name], sizes)
     return features
 
 
@@ -108,19 +104,7 @@ def _choose_keys(plan: ReadPlan) -> dict[str, str]:
         keys["label"] = source.label_key
     if source.has_sizes:
         keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
-    if plan.has_two_forms:
-        keys[IMAGE_FORMAT] = IMAGE_FORMAT
     return keys
-
-
-def add_seed(plan: ReadPlan, features: Mapping[str, tf.Tensor], seed: tf.Tensor) -> Features:
-    """Adds "seed" where the augmentation draws random numbers.
-
-    It is the record's seed in this epoch, int32 [2], or one for each of several images.
-    """
-    if not plan.config.training or plan.config.augment == "none" or not plan.source.has_images:
-        return dict(features)
-    return {**features, "seed": seed}
 
 
 def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
@@ -138,10 +122,8 @@ def parallel_settings(plan: ReadPlan) -> dict[str, object]:
 
 
 def _densify(value: Any) -> Any:
-    """Returns lists of any length without their places: dense for one record, ragged for several."""
-    if not isinstance(value, tf.SparseTensor):
-        return value
-    return value.values if value.shape.rank == 1 else tf.RaggedTensor.from_sparse(value)
+    """Returns a list of any length without its indices."""
+    return value.values if isinstance(value, tf.SparseTensor) else value
 
 
 def _make_parser(spec: FeatureSpec) -> Any:
@@ -150,76 +132,35 @@ def _make_parser(spec: FeatureSpec) -> Any:
 
 
 def _read_classes(feature: BatchFeature, value: Any) -> dict[str, tf.Tensor]:
-    """Reads the list of classes of one record, or of several, in the form that the config asks for."""
+    """Reads a list of classes in the form that the config asks for."""
     if feature.multi_hot:
-        return {feature.name: _make_multi_hot(value, len(feature.spec.names))}
+        return {feature.name: _make_multi_hot(_densify(value), len(feature.spec.names))}
     if feature.pad_to is None:
-        assert not feature.is_ragged or value.shape.rank == 1  # a plan with such a feature reads record by record
-        return {feature.name: value.values if feature.is_ragged else value}
+        return {feature.name: _densify(value)}
     (length,) = feature.pad_to
-    lists = tf.RaggedTensor.from_sparse(value) if value.shape.rank > 1 else None
-    sizes = tf.size(value.values)[None] if lists is None else lists.row_lengths()[:, None]
-    return {
-        feature.name: _pad_list(value, feature.spec, length),
-        feature.sizes_name: tf.cast(sizes, tf.int32),
-    }
+    sizes = tf.cast(tf.size(value.values)[None], tf.int32)
+    return {feature.name: _pad_list(value, feature.spec, length), feature.sizes_name: sizes}
 
 
-def _make_multi_hot(value: Any, num_classes: int) -> tf.Tensor:
-    """Makes a vector for one list of classes, or for each of several; a class outside of the range is an error."""
-    if isinstance(value, tf.SparseTensor):
-        indices, classes = value.indices, value.values
-    else:
-        indices, classes = tf.where(tf.fill(tf.shape(value), True)), tf.reshape(value, [-1])
-    places = tf.concat([indices[:, :-1], classes[:, None]], axis=1)
-    zeros = tf.zeros(tf.concat([tf.shape(value)[:-1], [num_classes]], axis=0))
-    vectors = tf.tensor_scatter_nd_update(zeros, places, tf.ones_like(classes, tf.float32))
-    return tf.ensure_shape(vectors, [*value.shape[:-1], num_classes])
+def _make_multi_hot(classes: tf.Tensor, num_classes: int) -> tf.Tensor:
+    """Makes a vector of a list of classes; a class outside of the range is an error."""
+    ones = tf.ones_like(classes, tf.float32)
+    return tf.tensor_scatter_nd_update(tf.zeros([num_classes]), classes[:, None], ones)
 
 
 def _pad_list(value: Any, spec: FeatureSpec, length: int) -> tf.Tensor:
-    """Pads or cuts lists to one length; -1, 0.0 or "" stand behind their ends. Returns other features as they are."""
+    """Pads or cuts a list to one length; -1, 0.0 or "" stand behind its end. Returns other features as they are."""
     if spec.shape is not None:
         return value
-    padding = tf.constant(_PADDING[spec.dtype], value.dtype)
-    if value.shape.rank == 1:
-        values = value.values[:length]
-        return tf.ensure_shape(tf.concat([values, tf.fill([length - tf.size(values)], padding)], axis=0), [length])
-    count = value.dense_shape[0]
-    cut = tf.sparse.slice(value, [0, 0], [count, length])
-    return tf.sparse.to_dense(tf.SparseTensor(cut.indices, cut.values, [count, length]), padding)
-
-
-def _read_tensors(feature: BatchFeature, data: tf.Tensor, sizes: tf.Tensor | None) -> dict[str, tf.Tensor]:
-    """Reads a tensor, or those of several records.
-
-    Args:
-        feature: The feature and its padding.
-        data: Scalar string, or strings of shape [n].
-        sizes: The stored sizes of the unknown axes, int64 [axes] or [n, axes]; None if the records hold none.
-
-    Returns:
-        The tensor under the feature's name. Of several records it has an axis more. If it is padded, its stored sizes
-        are beside it, int32 [axes].
-    """
-    if data.shape.rank == 0:
-        return _read_tensor(feature, data, sizes)
-    tensor = feature.spec.tensor
-    assert tensor is not None
-    if tensor.encoding == "raw" and not tensor.num_unknown:
-        return {feature.name: tf.reshape(_decode_raw(data, tensor.dtype), [-1, *tensor.shape])}
-    assert not feature.is_ragged  # a plan with such a feature reads record by record
-    outputs = {feature.name: tf.TensorSpec(feature.shape, _get_dtype(tensor.dtype))}
-    if feature.pad_to is not None:
-        outputs[feature.sizes_name] = tf.TensorSpec([tensor.num_unknown], tf.int32)
-    stored = tf.zeros([tf.size(data), 0], tf.int64) if sizes is None else sizes
-    tensors: dict[str, tf.Tensor] = tf.map_fn(
-        lambda one: _read_tensor(feature, *one), (data, stored), fn_output_signature=outputs
-    )
-    return tensors
+    padding, values = tf.constant(_PADDING[spec.dtype], value.dtype), value.values[:length]
+    return tf.ensure_shape(tf.concat([values, tf.fill([length - tf.size(values)], padding)], axis=0), [length])
 
 
 def _read_tensor(feature: BatchFeature, data: tf.Tensor, sizes: tf.Tensor | None) -> dict[str, tf.Tensor]:
+    """Reads a tensor; `sizes` are the stored sizes of its unknown axes, int64 [axes], if the record holds them.
+
+    If it is padded, its stored sizes are beside it, int32 [axes].
+    """
     kind = feature.spec.tensor
     assert kind is not None
     if kind.encoding == "proto":

@@ -12,7 +12,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import STAGE_NAMES
-from tfpipe.profiler.measure.engine_sample import uses_engine
+from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts, OwnStage
@@ -38,7 +38,7 @@ def get_dataset_facts(
         stages: The pipeline's stages, in order.
     """
     source = get_source(data, split)
-    plan, by_engine = ReadPlan.for_host(source, config, None, 0), uses_engine(source, config)
+    plan = ReadPlan.for_host(source, config, None, 0)
     planned = list_planned_operations(stages)
     payloads = sample_records(source)
     unread = _measure_unread(data, plan, payloads)
@@ -58,11 +58,11 @@ def get_dataset_facts(
         mean_size=mean_size,
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
-        cycle_length=plan.batches_read if by_engine else plan.cycle_length,
+        cycle_length=plan.batches_read if plan.in_steps else count_files_at_once(plan),
         exact=plan.exact,
-        by_engine=by_engine,
+        by_engine=plan.in_steps,
         shuffled_records=_count_shuffled_records(plan),
-        lacks_native_library=by_engine and plan.lacks_native_library,
+        lacks_native_library=plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
         late_caches=_find_late_caches(planned),
@@ -83,10 +83,9 @@ def _measure_unread(data: Manifest | Source, plan: ReadPlan, payloads: Sequence[
     own = set(image_schema(labeled=True, boxes=False, box_labels=False).names)
     if not isinstance(data, Manifest) or data.foreign is not None:
         own -= {IMAGE_ENCODED, CLASS_LABEL}
+    read = {*list_stored_features(plan.source, plan.features), *own}  # a dataset has tfpipe's own in any case
     try:
-        unread = measure_unread(
-            payloads, {*list_stored_features(plan.source, plan.features), *own}
-        )  # a dataset has tfpipe's own in any case
+        unread = measure_unread(payloads, read)
     except FormatError:  # the pipeline itself says so, or leaves the record out
         return {}
     return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
@@ -111,7 +110,7 @@ def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineC
 
 def _count_shuffled_records(plan: ReadPlan) -> int:
     """Returns the number of records that are held in memory to be shuffled."""
-    return plan.shuffle_records if plan.config.training and not plan.exact else 0
+    return count_shuffled_records(plan) if plan.config.training and not plan.exact else 0
 
 
 def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:

@@ -34,12 +34,6 @@ _SHARDS = 8
 _SPLIT = "train"
 
 
-def uses_engine(source: Source, config: PipelineConfig) -> bool:
-    """Returns whether the engine makes the batches of a pipeline, and not stages of TensorFlow's operations."""
-    counted = source.is_split and source.shard_records is not None
-    return counted and (not config.training or ReadPlan(source, config).exact)
-
-
 def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[bytes]) -> Callable[[], Batch]:
     """Returns a function that decodes a batch of all records, each time with other crops.
 
@@ -127,8 +121,6 @@ def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
         config,
         global_batch_size=sample.shard_records[0],
         per_replica_batch_size=None,
-        num_streams=None,
-        run_records=None,
-        lanes=None,
+        block_records=None,
     )
     return BatchMaker(ReadPlan(sample, config).make_batch_plan(), sample.manifest, sample.split)

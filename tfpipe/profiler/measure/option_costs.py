@@ -22,14 +22,13 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.native import library
+from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.profiler.measure import turns
-from tfpipe.profiler.measure.engine_sample import make_decoder, uses_engine
+from tfpipe.profiler.measure.engine_sample import make_decoder
 from tfpipe.profiler.measure.record_sample import sample_records
 from tfpipe.profiler.types import OptionCosts
 
 _RECORDS_ALONE = "records alone"
-_NATIVE = ("auto", "native")
-"""The values of `decoder` with which the native library decodes."""
 _FROM_CACHE = ("cached", "cached_device")
 
 
@@ -67,13 +66,13 @@ def measure_option_costs(
     payloads = sample_records(source)
     if not payloads:
         return OptionCosts()
-    by_engine = uses_engine(source, config)
+    by_engine = ReadPlan(source, config).in_steps
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, on_bad_record="raise")
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads) for name, changed in _list_changes(base, natively, late_cache)}
     if short_side is not None and (smaller := _shrink_images(source, payloads, short_side)):
         trials["smaller"] = _Trial(base, smaller)
-    if natively and config.decoder in _NATIVE and (seekable := _add_markers(source, payloads)):
+    if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable)
     costs_us = _try_engine(source, trials) if by_engine else _try_stages(source, trials)
     return OptionCosts(**{name: max(cost, 1.0) for name, cost in costs_us.items()})
@@ -86,7 +85,7 @@ def _list_changes(config: PipelineConfig, natively: bool, late_cache: bool) -> I
         yield "uint8", replace(config, image_dtype="uint8")
     if config.augment == "host":
         yield "device", replace(config, augment="device", image_dtype="uint8")
-    if natively and config.decoder not in _NATIVE:
+    if natively and config.decoder == "pillow":
         yield "native", replace(config, decoder="auto")
     if not config.dct_scaling:
         yield "dct_scaling", replace(config, dct_scaling=True)

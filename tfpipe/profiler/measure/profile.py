@@ -22,7 +22,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.file_cache.cache_folder import without_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.service_measure import SAMPLED_BATCHES
-from tfpipe.pipeline.stage import Customize, Stages, customize_stages, explain_customize_errors
+from tfpipe.pipeline.stage import Customize, Stages, explain_customize_errors, prefer_textbook
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
@@ -119,11 +119,12 @@ def profile_pipeline(
         DataError: A record is damaged, or a file cannot be read.
         TfpipeError: A worker of its service gives no batch in time.
     """
+    config = prefer_textbook(config, customize)
     run_config = run_config or ProfileConfig()
     context = run_config.context
     with explain_customize_errors(customize):
         built_config = config if config.service is not None else tell_stages_apart(config)
-        stages = customize_stages(build_stages(data, split, built_config, context), customize, config)
+        stages = build_stages(data, split, built_config, context, customize=customize)
         built = _build_each(stages)
     facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
@@ -246,7 +247,7 @@ def _build_uncached(
     """Builds the stages without a cache. There are none if the user's function needs the stage `cache`."""
     uncached = without_cache(tell_stages_apart(config))
     try:
-        return customize_stages(build_stages(data, split, uncached), customize, uncached)
+        return build_stages(data, split, uncached, customize=customize)
     except Exception:  # of the user's function, which may raise anything
         return Stages(())
 
@@ -255,7 +256,7 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
     """Builds the stages one after the other."""
     built: list[BuiltStage] = []
     dataset = None
-    for stage in stages.merge_neighbors():
+    for stage in stages:
         built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
         dataset = built[-1].dataset
     return built

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfpipe.pipeline.engine_stages import CALL_NAME
+from tfpipe.pipeline.steps import CALL_NAME
 
 _FUSED = {"MapAndBatch": ("Batch", "Map"), "ShuffleAndRepeat": ("Repeat", "Shuffle")}
 """The operations that tf.data makes of two, with the later of the two first."""

@@ -15,8 +15,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from numpy.typing import NDArray
 
+from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import DataError, first_line
-from tfpipe.order import ORDER_VERSION, check_version
 from tfpipe.system import file_io, host_limits
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
 

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import DataError, first_line
-from tfpipe.order import ORDER_VERSION, check_version
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tfpipe.distribution import distribute_dataset
 from tfpipe.distribution.devices import get_device_kind, is_remote_tpu
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stage import Customize, customize_stages, explain_customize_errors
+from tfpipe.pipeline.stage import Customize, explain_customize_errors
 from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.training.learner import SUMS_SHAPE, Learner, RunFacts, Steps
 from tfpipe.training.model_files import read_form
@@ -114,8 +114,7 @@ class TensorFlowLearner(Learner):
         """Reads a split as for evaluation, on this process alone."""
         evaluation = self.facts.config.evaluation_pipeline
         with explain_customize_errors(self._customize):
-            stages = build_stages(self.facts.manifest, split, evaluation)
-            return customize_stages(stages, self._customize, evaluation).dataset()
+            return build_stages(self.facts.manifest, split, evaluation, customize=self._customize).dataset()
 
 
 class _TimedSteps:

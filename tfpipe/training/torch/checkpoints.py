@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import DataError, first_line
-from tfpipe.order import ORDER_VERSION, check_version
 from tfpipe.system import file_io
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
 

@@ -1,9 +1,11 @@
-"""The engine as stages of `tf.data`: each element is the batch of one step for one replica.
+"""The engine's batches as a `tf.data.Dataset` of steps: each element is the batch of one step for one replica.
 
 ```
-list     the numbers of steps, from the first one on
-read     one call of the engine reads, checks and parses the records of a step
-decode   another makes arrays of them, with the threads of the native library
+list       the numbers of steps, from the first one on
+read       one call of the engine reads, checks and parses the records of a step
+decode     another makes arrays of them, with the threads of the native library
+batch      the form that the trainer takes
+prefetch   finished batches wait for the trainer
 ```
 
 What `read` has made stays in this process, and a token for it goes through `tf.data`. So tf.data's statistics tell
@@ -12,12 +14,13 @@ the two apart.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,11 +28,14 @@ import tensorflow as tf
 
 from tfpipe.engine.ahead import PAUSE_S
 from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.mixed_batch import AnyMaker, make_maker, make_mixed_maker, share_config
+from tfpipe.engine.mixed_batch import AnyMaker, make_mixed_maker, share_config
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.source import get_source
+from tfpipe.errors import ConfigError
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stage import Merge, Stage, without_autograph
+from tfpipe.pipeline.stage import Stage, without_autograph
+from tfpipe.pipeline.stages.prefetch import prefetch_batches
+from tfpipe.system import host_limits
 
 CALL_NAME = "tfpipe_engine"
 """The name of its calls in a graph. They hold Python's lock for a small part of their time only."""
@@ -37,6 +43,9 @@ CALL_NAME = "tfpipe_engine"
 _TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 _TOKENS = 16  # beyond those that calls hold: of iterators that were left
 _RAGGED = ".lengths"
+_QUIET_S, _MAX_END_S = 0.2, 30.0
+"""The seconds without a call after which none comes any more, and the longest wait for that."""
+_BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
 
 
 @dataclass(frozen=True)
@@ -54,50 +63,83 @@ class Calls:
     threads: int
 
 
-def offer_engine(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence[Stage]) -> Stage:
-    """Lets the engine do the work of all stages up to `batch`, unless the user changes one of them.
+def list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> tuple[Stage, ...]:
+    """Makes the stages of a pipeline whose batches the engine makes.
 
     Args:
         plan: The plan of the pipeline.
         maker: The maker of this host's batches.
-        calls: The calls that work at once.
-        stages: The stages, up to `batch`.
-
-    Returns:
-        The first of the stages, which is merged with the others if they stand behind it.
     """
-    made = _make_stages(plan, maker, calls, stages)
-    merge = Merge(tuple(stages[1:]), tuple(without_autograph(stage) for stage in made))
-    return replace(stages[0], merges=(merge, *stages[0].merges))
-
-
-def _make_stages(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence[Stage]) -> list[Stage]:
+    calls = count_calls(plan)
     steps = _Steps(plan, maker, calls)
-    names = [stage.name for stage in stages]
-    last = next(name for name in ("decode", "parse", "batch") if name in names)  # a mixture has `mix` and `batch`
-    made = []
-    for place, stage in enumerate(stages):
-        apply: Callable[[Any], Any] = _pass_on
-        reason, settings = stage.reason, dict(stage.settings)
-        if place == 0:
-            apply = steps.list_steps if stage.name != "mix" else lambda nothing: steps.read(steps.list_steps(nothing))
-        if stage.name == "read":
-            apply, reason = steps.read, "one call of the engine reads the records of a batch, each from its place"
-            reader = "engine, by obstore" if plan.reads_store else "engine"
-            settings = {**settings, "cycle_length": calls.reads, "block_length": plan.batch_size, "reader": reader}
-        elif stage.name == last:
-            apply, reason = steps.decode, "one call of the engine makes the arrays of a batch"
-            settings = {**settings, "num_parallel_calls": calls.decodes, "threads": calls.threads}
-            if stage.name == "decode":
-                settings["decoder"] = "native" if plan.decoder == "native" else "native, else Pillow"
-        elif stage.name == "augment" and plan.config.augment != "device":
-            reason = "done by the decoder"
-        made.append(replace(stage, apply=apply, reason=reason, settings=settings, merges=()))
-    return made
+    config, source = plan.config, plan.source
+    listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host} of {plan.num_hosts}"}
+    if config.training:
+        listed |= {"order": "exact", "seed": config.seed, "start_step": plan.start_step}
+    reading = {"reader": "obstore" if plan.reads_store else "engine", "num_parallel_calls": calls.reads}
+    if config.on_bad_record == "skip":
+        reading["on_bad_record"] = "skip"
+    making: dict[str, object] = {"num_parallel_calls": calls.decodes, "threads": calls.threads}
+    if source.has_images:
+        making["decoder"] = plan.decoder
+    if config.cache != "none":
+        making |= {"cache": config.cache, "where": config.cache_dir or "memory"}
+    rows = {"batch_size": plan.batch_size, "global_batch_size": plan.global_batch_size}
+    made = "crops, resizes and converts the images" if source.has_images else "makes the arrays"
+    order = "the records of a step are computed: the same for any number of hosts, from any step on"
+    listing = order if config.training else "every record once, an equal share for each host"
+    form = "static shapes" + ("" if config.training else "; the last batch is filled up and masked")
+    return tuple(
+        without_autograph(stage)
+        for stage in (
+            Stage("list", steps.list_steps, listed, listing),
+            Stage("read", steps.read, reading, "one call reads the records of a batch, each from its place"),
+            Stage("decode", steps.decode, making, f"one call {made} of a batch"),
+            Stage("batch", steps.form, rows, form),
+            prefetch_batches(plan),
+        )
+    )
 
 
-def _pass_on(dataset: Any) -> Any:
-    return dataset
+class _OpenCalls:
+    """The calls that TensorFlow's threads make now. At the end of the program no call may be left or begin.
+
+    A thread of TensorFlow that waits for Python's lock while Python ends never gets it, and the end of its iterator
+    waits for that thread. So from then on calls fail at once, which fills all buffers, and the program waits until no
+    more come.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._last_s, self._is_closed = 0, float("-inf"), False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count += 1
+            is_closed = self._is_closed
+        if is_closed:
+            self.__exit__()
+            raise tf.errors.CancelledError(None, None, "The program ends.")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            self._last_s = time.monotonic()
+
+    def close(self) -> None:
+        """Waits until calls have stopped."""
+        self._is_closed = True
+        deadline = time.monotonic() + _MAX_END_S
+        while time.monotonic() < deadline:
+            with self._lock:
+                is_quiet = not self._count and time.monotonic() - self._last_s > _QUIET_S
+            if is_quiet:
+                return
+            time.sleep(_QUIET_S / 20)
+
+
+_CALLS = _OpenCalls()
+atexit.register(_CALLS.close)
 
 
 class _Steps:
@@ -129,12 +171,14 @@ class _Steps:
         return elements.map(call, num_parallel_calls=self._calls.reads, deterministic=True)
 
     def decode(self, elements: tf.data.Dataset) -> tf.data.Dataset:
-        """Replaces each token by the batch, in the form that the trainer gets."""
+        """Replaces each token by the arrays of the batch."""
 
         def call(token: tf.Tensor, element: tf.Tensor) -> Any:
             dtypes = [output.dtype for output in self._outputs]
             arrays = tf.numpy_function(self._decode, [token, element], dtypes, name=CALL_NAME)
-            return self._form(arrays)
+            return tuple(
+                tf.ensure_shape(array, output.shape) for output, array in zip(self._outputs, arrays, strict=True)
+            )
 
         return elements.map(call, num_parallel_calls=self._calls.decodes, deterministic=True)
 
@@ -144,6 +188,14 @@ class _Steps:
         return maker, divmod(step, maker.plan.steps_per_epoch) if self._plan.config.training else (0, step)
 
     def _read(self, element: Any) -> Any:
+        with _CALLS:
+            return self._read_step(element)
+
+    def _decode(self, token: Any, element: Any) -> Any:
+        with _CALLS:
+            return self._decode_step(token, element)
+
+    def _read_step(self, element: Any) -> Any:
         time.sleep(PAUSE_S)
         maker, position = self._locate(int(element))
         stored = maker.read(*position)
@@ -154,7 +206,7 @@ class _Steps:
                 self._stored.popitem(last=False)
         return np.int64(token)
 
-    def _decode(self, token: Any, element: Any) -> Any:
+    def _decode_step(self, token: Any, element: Any) -> Any:
         time.sleep(PAUSE_S)
         maker, position = self._locate(int(element))
         with self._lock:
@@ -164,15 +216,22 @@ class _Steps:
         batch = maker.decode(stored, self._calls.threads)
         return [output.convert(batch) for output in self._outputs]
 
+    def form(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Gives each batch the form that the trainer takes."""
+        return batches.map(lambda *arrays: self._form(arrays))
+
     def _form(self, arrays: Sequence[tf.Tensor]) -> Any:
         """Makes the trainer's structure out of the arrays of a batch."""
         config = self._plan.config
         parts: dict[str, Any] = {}
+        lengths: dict[str, list[tf.Tensor]] = {}
         for output, array in zip(self._outputs, arrays, strict=True):
             if output.lengths_of is not None:
-                parts[output.lengths_of] = tf.RaggedTensor.from_row_lengths(parts[output.lengths_of], array)
+                lengths.setdefault(output.lengths_of, []).append(array)
             else:
-                parts[output.name] = tf.ensure_shape(array, output.shape)
+                parts[output.name] = array
+        for name, of_axes in lengths.items():
+            parts[name] = tf.RaggedTensor.from_nested_row_lengths(parts[name], of_axes)
         if not config.as_supervised:
             return parts
         names = ("image", "height", "width", "seed", *config.extra_features)
@@ -190,22 +249,26 @@ class _Output:
         dtype: The dtype.
         shape: The shape.
         lengths_of: The ragged part whose lists have these lengths; None for anything else.
+        axis: The axis that has these lengths, from 0.
     """
 
     name: str
     dtype: tf.DType
     shape: tuple[int | None, ...]
     lengths_of: str | None = None
+    axis: int = 0
 
     def convert(self, batch: dict[str, Any]) -> Any:
         """Returns the array of a batch in this dtype."""
         if self.lengths_of is not None:
-            return np.array([len(values) for values in batch[self.lengths_of]], np.int64)
+            shapes = [values.shape for values in batch[self.lengths_of]]
+            lists = [np.full(int(np.prod(shape[: self.axis])), shape[self.axis], np.int64) for shape in shapes]
+            return np.concatenate(lists)
         values = batch[self.name]
         if isinstance(values, list):
             if self.dtype == tf.string:
                 return np.array(values, object)
-            values = np.concatenate(values) if values else np.zeros(0)
+            values = np.concatenate([value.reshape(-1, *self.shape[1:]) for value in values])
         if self.dtype == tf.bfloat16:
             return values.view(tf.bfloat16.as_numpy_dtype)
         return values.astype(self.dtype.as_numpy_dtype, copy=False)
@@ -244,11 +307,15 @@ def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output
     if spec.tensor is not None:
         dtype = tf.dtypes.as_dtype(spec.tensor.dtype)
         if feature.is_ragged:
-            shape = (None, *spec.tensor.shape[1:])
-            return [_Output(name, dtype, shape), _Output(name + _RAGGED, tf.int64, (rows,), name)]
+            unknown = feature.num_unknown
+            axes = [
+                _Output(f"{name}{_RAGGED}{axis}", tf.int64, (None if axis else rows,), name, axis)
+                for axis in range(unknown)
+            ]
+            return [_Output(name, dtype, (None, *spec.tensor.shape[unknown:])), *axes]
         values = _Output(name, dtype, (rows, *feature.shape))
     elif spec.names and feature.is_ragged:
-        return [_Output(name, tf.int64, (None,)), _Output(name + _RAGGED, tf.int64, (rows,), name)]
+        return [_Output(name, tf.int64, (None,)), _Output(f"{name}{_RAGGED}0", tf.int64, (rows,), name)]
     elif feature.multi_hot:
         values = _Output(name, tf.float32, (rows, len(spec.names)))
     else:
@@ -259,35 +326,37 @@ def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
 
 
-def can_serve(plan: ReadPlan) -> bool:
-    """Returns whether the engine can make the batches of a plan."""
-    config, source = plan.config, plan.source
-    in_order = plan.exact or not config.training
-    several_unknown = any(feature.is_ragged and feature.num_unknown > 1 for feature in plan.features)
-    return (
-        source.is_split
-        and source.shard_records is not None
-        and in_order
-        and config.service is None
-        and config.on_bad_record == "raise"
-        and config.decoder != "tensorflow"
-        and not config.augment_options.antialias
-        and plan.filling is None
-        and plan.chosen is None
-        and not several_unknown
-        and plan.can_read_alone
-    )
+def count_calls(plan: ReadPlan) -> Calls:
+    """Counts the calls of the engine that work at once.
+
+    Threads of the native library are not in tf.data's statistics. Where these must tell the stages apart, each batch
+    has the one thread that tf.data counts.
+    """
+    config = plan.config
+    threads = config.num_parallel_calls or host_limits.usable_cpus()
+    threads = min(threads, config.threadpool_size or threads)
+    if not config.map_fusion:
+        return Calls(plan.batches_read, threads, 1)
+    return Calls(plan.batches_read, min(threads, _BATCHES_AT_ONCE), threads)
 
 
-def open_engine(plan: ReadPlan) -> AnyMaker:
-    """Opens the maker of the batches of a plan."""
-    return make_maker(plan.make_batch_plan())
+def count_held_threads(plan: ReadPlan) -> int:
+    """Counts the threads of tf.data that wait in a call of the engine: for a batch, or for an object store."""
+    calls = count_calls(plan)
+    return calls.decodes + (calls.reads if plan.reads_store else 0)
 
 
-def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker | None:
-    """Opens the maker of the batches of a mixture; None if the engine cannot read one of its datasets."""
+def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker:
+    """Opens the maker of the batches of a mixture.
+
+    Raises:
+        ConfigError: The engine cannot read one of its datasets.
+    """
     configs = share_config(mixture, whole.config, whole.global_batch_size)
     plans = [ReadPlan(get_source(one, split), config) for one, config in zip(mixture.manifests, configs, strict=True)]
-    if not all(can_serve(plan) for plan in plans):
-        return None
+    for plan in plans:
+        plan.check()
+        plan.source.check()
+        if not plan.in_steps:
+            raise ConfigError(f"A mixture is read in exact order, and {plan.explain_stock()}. Leave this dataset out.")
     return make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows, whole.num_hosts)

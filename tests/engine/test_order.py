@@ -1,0 +1,378 @@
+"""The exact order: golden values, a second implementation in plain Python, and what must hold for any input."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from itertools import permutations
+from math import isqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfpipe.engine.order import ORDER_VERSION, Order, check_version, choose_block, host_rows, mixing_score
+from tfpipe.errors import ConfigError
+
+IMAGENET = (1250,) * 1024
+SMALL = Order(24, 6, 2, seed=5)
+
+epochs = st.integers(0, 10)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    records = draw(st.integers(1, 400))
+    return Order(
+        records,
+        batch_size=draw(st.integers(1, min(records, 40))),
+        block_records=draw(st.integers(1, 20)),
+        seed=draw(st.integers(-(2**63), 2**64 - 1)),
+    )
+
+
+def list_epoch(order: Order, epoch: int) -> np.ndarray:
+    """Returns the records of all steps of an epoch: int64 [steps, rows]."""
+    return np.stack([order.list_numbers(epoch, step) for step in range(order.steps_per_epoch)])
+
+
+# The order can never change silently: a checkpoint's position would mean other records.
+
+
+def test_golden_batches():
+    assert list_epoch(SMALL, 0).tolist() == [
+        [11, 19, 23, 2, 10, 14],
+        [12, 20, 0, 17, 15, 7],
+        [3, 21, 5, 18, 16, 8],
+        [4, 22, 6, 1, 9, 13],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block_records", "step", "numbers", "digest"),
+    [
+        (
+            16,
+            600,
+            [1263033, 136825, 973769, 396559, 925816],
+            "6cdf2d70178b07e9cd26026b29dcfb24bcb2e048127b97663b8be06afbf99221",
+        ),
+        (
+            16,
+            4995,
+            [1074919, 736599, 275815, 1184631, 679976],
+            "a2f656267ff0bc8d41f6febeacc922dca90568133bb2e250d3ab21816ca0a073",
+        ),
+        (
+            1,
+            600,
+            [588870, 32523, 273974, 995412, 405588],
+            "478567a0f6a2cbe52e1a35461cd60a90dc918586d9f546aaa74fe08b439bef49",
+        ),
+    ],
+    ids=["in the head", "in the tail", "one by one"],
+)
+def test_golden_batch(block_records: int, step: int, numbers: list[int], digest: str):
+    batch = Order(sum(IMAGENET), 256, block_records).list_numbers(89, step)
+    assert batch.shape == (256,)
+    assert batch.dtype == np.int64
+    assert batch[[0, 1, 2, 100, 255]].tolist() == numbers
+    assert hashlib.sha256(batch.astype("<i8").tobytes()).hexdigest() == digest
+
+
+def plain_mix(state: int) -> int:
+    z = (state + 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+def plain_key(*parts: int) -> int:
+    key = 0
+    for part in parts:
+        key = plain_mix(key ^ (part % 2**64))
+    return key
+
+
+def plain_permuted(size: int, key: int) -> list[int]:
+    if size > 1024:
+        return [plain_network(size, key, place) for place in range(size)]
+    hashes = [plain_mix((key + i * 0x9E3779B97F4A7C15) % 2**64) for i in range(size)]
+    return sorted(range(size), key=hashes.__getitem__)
+
+
+def plain_hash(key: int, number: int) -> int:
+    """Hashes a number to 63 bits with the last step of the mixing alone."""
+    z = (number * 0x9E3779B97F4A7C15 + key) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return (z ^ (z >> 31)) >> 1
+
+
+def plain_network(size: int, key: int, number: int) -> int:
+    """Returns what stands at a place of a permutation that is too large to be sorted."""
+    side = isqrt(size - 1) + 1
+    keys = [plain_mix(key ^ index) for index in range(6)]
+    while True:
+        left, right = divmod(number, side)
+        for round_key in keys:
+            left, right = right, (left + plain_hash(round_key, right)) % side
+        number = left * side + right
+        if number < size:
+            return number
+
+
+def plain_epoch(order: Order, epoch: int) -> list[list[int]]:
+    """The rule as the documentation tells it, with lists: the batches of an epoch."""
+    records, size, rows = order.num_records, order.block_records, order.batch_size
+    lead = (plain_key(1, order.seed, epoch) >> 1) % records
+    circle = [*range(lead, records), *range(lead)]
+    blocks = [circle[at : at + size] for at in range(0, records, size)]
+    short = blocks.pop() if records % size else []
+    blocks = [blocks[number] for number in plain_permuted(len(blocks), plain_key(2, order.seed, epoch))]
+    per_row = len(blocks) // rows
+    read, left = blocks[: per_row * rows], blocks[per_row * rows :]
+    tracks = []
+    for row in range(rows):
+        track = [record for block in read[row::rows] for record in block]
+        begin = row * size // rows
+        tracks.append(track[begin:] + track[:begin])
+    batches = [list(batch) for batch in zip(*tracks, strict=True)]
+    tail = [record for column in zip(*left, strict=True) for record in column] + short
+    return batches + [tail[at : at + rows] for at in range(0, len(tail) - rows + 1, rows)]
+
+
+@given(orders(), epochs)
+@settings(max_examples=80, deadline=None)
+def test_a_second_implementation_agrees(order: Order, epoch: int):
+    assert list_epoch(order, epoch).tolist() == plain_epoch(order, epoch)
+
+
+def test_a_second_implementation_agrees_where_blocks_are_too_many_to_be_sorted():
+    order = Order(3 * 1024 + 7, 50, 2, seed=8)
+    assert list_epoch(order, 4).tolist() == plain_epoch(order, 4)
+
+
+# What holds for any input.
+
+
+@given(orders(), epochs)
+@settings(max_examples=80, deadline=None)
+def test_an_epoch_reads_each_record_at_most_once_and_leaves_out_fewer_than_a_batch(order: Order, epoch: int):
+    read = list_epoch(order, epoch).reshape(-1)
+    assert order.steps_per_epoch == order.num_records // order.batch_size
+    assert len(set(read.tolist())) == len(read) > order.num_records - order.batch_size
+    assert 0 <= read.min() <= read.max() < order.num_records
+
+
+@given(orders(), epochs)
+@settings(max_examples=80, deadline=None)
+def test_a_row_reads_blocks_of_adjacent_records_and_few_begin_in_a_step(order: Order, epoch: int):
+    size, rows, head = order.block_records, order.batch_size, list_epoch(order, epoch)[: order.head_steps]
+    begins = (np.arange(len(head))[:, None] + np.arange(rows) * size // rows) % size == 0
+    follows = np.diff(head, axis=0) % order.num_records == 1 % order.num_records
+    assert follows[~begins[1:]].all()
+    counts = begins.sum(axis=1)
+    assert rows / size - 1 < counts.min() <= counts.max() < rows / size + 1
+    assert (begins.sum(axis=0) == order.blocks_per_row).all()
+
+
+@given(orders(), epochs)
+@settings(max_examples=60, deadline=None)
+def test_the_head_is_as_long_as_whole_blocks_allow(order: Order, epoch: int):
+    assert order.block_records <= order.steps_per_epoch
+    assert 0 <= order.steps_per_epoch - order.head_steps < order.block_records
+    assert order.blocks_per_row >= 1
+
+
+@given(orders(), epochs, st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_global_batch_is_the_same_for_any_number_of_hosts(order: Order, epoch: int, data: st.DataObject):
+    step = data.draw(st.integers(0, order.steps_per_epoch - 1))
+    whole = order.list_numbers(epoch, step)
+    for num_hosts in (n for n in range(1, order.batch_size + 1) if order.batch_size % n == 0):
+        rows = [host_rows(order.batch_size, num_hosts, host) for host in range(num_hosts)]
+        parts = [order.list_numbers(epoch, step, some) for some in rows]
+        assert {len(part) for part in parts} == {order.batch_size // num_hosts}
+        assert np.array_equal(np.concatenate(parts), whole)
+
+
+def test_any_rows_of_a_batch():
+    whole = SMALL.list_numbers(3, 1)
+    assert SMALL.list_numbers(3, 1, range(5, 0, -2)).tolist() == whole[[5, 3, 1]].tolist()
+    assert SMALL.list_numbers(3, 1, range(2, 2)).shape == (0,)
+
+
+def test_locate():
+    order = Order(121, 12)
+    assert order.steps_per_epoch == 10
+    assert [order.locate(step) for step in (0, 9, 10, 25)] == [(0, 0), (0, 9), (1, 0), (2, 5)]
+
+
+def test_epochs_and_seeds_differ():
+    seen = [list_epoch(Order(1000, 10, 4), epoch) for epoch in range(20)]
+    seen += [list_epoch(Order(1000, 10, 4, seed), 0) for seed in range(1, 20)]
+    assert len({one.tobytes() for one in seen}) == 39
+
+
+def test_a_block_is_no_longer_than_an_epoch():
+    order = Order(100, 30, 16)
+    assert (order.block_records, order.head_steps, order.steps_per_epoch) == (3, 3, 3)
+    assert order == Order(100, 30, 3)
+
+
+def test_a_step_of_a_billion_records_is_computed_for_itself():
+    order = Order(10**9, 256, 16, seed=1)
+    numbers = [order.list_numbers(10**6, step) for step in (10**6, 10**6 + 1, order.steps_per_epoch - 1)]
+    assert all(len(set(batch.tolist())) == 256 for batch in numbers)
+    goes_on = (numbers[1] - numbers[0]) % 10**9 == 1
+    assert goes_on.sum() == 240
+
+
+# The size of a block.
+
+
+@pytest.mark.parametrize(
+    ("record_bytes", "num_records", "batch_size", "block_records"),
+    [
+        (110_000.0, 1_281_167, 256, 4),
+        (30_000.0, 1_281_167, 256, 14),
+        (1000.0, 1_281_167, 256, 16),
+        (399_999.0, 1_281_167, 256, 2),
+        (400_000.0, 1_281_167, 256, 1),
+        (1e9, 1_281_167, 256, 1),
+        (1000.0, 6400, 100, 16),
+        (1000.0, 6399, 100, 15),
+        (1000.0, 799, 100, 1),
+        (1000.0, 10, 100, 1),
+    ],
+)
+def test_choose_block(record_bytes: float, num_records: int, batch_size: int, block_records: int):
+    assert choose_block(record_bytes, num_records, batch_size) == block_records
+
+
+# Is it random enough? The seeds are fixed, so these pass or fail for good; 1 in 1,000 seeds would fail each.
+
+
+def chi_square(counts: np.ndarray) -> float:
+    expected = counts.sum() / counts.size
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_a_record_comes_anywhere_in_an_epoch():
+    order = Order(200, 10, 4, seed=1)
+    numbers = np.array([list_epoch(order, epoch).reshape(-1) for epoch in range(600)])
+    positions = np.argsort(numbers, axis=1)  # [epoch, record]
+    for record in (0, 3, 77, 100, 199):
+        counts = np.bincount(positions[:, record] // 20, minlength=10)
+        assert chi_square(counts) < 27.9  # 9 degrees of freedom
+
+
+def test_all_orders_of_records_are_equally_likely():
+    order = Order(4, 1, 1, seed=2)
+    counts = Counter(tuple(list_epoch(order, epoch)[:, 0].tolist()) for epoch in range(2400))
+    assert set(counts) == set(permutations(range(4)))
+    assert chi_square(np.array(list(counts.values()))) < 49.7  # 23 degrees of freedom
+
+
+def test_no_record_is_left_out_for_good():
+    order = Order(23, 6, 2)
+    read = Counter(list_epoch(order, epoch).reshape(-1).tolist()[k] for epoch in range(300) for k in range(18))
+    assert len(read) == 23
+    assert chi_square(np.array(list(read.values()))) < 48.3  # 22 degrees of freedom
+    assert max(read.values()) < 300
+
+
+# The mixing score.
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "block_records", "score"),
+    [(64, 4, 0.9944), (256, 4, 0.9981), (256, 16, 1.0), (1024, 16, 1.0), (4096, 16, 1.0), (256, 1, 0.9954)],
+)
+def test_mixing_score_of_the_documentation(batch_size: int, block_records: int, score: float):
+    assert mixing_score(Order(sum(IMAGENET), batch_size, block_records), IMAGENET) == pytest.approx(score, abs=5e-5)
+
+
+class InTurns(Order):
+    """An order that mixes badly: each batch has `adjacent` records of each file, file after file."""
+
+    adjacent = 1
+
+    def list_numbers(self, epoch: int, step: int, rows: range | None = None) -> np.ndarray:
+        row = np.arange(self.batch_size)
+        return row // self.adjacent * 50 + (step * self.adjacent + row % self.adjacent) % 50
+
+
+@pytest.mark.parametrize("adjacent", [1, 2, 10])
+def test_mixing_score_is_one_over_the_design_effect(adjacent: int):
+    order = InTurns(1000, 10)
+    object.__setattr__(order, "adjacent", adjacent)
+    together, uniform = (adjacent - 1) / 9, 49 / 999
+    rho = max(together - uniform, 0) / (1 - uniform)
+    assert mixing_score(order, (50,) * 20) == pytest.approx(1 / (1 + 9 * rho), abs=1e-12)
+    assert mixing_score(order, (1000,), group_records=50) == pytest.approx(1 / (1 + 9 * rho), abs=1e-12)
+
+
+def test_mixing_score_where_there_is_nothing_to_compare():
+    assert mixing_score(Order(10, 1), (5, 5)) == 1
+    assert mixing_score(Order(500, 8), (500,)) == 1  # one group
+    assert mixing_score(Order(500, 8), (500,), group_records=1) == 1  # no two records are alike
+    assert mixing_score(Order(10, 10), (5, 0, 5)) == 1  # a batch is the whole epoch
+
+
+# The version.
+
+
+def test_checkpoints_of_other_versions_are_refused():
+    assert ORDER_VERSION == 3
+    check_version(3, "The position")
+    for version in (1, 2, 4):
+        with pytest.raises(ConfigError) as caught:
+            check_version(version, "The position")
+        assert str(caught.value).startswith(
+            f"The position must be of a run in order version 3, got version {version}, in which other records come at "
+            "each step. Begin a new run, or go on with the release of tfpipe that the run began with."
+        )
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Order(9, 1, seed=2**64), f"`seed` must fit into 64 bits, got {2**64}."),
+        (lambda: Order(9, 1, seed=-(2**63) - 1), f"`seed` must fit into 64 bits, got {-(2**63) - 1}."),
+        (lambda: Order(0, 1), "`num_records` must be at least 1, got 0."),
+        (lambda: Order(9, 0), "`global_batch_size` must be at least 1, got 0."),
+        (lambda: Order(9, 1, 0), "`block_records` must be at least 1, got 0."),
+        (
+            lambda: Order(24, 26),
+            "`global_batch_size` must be at most the 24 records of an epoch, got 26. Use 24 or less, or more data.",
+        ),
+        (
+            lambda: Order(1, 2),
+            "`global_batch_size` must be at most the 1 record of an epoch, got 2. Use 1 or less, or more data.",
+        ),
+        (lambda: SMALL.list_numbers(-1, 0), "`epoch` must be at least 0, got -1."),
+        (lambda: SMALL.list_numbers(0, 4), "`step` must be between 0 and 3, got 4."),
+        (lambda: SMALL.list_numbers(0, -1), "`step` must be between 0 and 3, got -1."),
+        (lambda: SMALL.list_numbers(0, 0, range(-4, 0)), "`rows` must be between 0 and 5, got -4."),
+        (lambda: SMALL.list_numbers(0, 0, range(4, 8)), "`rows` must be between 0 and 5, got 7."),
+        (lambda: SMALL.locate(-1), "`global_step` must be at least 0, got -1."),
+        (
+            lambda: host_rows(64, 3, 0),
+            "`global_batch_size` must be a multiple of the number of hosts, got 64 for 3 hosts. Use 66.",
+        ),
+        (lambda: host_rows(8, 0, 0), "`num_hosts` must be at least 1, got 0."),
+        (lambda: host_rows(8, 2, 2), "`host` must be between 0 and 1, got 2."),
+        (lambda: mixing_score(SMALL, (24,), group_records=0), "`group_records` must be at least 1, got 0."),
+        (lambda: mixing_score(SMALL, (20, 3)), "`shard_records` must hold the 24 records of the order, got 23."),
+    ],
+)
+def test_errors_say_what_must_hold_what_came_and_what_to_do(call, message: str):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert str(caught.value) == message

@@ -1,0 +1,191 @@
+"""The textbook pipeline: stock operations of TensorFlow, record by record, in no order that could be promised.
+
+```
+files -> repeat -> interleave -> shuffle -> map(parse) -> map(decode) -> map(augment) -> batch -> prefetch
+                              cache="bytes"                  cache="decoded"
+```
+
+It is for files that the engine cannot read by their index: those that match a pattern, compressed ones, and those that
+only TensorFlow has a client for; and for stages of one's own for each record. A cache stands in front of `repeat`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfpipe.errors import ConfigError
+from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_bytes
+from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stages.augment import augment_images
+from tfpipe.pipeline.stages.batch import batch_examples
+from tfpipe.pipeline.stages.decode import decode_images
+from tfpipe.pipeline.stages.parse import parse_records
+from tfpipe.pipeline.stages.prefetch import prefetch_batches
+from tfpipe.system.hash_permutation import FILES, IntArray, key_of
+from tfpipe.system.units import human_bytes, parse_bytes
+
+logger = logging.getLogger(__name__)
+
+_FILE_BUFFER_BYTES = 2**21  # of each file; with tf.data's 256 KiB, far storage is waited for eight times as often
+_FILES_AT_ONCE = 8
+
+
+def list_textbook_stages(plan: ReadPlan) -> tuple[Stage, ...]:
+    """Makes the stages of the textbook pipeline.
+
+    Raises:
+        ConfigError: A cache does not fit into the memory, or there are fewer files than hosts.
+    """
+    config = plan.config
+    if config.cache != "none":
+        check_cache_fits(plan)
+    parse, decode, augment = parse_records(plan), decode_images(plan), augment_images(plan)
+    images = (decode, augment) if plan.source.has_images else ()
+    end = (batch_examples(plan), prefetch_batches(plan))
+    listing, read = _list_files(plan), _read_files(plan)
+    if not config.training:
+        cached = {
+            "none": (parse, *images),
+            "bytes": (_cache(plan, "encoded records: no file is read twice"), parse, *images),
+            "decoded": (parse, *images, _cache(plan, "finished images: evaluation does the same to them every time")),
+        }
+        return (listing, read, *cached[config.cache], *end)
+    repeat, shuffle = _repeat(plan), _shuffle(plan)
+    if config.cache == "none":
+        return (listing, repeat, read, shuffle, parse, *images, *end)
+    if config.cache == "bytes":
+        cache = _cache(plan, "encoded records: no file is read twice")
+        return (listing, read, cache, repeat, shuffle, parse, *images, *end)
+    cache = _cache(plan, "decoded images, above augmentation: none is decoded twice, and each crop is a new one")
+    return (listing, read, shuffle, parse, decode, cache, repeat, augment, *end)
+
+
+def count_files_at_once(plan: ReadPlan) -> int:
+    """Counts the files that are read side by side."""
+    return plan.config.cycle_length or _FILES_AT_ONCE
+
+
+def count_shuffled_records(plan: ReadPlan) -> int:
+    """Counts the records of average size that the shuffle buffer holds.
+
+    It is at most an epoch of this host: a larger buffer would take the same records again before the first step.
+    """
+    size, source = plan.config.shuffle_buffer_size, plan.source
+    if not isinstance(size, int):
+        size = max(round(parse_bytes(size, "shuffle_buffer_size") / source.record_bytes), 1)
+    records = source.num_records
+    if records is None:
+        records = max(round(source.total_bytes / source.record_bytes), 1)  # an estimate
+    return min(size, -(-records // plan.num_hosts))
+
+
+def count_records_ahead(plan: ReadPlan) -> int:
+    """Counts the records that are read before they are needed, without those of the shuffle buffer.
+
+    tf.data opens as many files again twice, and reads two blocks and one record of each.
+    """
+    ahead = 3 * count_files_at_once(plan) * (2 * plan.config.block_length + 1)
+    records = plan.source.num_records
+    return ahead if records is None else min(ahead, records)
+
+
+def _list_files(plan: ReadPlan) -> Stage:
+    """Lists this host's files in a new order every epoch; in evaluation this host's part of each file, in order."""
+    settings = {"files": len(plan.source.files), "host": f"{plan.host} of {plan.num_hosts}"}
+    if not plan.config.training:
+        files, firsts, counts = _share_records(plan)
+        parts = (tf.constant(np.array(plan.source.files)[files]), tf.constant(firsts), tf.constant(counts))
+        reason = "every record once, an equal share for each host"
+        return Stage("list", lambda _: tf.data.Dataset.from_tensor_slices(parts), settings, reason)
+    if len(plan.source.files) < plan.num_hosts:
+        raise ConfigError(
+            f"{plan.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. Write "
+            f"{plan.num_hosts} or more shards, or read in exact order, which shares out records."
+        )
+    names = plan.source.files[plan.host :: plan.num_hosts]
+
+    def apply(_: Any) -> tf.data.Dataset:
+        files = tf.data.Dataset.from_tensor_slices(tf.constant(names)).shuffle(len(names), seed=_make_seed(plan, 0))
+        return files.map(lambda file: (file, tf.constant(0, tf.int64), tf.constant(-1, tf.int64)))
+
+    return Stage("list", apply, {**settings, "order": "throughput"}, "files in a new order every epoch")
+
+
+def _share_records(plan: ReadPlan) -> tuple[IntArray, IntArray, IntArray]:
+    """Returns this host's share of an evaluation: the number of each file, its first record, and the count.
+
+    A count of -1 means all records, where nobody counted them.
+    """
+    if plan.source.shard_records is None:
+        files = np.arange(len(plan.source.files))
+        return files, np.zeros(len(files), np.int64), np.full(len(files), -1, np.int64)
+    bases, records = plan.source.bases, plan.source.num_records or 0
+    begin, end = (records * host // plan.num_hosts for host in (plan.host, plan.host + 1))
+    firsts, ends = np.clip(bases[:-1], begin, end), np.clip(bases[1:], begin, end)
+    files = np.flatnonzero(ends > firsts)
+    return files, (firsts - bases[:-1])[files], (ends - firsts)[files]
+
+
+def _read_files(plan: ReadPlan) -> Stage:
+    """Reads the records of files, a block of each in turn; in evaluation file after file."""
+    config, cycle = plan.config, count_files_at_once(plan) if plan.config.training else 1
+    calls = config.read_parallel_calls or (cycle if config.training else None)
+
+    def read(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(file, plan.source.compression, buffer_size=_FILE_BUFFER_BYTES)
+        return records.skip(first).take(count)
+
+    def apply(files: tf.data.Dataset) -> tf.data.Dataset:
+        return files.interleave(
+            read,
+            cycle_length=cycle,
+            block_length=config.block_length,
+            num_parallel_calls=None if calls is None else min(calls, cycle),
+            deterministic=None if calls is None else plan.deterministic,
+        )
+
+    settings = {
+        "cycle_length": cycle,
+        "block_length": config.block_length,
+        "num_parallel_calls": calls,
+        "deterministic": plan.deterministic,
+    }
+    return Stage("read", apply, settings, "several files side by side" if cycle > 1 else "in the order of the files")
+
+
+def _shuffle(plan: ReadPlan) -> Stage:
+    """Draws each record from a buffer."""
+    records = count_shuffled_records(plan)
+    reason = f"encoded records, not images: about {human_bytes(records * plan.source.record_bytes)}"
+    seed = _make_seed(plan, 1)
+    return Stage("shuffle", lambda dataset: dataset.shuffle(records, seed=seed), {"buffer_size": records}, reason)
+
+
+def _repeat(plan: ReadPlan) -> Stage:
+    """Repeats files, or what a cache keeps, without end."""
+    if plan.config.cache == "none":
+        reason = "in front of the files, so that reading runs on from one epoch into the next"
+    else:
+        reason = "each epoch comes from the cache"
+    return Stage("repeat", lambda dataset: dataset.repeat(), {}, reason)
+
+
+def _cache(plan: ReadPlan, reason: str) -> Stage:
+    """Keeps what comes here in memory."""
+    needed = estimate_cache_bytes(plan)
+    if needed is None:
+        logger.warning("Nobody counted the records of %s, so its cache may outgrow the memory.", plan.source.name)
+    size = "unknown" if needed is None else human_bytes(needed)
+    cache: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda dataset: dataset.cache()  # noqa: E731
+    return Stage("cache", cache, {"kind": plan.config.cache, "where": "memory", "size": size}, reason)
+
+
+def _make_seed(plan: ReadPlan, purpose: int) -> int:
+    """Makes a seed of tf.data, another one for each purpose and each step that a run begins with."""
+    return key_of(FILES, plan.config.seed, plan.start_step, purpose) >> 1
