@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.seekable_jpegs import SAMPLINGS, draw, encode
+from tfpipe.engine import batch
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
@@ -63,6 +65,32 @@ def test_the_clocks_run(maker: BatchMaker) -> None:
     clocks = maker.clocks
     assert clocks.batches == 2
     assert min(clocks.read_s, clocks.parse_s, clocks.decode_s, clocks.rest_s) > 0
+    assert min(clocks.read_cpu_s, clocks.parse_cpu_s, clocks.decode_cpu_s, clocks.rest_cpu_s) > 0
+
+
+def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading waits for 50 ms, and parsing computes for 50 ms."""
+
+    def read_slowly(numbers: Any, memory: Any) -> Any:
+        time.sleep(0.05)
+        return read(numbers, memory)
+
+    def parse_slowly(*arguments: Any) -> Any:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        return parse(*arguments)
+
+    read, parse = maker.reader.read_block, batch.parse_columns
+    monkeypatch.setattr(maker.reader, "read_block", read_slowly)
+    monkeypatch.setattr(batch, "parse_columns", parse_slowly)
+    stored = maker.read(0, 0)
+    assert stored.read_cpu_s < 0.04 < 0.05 <= stored.read_s
+    assert 0.05 <= stored.parse_cpu_s <= stored.parse_s + 0.01
+    assert maker.clocks.batches == 0  # it counts when it is decoded
+    maker.decode(stored)
+    assert (maker.clocks.batches, maker.clocks.read_s, maker.clocks.parse_s) == (1, stored.read_s, stored.parse_s)
+    assert (maker.clocks.read_cpu_s, maker.clocks.parse_cpu_s) == (stored.read_cpu_s, stored.parse_cpu_s)
 
 
 def test_damage_names_the_record(small_dataset: Path, tmp_path: Path) -> None:

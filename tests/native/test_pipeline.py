@@ -22,7 +22,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.stage import Stage
-from tfpipe.profiler.measure import option_costs
+from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
@@ -216,7 +216,7 @@ def test_a_damaged_record_is_named_in_a_batch_too(folder: Path, tmp_path: Path, 
 def test_the_profiler_tries_the_decoder_and_restart_markers(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(option_costs, "_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "_SECONDS", 0.01)
     source = Source.from_manifest(manifest, "train")
     plain = measure_option_costs(source, make_config("tensorflow"), None)
     assert (plain.native is None, plain.seekable is None) == (False, True)

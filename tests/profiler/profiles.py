@@ -76,6 +76,7 @@ PROFILE = Profile(
         decoded_size=(256, 256),
         cycle_length=8,
         exact=True,
+        by_engine=True,
         shuffled_records=8192,
     ),
     option_costs=OptionCosts(now=4000.0, device=4400.0, cached=1000.0, smaller=2000.0),

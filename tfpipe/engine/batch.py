@@ -42,6 +42,7 @@ from tfpipe.engine.columns.labels import form_labels, make_class_lists, number_c
 from tfpipe.engine.columns.masks import make_masks
 from tfpipe.engine.columns.tensors import make_tensors
 from tfpipe.engine.columns.values import make_values
+from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, parse_columns
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_block import RecordBlock
@@ -79,6 +80,8 @@ class StoredBatch:
         columns: The features that the batch needs, as they are stored.
         read_s: The seconds that it took to list, find and read the records.
         parse_s: The seconds that it took to parse them.
+        read_cpu_s: The processor time of the thread that read.
+        parse_cpu_s: The processor time of the thread that parsed.
     """
 
     epoch: int
@@ -87,6 +90,8 @@ class StoredBatch:
     columns: dict[str, Column]
     read_s: float
     parse_s: float
+    read_cpu_s: float = 0.0
+    parse_cpu_s: float = 0.0
 
     def choose(self, rows: IntArray) -> StoredBatch:
         """Returns some of the rows, without their seconds."""
@@ -98,12 +103,19 @@ class StoredBatch:
 class Clocks:
     """The seconds that threads worked on batches. They pass side by side, so the sum may be more than what passed.
 
+    Processor time is that of the threads that call the engine. Where several threads decode a batch they are others,
+    so `decode_cpu_s` has the work only if each batch has one thread.
+
     Attributes:
         batches: The number of batches.
         read_s: The seconds in which records were listed, found and read.
         parse_s: The seconds in which they were parsed.
         decode_s: The seconds in which images were decoded.
         rest_s: The seconds of everything else: seeds, boxes, labels, and other features.
+        read_cpu_s: The processor time of `read_s`; the rest of it is waiting.
+        parse_cpu_s: The processor time of `parse_s`.
+        decode_cpu_s: The processor time of `decode_s` in the calling thread.
+        rest_cpu_s: The processor time of `rest_s`.
     """
 
     batches: int = 0
@@ -111,6 +123,10 @@ class Clocks:
     parse_s: float = 0.0
     decode_s: float = 0.0
     rest_s: float = 0.0
+    read_cpu_s: float = 0.0
+    parse_cpu_s: float = 0.0
+    decode_cpu_s: float = 0.0
+    rest_cpu_s: float = 0.0
 
     def add(self, stored: StoredBatch, decode_s: float, rest_s: float) -> None:
         """Adds the seconds of one batch."""
@@ -120,6 +136,14 @@ class Clocks:
             self.parse_s += stored.parse_s
             self.decode_s += decode_s
             self.rest_s += rest_s
+
+    def add_cpu(self, stored: StoredBatch, decode_cpu_s: float, rest_cpu_s: float) -> None:
+        """Adds the processor time of one batch."""
+        with _CLOCKS:
+            self.read_cpu_s += stored.read_cpu_s
+            self.parse_cpu_s += stored.parse_cpu_s
+            self.decode_cpu_s += decode_cpu_s
+            self.rest_cpu_s += rest_cpu_s
 
 
 class BadRecords:
@@ -268,7 +292,7 @@ class BatchMaker:
             FormatError: A file is missing or damaged.
             DataError: A file cannot be read.
         """
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
         numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
         # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its own.
         if memory is None:
@@ -278,10 +302,14 @@ class BatchMaker:
             block, numbers = self._read_undamaged(numbers, memory)
         else:
             block = self._read(numbers, memory, self.reader.read_block)
-        read = time.perf_counter()
+        read, read_cpu = time.perf_counter(), time.thread_time()
         with self.naming(numbers):
             columns = parse_columns(block, self.kinds)
-        return StoredBatch(epoch, asked, numbers, columns, read - begin, time.perf_counter() - read)
+        wall_s, cpu_s = (
+            (read - begin, time.perf_counter() - read),
+            (read_cpu - begin_cpu, time.thread_time() - read_cpu),
+        )
+        return StoredBatch(epoch, asked, numbers, columns, *wall_s, *cpu_s)
 
     def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records out of the cache, if there is one, or out of their files."""
@@ -327,16 +355,17 @@ class BatchMaker:
         Raises:
             FormatError: A record does not hold what the manifest promises, or an image is damaged.
         """
-        begin = time.perf_counter()
-        decode_s, batch, images = 0.0, Batch(), None
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        decode_s, decode_cpu_s, batch, images = 0.0, 0.0, Batch(), None
         with self.naming(stored.numbers):
             if self.plan.source.has_images:
                 images = self.choose_images(stored)
-                before = time.perf_counter()
+                before, before_cpu = time.perf_counter(), time.thread_time()
                 batch["image"] = self._make_images(images, threads, out, rows)
-                decode_s = time.perf_counter() - before
+                decode_s, decode_cpu_s = time.perf_counter() - before, time.thread_time() - before_cpu
             batch |= self.make_others(stored, images, 0 if rows is not None else None)
         self.clocks.add(stored, decode_s, time.perf_counter() - begin - decode_s)
+        self.clocks.add_cpu(stored, decode_cpu_s, time.thread_time() - begin_cpu - decode_cpu_s)
         return batch
 
     def choose_images(self, stored: StoredBatch) -> StoredImages:
@@ -452,12 +481,8 @@ class BatchMaker:
 
     def _choose_kinds(self) -> dict[str, DType]:
         """Chooses the features that a batch needs of each record."""
-        source, schema = self.plan.source, self.manifest.schema
-        sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
-        names = [source.image_key, source.label_key, *sizes]
-        for feature in self.plan.features:
-            names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
-        return {name: schema[name].dtype for name in names if name is not None}
+        names = list_stored_features(self.plan.source, self.plan.features)
+        return {name: self.manifest.schema[name].dtype for name in names}
 
     def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
         """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""

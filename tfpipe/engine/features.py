@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
-from tfpipe.format.schema import CLASS_TEXT, RESERVED, FeatureSpec
+from tfpipe.format.schema import CLASS_TEXT, IMAGE_HEIGHT, IMAGE_WIDTH, RESERVED, FeatureSpec
 
 _PAD_TO = re.compile(r"(.+)=([0-9]{1,9}(?:x[0-9]{1,9})*)")
 
@@ -93,6 +93,20 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
             f"`pad_to` must name features of the batch, got {next(iter(sizes))!r}; it has {', '.join(names)}."
         )
     return features
+
+
+def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tuple[str, ...]:
+    """Lists the features of a record that a batch is made of.
+
+    Args:
+        source: The records.
+        features: What the batch holds beside image and label, from `list_batch_features`.
+    """
+    sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
+    names = [source.image_key, source.label_key, *sizes]
+    for feature in features:
+        names += [feature.name, feature.spec.tensor.sizes if feature.spec.tensor is not None else None]
+    return tuple(name for name in names if name is not None)
 
 
 def check_class_names(parts: Sequence[Sequence[BatchFeature]]) -> None:

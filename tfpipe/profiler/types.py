@@ -219,8 +219,10 @@ class DatasetFacts:
         short_side: The short side with which images could be stored, in pixels; None if they are hardly larger than the
             model needs.
         decoded_size: The height and width of whole decoded images.
-        cycle_length: The number of files, or of blocks in exact order, that are read side by side.
+        cycle_length: The number of files that are read side by side; of batches, if the engine reads them.
         exact: Whether training reads in the exact order of `tfpipe.engine.order`.
+        by_engine: Whether the engine makes the batches, each from records that one call reads from their places. If
+            not, stages of TensorFlow's operations do.
         shuffled_records: The number of records that are held in memory to be shuffled.
         lacks_native_library: Whether the native library would decode the images if it were there.
         own_stages: The names of the stages that the user has put in.
@@ -251,6 +253,7 @@ class DatasetFacts:
     decoded_size: tuple[int, int]
     cycle_length: int
     exact: bool
+    by_engine: bool
     shuffled_records: int
     lacks_native_library: bool = False
     own_stages: tuple[str, ...] = ()
@@ -277,6 +280,8 @@ READING_STAGES = ("read", "shuffle")
 @dataclass(frozen=True)
 class OptionCosts:
     """The processor time of an image from `parse` to `batch`, in microseconds, as it is and with one thing changed.
+
+    The engine parses the records of a batch when it has read them, so there parsing is a part of `read`.
 
     A cost is None if the config has this change already, or if the change could not be tried. `now` is None only if
     nothing was tried.

@@ -13,7 +13,6 @@ from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import (
     CPU_BOUND_REACHED,
     CPU_LEFT_AFTER_COMPUTING,
-    JOIN_PARTS_US,
     RECORD_READ_US,
 )
 from tfpipe.profiler.diagnose.fixes import find_fixes
@@ -104,12 +103,12 @@ def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
     profile = make_profile(dataset={"records": 100_000}, option_costs={"cached": 2000.0})
     fix = get_fix(profile, cache="decoded", cache_bytes="11444MiB")
     share = 12e9 / (100_000 * 256 * 256 * 3)
-    expected = predict_rate((1 - share) * STAGES_S + share * MADE_S / 2 + JOIN_PARTS_US / 1e6)
+    expected = predict_rate((1 - share) * STAGES_S + share * MADE_S / 2)
     assert fix.predicted_images_per_second == pytest.approx(expected)
     assert fix.reason == "61% of the records fit into 12.0 GB of memory: they are decoded only once."
     assert not any("cache_bytes" in changes for changes in list_changes(PROFILE))  # 6 % are not worth it
-    unordered = make_profile(dataset={"records": 100_000, "exact": False})
-    assert not any("cache_bytes" in changes for changes in list_changes(unordered))
+    textbook = make_profile(dataset={"records": 100_000, "exact": False, "by_engine": False})
+    assert not any("cache_bytes" in changes for changes in list_changes(textbook))
 
 
 def test_what_was_not_tried_is_not_proposed() -> None:
@@ -131,12 +130,12 @@ def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
     assert not any("native library" in fix.instruction for fix in list_fixes(PROFILE))
     fix = next(
         fix
-        for fix in list_fixes(make_profile(dataset={"lacks_native_library": True}))
+        for fix in list_fixes(make_profile(step=make_step(1000, 9000), dataset={"lacks_native_library": True}))
         if "native library" in fix.instruction
     )
     assert fix.instruction == "Install tfpipe again where a C compiler is, so that it has its native library."
     assert fix.reason == "The native library decodes, crops and resizes in one call."
-    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.35 * MADE_S))
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.82 * MADE_S))
     installed = make_profile(config={"decoder": "pillow"}, option_costs={"native": 2400.0})
     fix = get_fix(installed, decoder="auto")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.4 * MADE_S))
@@ -165,35 +164,44 @@ def test_serial_decoding_changes_first() -> None:
     assert first.predicted_images_per_second == pytest.approx(CPU_BOUND_REACHED / CPU_LEFT_AFTER_COMPUTING * 4 / 1e-3)
 
 
-def test_slow_reads_need_more_at_once() -> None:
+@pytest.mark.parametrize(
+    ("by_engine", "changes", "reason"),
+    [
+        (
+            False,
+            {"cycle_length": 16, "read_parallel_calls": 16},
+            "16 files are read at once, which wait for the storage together, not 2.",
+        ),
+        (
+            True,
+            {"read_parallel_calls": 16},
+            "16 batches are read at once, which wait for the storage together, not 2.",
+        ),
+    ],
+)
+def test_slow_reads_need_more_at_once(by_engine: bool, changes: dict[str, int], reason: str) -> None:
     """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    data = {"cycle_length": 2, "exact": False}
-    first = list_fixes(make_profile(stages=(read,), dataset=data, host={"cpu_fraction": 0.02}))[0]
-    assert first.changes == {"cycle_length": 16, "read_parallel_calls": 16}
+    dataset = {"cycle_length": 2, "by_engine": by_engine, "exact": by_engine}
+    first = list_fixes(make_profile(stages=(read,), dataset=dataset, host={"cpu_fraction": 0.02}))[0]
+    assert (first.changes, first.reason) == (changes, reason)
     assert first.predicted_images_per_second == pytest.approx(4000)
 
 
-@pytest.mark.parametrize(("blocks", "reads"), [(64, 16), (8, 8)])
-def test_in_exact_order_the_number_of_blocks_stays_and_more_of_them_are_read_at_once(blocks: int, reads: int) -> None:
-    read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), dataset={"cycle_length": blocks}, host={"cpu_fraction": 0.02})
-    assert list_fixes(profile)[0].changes == {"read_parallel_calls": reads}
-
-
-@pytest.mark.parametrize(("exact", "calls"), [(False, None), (True, 8)])
-def test_one_reader_for_all_files_is_given_up(exact: bool, calls: int | None) -> None:
-    """In throughput order no limit means a thread for each file; in exact order their number is said."""
+@pytest.mark.parametrize(("by_engine", "calls"), [(False, None), (True, 8)])
+def test_one_reader_is_given_up(by_engine: bool, calls: int | None) -> None:
+    """In a textbook pipeline no limit means a thread for each file; of the engine's batches the number is said."""
     read = make_stage("read", 50, max_parallelism=1, wait_us_per_image=950.0)
     config, host = {"read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
-    profile = make_profile(stages=(read,), dataset={"exact": exact}, config=config, host=host)
+    dataset = {"exact": by_engine, "by_engine": by_engine}
+    profile = make_profile(stages=(read,), dataset=dataset, config=config, host=host)
     assert list_fixes(profile)[0].changes == {"read_parallel_calls": calls}
 
 
 def test_one_file_cannot_be_read_side_by_side() -> None:
     """This holds where an evaluation reads each file once, and nobody counted its records."""
     read = make_stage("read", 100, max_parallelism=8, wait_us_per_image=900.0)
-    data, config = {"files": 1, "exact": False, "records": None}, {"training": False}
+    data, config = {"files": 1, "exact": False, "by_engine": False, "records": None}, {"training": False}
     profile = make_profile(stages=(read,), dataset=data, config=config, host={"cpu_fraction": 0.02})
     assert (
         list_fixes(profile)[0].instruction
@@ -212,7 +220,7 @@ def test_one_file_cannot_be_read_side_by_side() -> None:
 )
 def test_a_foreign_file_is_read_in_parts_once_it_is_described(compression: str, command: str) -> None:
     read = make_stage("read", 100, max_parallelism=8, wait_us_per_image=900.0)
-    data = {"files": 1, "exact": False, "records": None, "foreign": True, "described": False}
+    data = {"files": 1, "exact": False, "by_engine": False, "records": None, "foreign": True, "described": False}
     config = {"training": False}
     profile = make_profile(
         stages=(read,), dataset={**data, "compression": compression}, config=config, host={"cpu_fraction": 0.02}
@@ -317,7 +325,7 @@ def test_prefetch_is_predicted_from_the_wait() -> None:
 
 
 def test_a_late_first_batch_needs_a_smaller_shuffle_buffer() -> None:
-    data = {"exact": False, "shuffled_records": 4000}
+    data = {"exact": False, "by_engine": False, "shuffled_records": 4000}
     stages = make_shuffled()
     (fix,) = list_fixes(make_profile(step=make_step(1000, 1000), first_batch_s=8.0, dataset=data, stages=stages))
     assert (fix.changes, fix.reason) == (
@@ -423,10 +431,10 @@ def test_every_change_is_an_option() -> None:
     serial = {"num_parallel_calls": 1, "prefetch_batches": 0, "inject_prefetch": False}
     short = (make_stage("decode", 200),)
     profiles = [
-        make_profile(config=slow, dataset={"records": 1000}, option_costs=tried),
+        make_profile(config=slow, dataset={"records": 1000, "by_engine": False}, option_costs=tried),
+        make_profile(dataset={"records": 200_000}),
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
-        make_profile(stages=(read,), dataset={"cycle_length": 1}, host={"cpu_fraction": 0.02}),
-        make_profile(stages=(read,), dataset={"cycle_length": 1, "exact": False}, host={"cpu_fraction": 0.02}),
+        make_profile(stages=(read,), dataset={"cycle_length": 1, "by_engine": False}, host={"cpu_fraction": 0.02}),
     ]
     config = PipelineConfig(global_batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]
@@ -436,6 +444,30 @@ def test_every_change_is_an_option() -> None:
     }
     for changes in all_changes:
         replace(config, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "stage", "option"),
+    [
+        ({"map_fusion": False}, {}, "map_fusion"),
+        ({"autotune": False}, {"max_parallelism": 1}, "autotune"),
+        ({"max_intra_op_parallelism": 0}, {}, "max_intra_op_parallelism"),
+        ({}, {"max_parallelism": 64}, "deterministic"),
+    ],
+)
+def test_what_the_engine_does_not_have_is_proposed_for_stages_only(
+    config: dict[str, Any], stage: dict[str, int], option: str
+) -> None:
+    """The engine has its own threads, one call for a batch, and an order that costs nothing."""
+    for by_engine in (True, False):
+        profile = make_profile(
+            stages=(make_stage("decode", 950, **stage),),
+            config=config,
+            dataset={"by_engine": by_engine, "exact": by_engine, "short_side": None},
+            option_costs={"now": None},
+            host={"cpu_fraction": 0.25},
+        )
+        assert any(option in changes for changes in list_changes(profile)) is not by_engine
 
 
 def test_device_augmentation_pays_where_it_was_tried() -> None:

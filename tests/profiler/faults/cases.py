@@ -21,7 +21,9 @@ MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
 """400,000 records, more than a cache in memory can hold."""
 MANY_HUGE = Shards(HUGE, ("--num-shards", "1"), copies=1500)
 HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "global_batch_size": 16}
-"""The throughput order: reading whole files is a part of these faults."""
+"""The textbook pipeline: reading whole files is a part of these faults."""
+BY_IMAGE = {"order": "throughput"}
+"""The textbook pipeline, whose stages treat images one by one, as those of the user's own here do."""
 FAST = 20_000.0
 """The images per second of an accelerator that waits for any pipeline here."""
 
@@ -295,8 +297,8 @@ FAULTS: dict[str, Fault] = {
         why="Each read of the storage takes 0.2 s, and two whole files are read at once: more at once wait together.",
         stage="read",
         fix={"cycle_length": ...},
-        # In exact order and with the native library, many records are asked for at once.
-        config={"order": "throughput", "cycle_length": 2, "shuffle_buffer_size": 256, "decoder": "pillow"},
+        # In exact order many records are asked for at once.
+        config={"cycle_length": 2, "shuffle_buffer_size": 256, **BY_IMAGE},
         delay_us=200_000,
     ),
     "single_shard": Fault(
@@ -337,6 +339,7 @@ FAULTS: dict[str, Fault] = {
         why="A Python function holds Python's lock, so its stage has one core whatever its threads.",
         stage="negative",
         fix="Write the stage negative with TensorFlow's operations",
+        config=BY_IMAGE,
         own=python_negative,
         cure=Cure(own=native_negative),
     ),
@@ -344,12 +347,14 @@ FAULTS: dict[str, Fault] = {
         why="A function waits for somebody else; tf.data's threads are as many as the cores, and all of them wait.",
         stage="lookup",
         fix={"private_threadpool_size": ...},
+        config=BY_IMAGE,
         own=waiting_lookup,
     ),
     "serial_map": Fault(
         why="A map without `num_parallel_calls` has one thread.",
         stage="noise",
         fix="Give the map of the stage noise",
+        config=BY_IMAGE,
         own=serial_noise,
         cure=Cure(own=parallel_noise),
     ),
@@ -357,7 +362,7 @@ FAULTS: dict[str, Fault] = {
         why="Pixels become floats on the host: normalizing them and copying four bytes for one is most of the work.",
         stage="augment",
         fix={"image_dtype": "uint8"},
-        config={"image_dtype": "float32"},
+        config={"image_dtype": "float32", **BY_IMAGE},
         shards=Shards(PHOTOS, RAW, 1000),
     ),
     "huge_images": Fault(
@@ -386,7 +391,7 @@ FAULTS: dict[str, Fault] = {
         why="Batches take longer now and then, on average less than a step: none is ready when one is late.",
         stage="prefetch",
         fix={"prefetch_batches": None},
-        config={"prefetch_batches": 0, "inject_prefetch": False},
+        config={"prefetch_batches": 0, "inject_prefetch": False, **BY_IMAGE},
         required=600.0,
         own=uneven_batches,
     ),
@@ -402,7 +407,7 @@ FAULTS: dict[str, Fault] = {
         why="Float crops are cached behind `augment`, in a file: five times the bytes, and the same in every epoch.",
         stage="kept",
         fix={"cache": "decoded"},
-        config={"image_dtype": "float32", "image_size": 448},
+        config={"image_dtype": "float32", "image_size": 448, **BY_IMAGE},
         shards=Shards(PHOTOS),
         own=cache_of_crops,
         cure=Cure(own=without_cache),
@@ -411,6 +416,7 @@ FAULTS: dict[str, Fault] = {
         why="Two of three images are dropped behind `augment`, by the label, which is known before they are decoded.",
         stage="decode",
         fix="Filter before `decode`",
+        config=BY_IMAGE,
         own=late_filter,
         cure=Cure(own=early_filter),
     ),
@@ -418,12 +424,14 @@ FAULTS: dict[str, Fault] = {
         why="Two of three images are dropped behind `augment`, by a filter that may stand before `decode`.",
         stage="decode",
         fix={"stage_moves": ("dogs before decode",)},
+        config=BY_IMAGE,
         own=movable_filter,
     ),
     "blur": Fault(
         why="A blur takes most of the processor time. Nothing on the host saves it but other code.",
         stage="blur",
         fix="Do the work of the stage blur on the accelerator",
+        config=BY_IMAGE,
         own=blur,
         cure=Cure(own=without_cache),
     ),
@@ -431,7 +439,7 @@ FAULTS: dict[str, Fault] = {
         why="A line of NumPy inverts small images one by one: the call costs more than the work, for 32 as for one.",
         stage="negative",
         fix={"vectorized_stages": ("negative",)},
-        config={"image_size": 32, "cache": "decoded"},
+        config={"image_size": 32, "cache": "decoded", **BY_IMAGE},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
         own=numpy_negative,
     ),
@@ -439,6 +447,7 @@ FAULTS: dict[str, Fault] = {
         why="A blur takes most of the processor time, and can move neither to the accelerator nor behind a cache.",
         stage="blur",
         fix="Make the stage blur cheaper",
+        config=BY_IMAGE,
         required=150.0,
         own=group_blur,
     ),
@@ -446,7 +455,7 @@ FAULTS: dict[str, Fault] = {
         why="A blur takes most of the processor time. It gives the same in each epoch, which fits into memory.",
         stage="blur",
         fix="Put a stage that caches right behind blur.",
-        config={"augment": "none", "image_size": 256},
+        config={"augment": "none", "image_size": 256, **BY_IMAGE},
         shards=Shards(PHOTOS),
         required=60_000.0,  # cached images come nearly as fast as other accelerators here take them
         own=steady_blur,
@@ -456,7 +465,7 @@ FAULTS: dict[str, Fault] = {
         why="Noise takes most of the processor time, and a cache must not keep it.",
         stage="noise",
         fix="Do the work of the stage noise on the accelerator",
-        config={"image_size": 448},
+        config={"image_size": 448, **BY_IMAGE},
         own=jitter,
         cure=Cure(own=without_cache),
     ),
@@ -464,7 +473,7 @@ FAULTS: dict[str, Fault] = {
         why="One small image makes a batch, and what is done once for each batch outweighs it.",
         stage="batch",
         fix={"global_batch_size": ...},
-        config={"global_batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device"},
+        config={"global_batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device", **BY_IMAGE},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(

@@ -11,15 +11,14 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.source import get_source
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Stage, Stages, customize_stages
-from tfpipe.profiler.measure import call_costs, option_costs
+from tfpipe.profiler.measure import call_costs, turns
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.types import CallCosts
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+CONFIG = PipelineConfig(global_batch_size=4, image_size=16, order="throughput")
 COSTS_US = {"images alone": 30.0, "one": 130.0, "own": 40.0, "own with vectorized_map": 35.0}
 
 Measure = Callable[..., dict[str, CallCosts]]
@@ -38,7 +37,7 @@ def measure(small_dataset: Path) -> Measure:
         stages = customize_stages(
             build_stages(manifest, "train", config), lambda stages: stages.insert_after(after, stage), config
         )
-        return measure_call_costs(get_source(manifest, "train"), config, stages)
+        return measure_call_costs(config, stages)
 
     return run
 
@@ -95,7 +94,7 @@ def test_what_cannot_be_tried_is_left_out(measure: Measure) -> None:
 
 
 def test_the_call_of_a_numpy_function_is_what_it_costs(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(option_costs, "_SECONDS", 0.1)
+    monkeypatch.setattr(turns, "_SECONDS", 0.1)
     costs = measure(in_numpy)["own"]
     assert costs.same_values
     assert costs.many_us < costs.one_us
@@ -121,6 +120,6 @@ def test_what_is_left_behind_a_cache_is_measured_for_stages_that_are_the_same_in
 
     monkeypatch.setattr(call_costs, "measure_costs_us", take_batches)
     stages = customize_stages(build_stages(manifest, "train", CONFIG), add, CONFIG)
-    assert measure_behind_costs(get_source(manifest, "train"), CONFIG, stages) == {"steady": 16.0 * 32 / 4}
+    assert measure_behind_costs(CONFIG, stages) == {"steady": 16.0 * 32 / 4}
     assert drawn[:32] == drawn[32:]
     assert len(set(drawn)) == 32

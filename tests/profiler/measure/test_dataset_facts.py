@@ -27,7 +27,7 @@ def manifest(small_dataset: Path) -> Manifest:
 def test_a_manifest_knows_records_and_sizes(manifest: Manifest) -> None:
     facts = get_dataset_facts(manifest, "train", CONFIG, [])
     sizes = manifest.splits["train"].sizes
-    assert (facts.records, facts.files, facts.exact) == (12, 2, True)
+    assert (facts.records, facts.files, facts.exact, facts.by_engine) == (12, 2, True, True)
     assert facts.formats == ("JPEG", "PNG")
     assert facts.mean_size == (sizes.mean_height, sizes.mean_width)
     assert facts.short_side == 9  # 8/7 of the model's 8 pixels, where images have 16 and more
@@ -40,7 +40,7 @@ def test_images_hardly_larger_than_the_model_needs_stay(manifest: Manifest) -> N
 
 def test_foreign_files_know_little(small_dataset: Path) -> None:
     facts = get_dataset_facts(tfrecord_files(f"{small_dataset}/train-*"), None, CONFIG, [])
-    assert (facts.records, facts.files, facts.exact) == (None, 2, False)
+    assert (facts.records, facts.files, facts.exact, facts.by_engine) == (None, 2, False, False)
     assert (facts.formats, facts.mean_size, facts.short_side) == ((), None, None)
 
 

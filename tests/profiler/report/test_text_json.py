@@ -135,6 +135,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
             "decoded_size",
             "cycle_length",
             "exact",
+            "by_engine",
             "shuffled_records",
             "lacks_native_library",
             "own_stages",

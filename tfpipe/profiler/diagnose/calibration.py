@@ -49,9 +49,10 @@ CPU_LEFT_WHEN_FUSED = 0.9
 """The share of the processor time from `parse` to `batch` that is left when `parse`, `decode` and `augment` are one
 function. No run is on record; `tests/benchmarks/profile_overhead.py` measures what fusion saves in a whole pipeline."""
 
-CPU_LEFT_WITH_NATIVE_DECODER = 0.65
-"""The share of the processor time from `parse` to `batch` that is left when the native library decodes. About 0.65 with
-ImageNet's originals as bytes, 0.71 as floats, and 0.54 with JPEGs of 256 pixels, from rates of whole pipelines."""
+CPU_LEFT_WITH_NATIVE_DECODER = 0.18
+"""The share of the processor time of making batches that is left when the native library takes the place of NumPy and
+Pillow in the engine. 0.18 with images as bytes and 0.13 to 0.15 as floats: JPEGs of 500 x 375 pixels and of 341 x 256,
+224 pixels, one run each on 2 cores."""
 
 READ_CPU_LEFT_ON_DEVICE = 0.72
 """The share of the time of `read` and `shuffle` that is left when the device augments. Crops as floats, 600 kB each at
@@ -60,10 +61,6 @@ images is no longer decoded, this share of the saving counts."""
 
 CACHE_FETCH_US = 75.0
 """The processor time of fetching one record from a cache in memory, in microseconds. No run is on record."""
-
-JOIN_PARTS_US = 120.0
-"""The processor time of joining an image with those of a cache of a part, in microseconds: batches are then made
-apart from the images. 100 to 190 in two runs with ImageNet's originals, 224 pixels, on 2 cores."""
 
 RECORD_READ_US = 100.0
 """The processor time of reading a record, however small it is, in microseconds. From memory a record of 40 kB took

@@ -14,7 +14,6 @@ from tfpipe.profiler.diagnose.calibration import (
     CACHE_FETCH_US,
     CPU_LEFT_WHEN_FUSED,
     CPU_LEFT_WITH_NATIVE_DECODER,
-    JOIN_PARTS_US,
     READ_CPU_LEFT_ON_DEVICE,
     RECORD_READ_US,
     SMALLER_IMAGE_BYTES,
@@ -73,7 +72,7 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
     if cpu_s := scale_cpu(profile, demand, costs.native):
         reason = "The native library, which is there, decodes, crops and resizes in one call."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
-    if not config.map_fusion:
+    if not config.map_fusion and not profile.dataset.by_engine:
         fused = _scale_stages(demand, CPU_LEFT_WHEN_FUSED)
         reason = "One call for parse, decode and augment."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=fused), {"map_fusion": True})
@@ -124,11 +123,9 @@ def _cache_part(
         changes: The kind of the cache.
         share: The share of the records that fit.
     """
-    if share < _MIN_CACHED_SHARE or not profile.dataset.exact:  # without the exact order records have no places
+    if share < _MIN_CACHED_SHARE or not profile.dataset.by_engine:  # tf.data caches all or nothing
         return
     cpu_s = {name: (1 - share) * now_s + share * cached.cpu_s[name] for name, now_s in demand.cpu_s.items()}
-    if changes["cache"] == "decoded":
-        cpu_s["cache"] = JOIN_PARTS_US / 1e6
     mixed = replace(
         demand,
         cpu_s=cpu_s,

@@ -62,7 +62,7 @@ def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
             max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
             efficiency=CPU_BOUND_REACHED,
         )
-    if config.autotune is False:
+    if config.autotune is False and not profile.dataset.by_engine:
         reason = "tf.data finds the number of threads and the size of buffers itself."
         tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
         yield ProposedFix(Effort.OPTION, reason, tuned, {"autotune": True}, efficiency=CPU_BOUND_REACHED)
@@ -75,7 +75,7 @@ def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[Propo
         all_cores = {name: cores for name in (*_MAPPED_STAGES, "batch") if name in demand.threads}
         wider = replace(demand, threads={**demand.threads, **all_cores})
         yield ProposedFix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"num_parallel_calls": None})
-    if profile.config.max_intra_op_parallelism == 0:
+    if profile.config.max_intra_op_parallelism == 0 and not profile.dataset.by_engine:
         reason = "Images are many: an operation that shares one among threads hands over more than it gains."
         cpu_s = {
             name: seconds * (CPU_LEFT_WITHOUT_INTRA_OP if name in _MAPPED_STAGES else 1.0)
@@ -89,7 +89,8 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
     config, host = profile.config, profile.host
     busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
     cores_rest = host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2
-    order_is_free = config.deterministic is None and config.order == "auto" and config.prefetch_batches != 0
+    may_change = config.deterministic is None and config.order == "auto" and not profile.dataset.by_engine
+    order_is_free = may_change and config.prefetch_batches != 0
     if order_is_free and busy < 0.5 and cores_rest:
         reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
         changes = {"deterministic": False}
@@ -97,25 +98,24 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
 
 
 def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the changes that let more reads wait for the storage at the same time."""
-    config, files = profile.config, profile.dataset.files
+    """Yields the changes that let more reads wait for the storage at the same time: of files, or of batches."""
+    config, files, by_engine = profile.config, profile.dataset.files, profile.dataset.by_engine
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
     whole_files = reads_whole_files(profile)
     cycle, threads = profile.dataset.cycle_length, demand.threads["read"]
     wanted_cycle = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
     reads = min(wanted_cycle, files) if whole_files else wanted_cycle
-    if not profile.dataset.exact and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
+    if not by_engine and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
         reason = f"{cycle} files are read at once, not {config.read_parallel_calls}."
         parallel = min(cycle, files) if whole_files else cycle
         wider = replace(demand, threads=raise_threads(demand, "read", parallel))
         yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
-    if profile.dataset.exact:
-        reads = min(reads, cycle)
     if reads > threads:
-        reason = f"{reads} reads at once wait for the storage together, not {threads:,.0f}."
+        what = "batches are" if by_engine else "files are"
+        reason = f"{reads} {what} read at once, which wait for the storage together, not {threads:,.0f}."
         wider = replace(demand, threads=raise_threads(demand, "read", reads))
         changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
-        if wanted_cycle > cycle and not profile.dataset.exact:
+        if wanted_cycle > cycle and not by_engine:
             changes["cycle_length"] = wanted_cycle
         yield ProposedFix(Effort.OPTION, reason, wider, changes)
     if whole_files and files < wanted_cycle:

@@ -14,10 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.source import Source
 from tfpipe.pipeline.stage import Stage, Stages
-from tfpipe.profiler.measure.option_costs import BATCH, list_records, measure_costs_us
-from tfpipe.profiler.measure.record_sample import sample_records
+from tfpipe.profiler.measure.record_sample import RECORDS
+from tfpipe.profiler.measure.stock_sample import list_records, measure_costs_us
 from tfpipe.profiler.types import CallCosts
 
 logger = logging.getLogger(__name__)
@@ -26,13 +25,12 @@ _CLEARLY = 1.25
 _ALONE, _ONE = "images alone", "one"
 
 
-def measure_call_costs(source: Source, config: PipelineConfig, stages: Stages) -> dict[str, CallCosts]:
+def measure_call_costs(config: PipelineConfig, stages: Stages) -> dict[str, CallCosts]:
     """Measures the stages that declare `per_image` and are not vectorized yet.
 
     Args:
-        source: The data; its first records are taken.
         config: The pipeline's options.
-        stages: The stages of the pipeline, built without a cache.
+        stages: The stages of the pipeline, built without a cache; the first records that they read are taken.
 
     Returns:
         The costs by stage. A stage is left out if its images have several sizes, or if it takes no group of them.
@@ -41,18 +39,16 @@ def measure_call_costs(source: Source, config: PipelineConfig, stages: Stages) -
     names = [stage.name for stage in stages if stage.per_image and stage.name not in done]
     if not names or config.service or "parse" not in stages.names or "mix" in stages.names:
         return {}
-    payloads = sample_records(source)
-    costs = {name: _measure(stages, name, payloads) for name in names} if payloads else {}
+    costs = {name: _measure(stages, name) for name in names}
     return {name: cost for name, cost in costs.items() if cost is not None}
 
 
-def measure_behind_costs(source: Source, config: PipelineConfig, stages: Stages) -> dict[str, float]:
+def measure_behind_costs(config: PipelineConfig, stages: Stages) -> dict[str, float]:
     """Measures what is left of an image's processor time if a cache keeps what a stage gives, up to `batch`.
 
     Args:
-        source: The data; its first records are taken.
         config: The pipeline's options.
-        stages: The stages of the pipeline, built without a cache.
+        stages: The stages of the pipeline, built without a cache; the first records that they read are taken.
 
     Returns:
         The processor time in microseconds, by the name of each stage before `batch` that declares `random=False`. A
@@ -62,31 +58,30 @@ def measure_behind_costs(source: Source, config: PipelineConfig, stages: Stages)
     if config.service or "parse" not in names or "batch" not in names or "mix" in names:
         return {}
     parse, batch = names.index("parse"), names.index("batch")
-    payloads = sample_records(source)
-    batch_size = config.global_batch_size or config.per_replica_batch_size or BATCH
+    batch_size = config.global_batch_size or config.per_replica_batch_size or RECORDS
     costs_us: dict[str, float] = {}
-    for place in range(parse, batch) if payloads else ():
+    for place in range(parse, batch):
         if stages[place].random is not False:
             continue
-        kept = Stages(stages[parse : place + 1]).apply_to(list_records(payloads)).cache().repeat()
+        kept = Stages(stages[parse : place + 1]).apply_to(list_records(stages)).cache().repeat()
         left = Stages(stages[place + 1 : batch + 1]).apply_to(kept)
         try:
             cost_us = measure_costs_us({"behind": left})["behind"]
         except tf.errors.OpError as error:  # of the user's functions, or of images that make no batch
             logger.info("A cache behind the stage %s was not tried: %s", names[place], error)
             continue
-        costs_us[names[place]] = cost_us * BATCH / batch_size  # each batch was counted as one of the sample's size
+        costs_us[names[place]] = cost_us * RECORDS / batch_size  # each batch was counted as one of the sample's size
     return costs_us
 
 
-def _measure(stages: Stages, name: str, payloads: list[bytes]) -> CallCosts | None:
+def _measure(stages: Stages, name: str) -> CallCosts | None:
     """Returns the costs of one stage; None if it cannot run on a group of images."""
     parse, place = stages.names.index("parse"), stages.names.index(name)
     if "batch" in stages.names[:place] or place < parse:
         return None
     before = Stages(stages[parse:place])
     try:
-        sample = next(iter(before.apply_to(list_records(payloads)).batch(BATCH, drop_remainder=True)), None)
+        sample = next(iter(before.apply_to(list_records(stages)).batch(RECORDS, drop_remainder=True)), None)
     except Exception:  # of the user's functions, or of images that make no batch
         return None
     if sample is None:  # a filter has dropped some
@@ -100,8 +95,8 @@ def _measure(stages: Stages, name: str, payloads: list[bytes]) -> CallCosts | No
         return None
     same = {entry for entry in possible if _are_same(values[entry], expected)}
     endless = images.repeat()
-    datasets = {entry: stage.apply(endless).batch(BATCH) for entry, stage in possible.items()}
-    datasets |= {_ALONE: endless.batch(BATCH), _ONE: stages[place].apply(endless).batch(BATCH)}
+    datasets = {entry: stage.apply(endless).batch(RECORDS) for entry, stage in possible.items()}
+    datasets |= {_ALONE: endless.batch(RECORDS), _ONE: stages[place].apply(endless).batch(RECORDS)}
     costs_us = measure_costs_us(datasets)
     # What is not clearly cheaper is not worth a function that TensorFlow makes of the user's.
     best = min(possible, key=lambda entry: (entry not in same, costs_us[entry] * (1.0 if entry == name else _CLEARLY)))
@@ -112,7 +107,7 @@ def _measure(stages: Stages, name: str, payloads: list[bytes]) -> CallCosts | No
 def _compute(stage: Stage, images: tf.data.Dataset) -> Any:
     """Returns what a stage makes of the images of a sample; None if it cannot."""
     try:
-        return next(iter(stage.apply(images).batch(BATCH, drop_remainder=True)), None)
+        return next(iter(stage.apply(images).batch(RECORDS, drop_remainder=True)), None)
     except Exception as error:  # whatever the user's function raises for a group of images
         logger.info("The stage %s takes no group of images: %s", stage.name, error)
         return None

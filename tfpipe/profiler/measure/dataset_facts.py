@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import STAGE_NAMES
-from tfpipe.pipeline.stages.parse import list_parsed_features
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
@@ -58,9 +58,9 @@ def get_dataset_facts(
         mean_size=mean_size,
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
-        cycle_length=count_files_at_once(plan),
+        cycle_length=plan.batches_read if plan.in_steps else count_files_at_once(plan),
         exact=plan.exact,
-        in_lanes=plan.exact,
+        by_engine=plan.in_steps,
         shuffled_records=_count_shuffled_records(plan),
         lacks_native_library=plan.lacks_native_library,
         own_stages=tuple(stage.name for stage in own),
@@ -83,8 +83,9 @@ def _measure_unread(data: Manifest | Source, plan: ReadPlan, payloads: Sequence[
     own = set(image_schema(labeled=True, boxes=False, box_labels=False).names)
     if not isinstance(data, Manifest) or data.foreign is not None:
         own -= {IMAGE_ENCODED, CLASS_LABEL}
+    read = {*list_stored_features(plan.source, plan.features), *own}  # a dataset has tfpipe's own in any case
     try:
-        unread = measure_unread(payloads, list_parsed_features(plan) | own)  # a dataset has tfpipe's own in any case
+        unread = measure_unread(payloads, read)
     except FormatError:  # the pipeline itself says so, or leaves the record out
         return {}
     return {name: share for name, share in unread.items() if share >= _WORTH_DROPPING and name in plan.source.schema}
@@ -112,16 +113,10 @@ def _count_shuffled_records(plan: ReadPlan) -> int:
     return count_shuffled_records(plan) if plan.config.training and not plan.exact else 0
 
 
-def _find_late_caches(planned: Sequence[PlannedOperation], fused: bool = False) -> tuple[str, ...]:
-    """Returns the user's stages that cache what `augment` has made, the last one first.
-
-    Args:
-        planned: The operations of the stages.
-        fused: Whether one call of the native library does `decode` and `augment`.
-    """
+def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
+    """Returns the user's stages that cache what `augment` has made, the last one first."""
     stages = [operation.stage for operation in planned]
-    augments = next((name for name in ("augment", "decode") if name in stages and (fused or name == "augment")), None)
-    after_augment = [] if augments is None else planned[: stages.index(augments)]
+    after_augment = planned[: stages.index("augment")] if "augment" in stages else []
     return tuple(
         operation.stage
         for operation in after_augment

@@ -155,13 +155,13 @@ def profile_pipeline(
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
         costs = replace(costs, **measure_read_costs(source, config, facts))
         if any(stage.per_image for stage in stages):
-            call_costs = measure_call_costs(source, config, _build_uncached(data, split, config, customize))
+            call_costs = measure_call_costs(config, _build_uncached(data, split, config, customize))
         if any(stage.random is False for stage in stages):
-            behind_us = measure_behind_costs(source, config, _build_uncached(data, split, config, customize))
+            behind_us = measure_behind_costs(config, _build_uncached(data, split, config, customize))
     if service is None:
         planned, python_stages = list_planned_operations(built), find_python_stages(built)
         timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
-        at_once = _count_records_at_once(built, plan)
+        at_once = plan.batch_size if facts.by_engine else 1
         records_per_image = count_records_per_image(timings, accelerator.images_per_step, at_once)
         if not call_costs:  # these say what a Python function hides
             cpu_us = 1e6 * (run.after.process - run.before.process) / (timing.steps * timing.images_per_step)
@@ -260,12 +260,6 @@ def _build_each(stages: Stages) -> list[BuiltStage]:
         built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
         dataset = built[-1].dataset
     return built
-
-
-def _count_records_at_once(built: list[BuiltStage], plan: ReadPlan) -> int:
-    """Counts the records of an element of `read`: those of a batch where the native library reads them."""
-    read = [stage for stage in built if stage.name == "read"]
-    return plan.batch_size if read and tf.nest.flatten(read[0].dataset.element_spec)[0].shape.rank else 1
 
 
 def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> tf.data.Dataset:

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
 
-import tensorflow as tf
+import numpy as np
 
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
-from tfpipe.errors import FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header
@@ -25,17 +26,38 @@ _COUNT_S = 1.0
 
 def sample_records(source: Source) -> list[bytes]:
     """Returns a few records of some files, `RECORDS` in all; none if these files are empty, or one is damaged."""
-    files = source.files[:: max(len(source.files) // 4, 1)][:4]
-    records = tf.data.Dataset.from_tensor_slices(list(files)).interleave(
+    shards = list(range(len(source.files)))[:: max(len(source.files) // 4, 1)][:4]
+    by_number = source.is_split and source.shard_records is not None
+    payloads = _sample_by_number(source, shards) if by_number else _sample_files(source, shards)
+    return [payloads[i % len(payloads)] for i in range(RECORDS)] if payloads else []
+
+
+def _sample_by_number(source: Source, shards: list[int]) -> list[bytes]:
+    """Reads the first records of some shards of a dataset."""
+    assert source.manifest is not None
+    assert source.split is not None
+    firsts, ends = source.bases[shards], source.bases[1:][shards]
+    numbers = np.stack([firsts + k for k in range(RECORDS)])
+    try:
+        with RecordReader(source.manifest.directory, source.manifest, source.split) as reader:
+            return reader.read_payloads(numbers[numbers < ends][:RECORDS])
+    except (FormatError, DataError):  # the pipeline itself says so, or leaves the record out
+        return []
+
+
+def _sample_files(source: Source, shards: list[int]) -> list[bytes]:
+    """Reads the first records of some files, which TensorFlow can read wherever they lie."""
+    import tensorflow as tf
+
+    records = tf.data.Dataset.from_tensor_slices([source.files[shard] for shard in shards]).interleave(
         lambda file: tf.data.TFRecordDataset(file, source.compression, _FILE_BUFFER_BYTES).take(RECORDS),
         cycle_length=4,
         num_parallel_calls=4,
     )
     try:
-        payloads = [payload.numpy() for payload in records.take(RECORDS)]
+        return [payload.numpy() for payload in records.take(RECORDS)]
     except tf.errors.OpError:  # the pipeline itself says so, or leaves the record out
         return []
-    return [payloads[i % len(payloads)] for i in range(RECORDS)] if payloads else []
 
 
 def measure_unread(payloads: Collection[bytes], read: Collection[str]) -> dict[str, float]:

@@ -1,0 +1,96 @@
+"""Ways to make a batch that take turns: a made-up clock, and threads that never rest."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tfpipe.profiler.measure import turns
+from tfpipe.profiler.measure.turns import Rest, measure_costs_us
+
+
+def test_the_median_turn_of_each_way_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 4 images takes 8 ms one way and 20 ms the other, and once 400 ms; a turn lasts at least 30 ms."""
+    now_s, made = 0.0, []
+
+    def make(name: str, seconds: float) -> None:
+        nonlocal now_s
+        now_s += 0.4 if len(made) == 30 else seconds
+        made.append(name)
+
+    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    ways = {"one": lambda: make("one", 0.008), "other": lambda: make("other", 0.02)}
+    costs_us = measure_costs_us(ways, 4, lambda: now_s)
+    assert costs_us == pytest.approx({"one": 2_000.0, "other": 5_000.0})
+    assert made[:12] == 2 * [*4 * ["one"], *2 * ["other"]]  # the first turn of each is not counted
+
+
+def test_work_of_the_calling_thread_is_measured() -> None:
+    def compute() -> None:
+        until = time.thread_time() + 0.004
+        while time.thread_time() < until:
+            pass
+
+    costs_us = measure_costs_us({"compute": compute, "sleep": lambda: time.sleep(0.004)}, 2, time.thread_time)
+    assert costs_us["compute"] == pytest.approx(2_000, rel=0.2)
+    assert costs_us["sleep"] < 200
+
+
+def test_a_thread_that_never_rests_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes on while the test sleeps, and all of its time is processor time."""
+    now_s = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    clock = SimpleNamespace(perf_counter=lambda: now_s, process_time=lambda: now_s, sleep=sleep)
+    monkeypatch.setattr(turns, "time", clock)
+    rest, waited_s = Rest(), []
+    for _ in range(3):
+        began_s = now_s
+        rest.wait()
+        waited_s.append(now_s - began_s)
+    limits = [turns._MAX_REST_S, *2 * [turns._SHORT_REST_S]]
+    assert waited_s == pytest.approx(limits, abs=turns._REST_S)
+
+
+def test_a_process_does_not_rest_while_a_thread_waits_for_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes in the second pause, a thread waits for a core in the third, and the fourth is a rest."""
+    now_s, spent_s, computes, waits = 0.0, 0.0, [0, 1, 0, 0, 0], [True, True, False, False]
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s, spent_s
+        now_s, spent_s = now_s + seconds, spent_s + seconds * computes.pop(0)
+
+    clock = SimpleNamespace(
+        perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: 0.0, sleep=sleep
+    )
+    monkeypatch.setattr(turns, "time", clock)
+    monkeypatch.setattr(turns, "has_ready_thread", lambda: waits.pop(0))
+    assert Rest().wait() == pytest.approx(turns._REST_S)
+    assert (computes, waits) == ([0], [False])
+
+
+def test_looking_at_threads_is_never_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look takes 1 ms of the processor, and nothing else does."""
+    now_s, spent_s = 0.0, 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def look() -> bool:
+        nonlocal spent_s
+        spent_s += 0.001
+        return False
+
+    clock = SimpleNamespace(
+        perf_counter=lambda: now_s, process_time=lambda: spent_s, thread_time=lambda: spent_s, sleep=sleep
+    )
+    monkeypatch.setattr(turns, "time", clock)
+    monkeypatch.setattr(turns, "has_ready_thread", look)
+    rest = Rest()
+    assert [rest.wait() for _ in range(3)] == pytest.approx([0.0, 0.0, 0.0])
