@@ -113,7 +113,7 @@ def test_a_record_that_lies_about_its_size_is_left_to_pillow(tmp_path: Path, dra
     data = draw_jpeg(40, 50, subsampling=2)
     payloads = [payload(k, encoded=data, format="JPEG", height=4000, width=5000) for k in range(8)]
     manifest = write_jpegs(tmp_path / "made", payloads)
-    by_pillow = make_maker(manifest, decoder="tensorflow").make(0, 0)
+    by_pillow = make_maker(manifest, decoder="pillow").make(0, 0)
     np.testing.assert_array_equal(make_maker(manifest).make(0, 0, 2)["image"], by_pillow["image"])
 
 
