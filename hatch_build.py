@@ -8,7 +8,7 @@ TFPIPE_NATIVE=macosx_11_0_arm64 pip wheel --no-deps .      # by zig, for another
 ```
 
 tfpipe works without the library, so an installation never fails for want of a compiler: the wheel is then one of Python
-alone, and `tfpipe --version` says why. Neither library is an extension of Python, so one wheel serves every Python 3.
+alone, and `tfpipe --version` says why. The library is no extension of Python, so one wheel serves every Python 3.
 """
 
 import importlib.util
@@ -29,7 +29,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = "libtfpipe_native.so"
-OPERATIONS = "tfpipe_operations.so"
 REASON = "not_built.txt"
 
 _LIBRARIES = ("-lm",)
@@ -39,10 +38,10 @@ _FLAGS = (
     *("-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-pthread", "-Wall", "-Wextra"),
     *("-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"),
 )
-_ELF_LINK = ("-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,-z,now")
 
-# The operations' functions are in these libraries, which TensorFlow has opened before it opens the operations.
-_TENSORFLOW = ("libtensorflow_framework.so.2", "libtensorflow_cc.so.2")
+# Without `-z defs` a shared library may lack what it calls.
+_LINUX_LINK = ("-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,defs", f"-Wl,-soname,{NATIVE}")
+_MACOS_LINK = (f"-Wl,-install_name,@rpath/{NATIVE}",)
 
 _ZIG_TARGETS = {
     "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
@@ -70,21 +69,22 @@ class Compiler:
     Attributes:
         command: The words before its options.
         platform: The tag of the wheel's platform.
-        link: Its options for a library; zig's own parts hold 1 MB for debuggers.
+        strips: Whether a library is made without what debuggers need; zig's own parts hold 1 MB of it.
     """
 
     command: tuple[str, ...]
     platform: str
-    link: tuple[str, ...] = ()
+    strips: bool = False
 
     @property
-    def is_elf(self) -> bool:
-        """Whether it makes libraries of Linux, and not of macOS."""
-        return not self.platform.startswith("macosx")
+    def link(self) -> tuple[str, ...]:
+        """Its options for a library."""
+        system = _MACOS_LINK if self.platform.startswith("macosx") else _LINUX_LINK
+        return ("-s", *system) if self.strips else system
 
 
 class NativeHook(BuildHookInterface[Any]):
-    """Adds the libraries to a wheel, or lays them into the source tree for an editable installation."""
+    """Adds the library to a wheel, or lays it into the source tree for an editable installation."""
 
     def dependencies(self) -> list[str]:
         """Returns what the build needs from the package index; hatchling asks before the build.
@@ -102,11 +102,11 @@ class NativeHook(BuildHookInterface[Any]):
         work = Path(self._temporary.name)
         out = package if version == "editable" else work / "out"
         out.mkdir(exist_ok=True)
-        for name in (NATIVE, OPERATIONS, REASON):
+        for name in (NATIVE, REASON):
             (out / name).unlink(missing_ok=True)
         try:
             compiler = choose_compiler(setting, work)
-            build_libraries(compiler, package / "csrc", work, out)
+            build_library(compiler, package / "csrc", work, out / NATIVE)
         except NotBuilt as error:
             if setting not in ("", "0"):
                 sys.exit(f"TFPIPE_NATIVE is {setting}, and {error}.")
@@ -209,7 +209,7 @@ def make_zig(name: str, work: Path) -> Compiler:
     """
     spec = importlib.util.find_spec("ziglang")
     package = Path(spec.origin).parent if spec and spec.origin else _fetch_zig(work / "zig") / "ziglang"
-    return Compiler((str(package / "zig"), "cc", "-target", _ZIG_TARGETS[name]), name, ("-s",))
+    return Compiler((str(package / "zig"), "cc", "-target", _ZIG_TARGETS[name]), name, strips=True)
 
 
 def find_pip() -> list[str]:
@@ -234,58 +234,28 @@ def _fetch_zig(folder: Path) -> Path:
     return folder
 
 
-def build_libraries(compiler: Compiler, sources: Path, work: Path, out: Path) -> None:
-    """Compiles all sources: those of TensorFlow's operations, which begin with `tf_`, into a library of their own.
+def build_library(compiler: Compiler, sources: Path, work: Path, target: Path) -> None:
+    """Compiles all sources into the library.
 
     Args:
         compiler: The compiler.
         sources: The folder with the sources.
-        work: A folder for what lies between.
-        out: The folder that takes the libraries.
+        work: A folder for the object files.
+        target: The path of the library.
 
     Raises:
         NotBuilt: The compiler fails.
     """
     paths = sorted(sources.rglob("*.c"))
+    objects = [work / f"{number}.o" for number in range(len(paths))]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        names = (work / f"{number}.o" for number in range(len(paths)))
-        objects = [*threads.map(_compile, [compiler] * len(paths), paths, names)]
-    operations = [made for path, made in zip(paths, objects, strict=True) if path.name.startswith("tf_")]
-    native = [made for made in objects if made not in operations]
-    if compiler.is_elf:
-        # Without `-z defs` a shared library may lack what it calls.
-        alone: tuple[str, ...] = (*_ELF_LINK, "-Wl,-z,defs", f"-Wl,-soname,{NATIVE}")
-        stubs = ("-Wl,--no-as-needed", *_make_stubs(compiler, work))
-        beside = (*_ELF_LINK, "-Wl,-rpath,$ORIGIN", *stubs)
-    else:
-        alone = (f"-Wl,-install_name,@rpath/{NATIVE}",)
-        beside = (f"-Wl,-install_name,@rpath/{OPERATIONS}", "-Wl,-rpath,@loader_path", "-Wl,-undefined,dynamic_lookup")
-    _link(compiler, work, out / NATIVE, (*native, *alone, *_LIBRARIES))
-    _link(compiler, work, out / OPERATIONS, (*operations, out / NATIVE, *beside))
+        list(threads.map(_compile, [compiler] * len(paths), paths, objects))
+    words = ("-shared", "-pthread", *compiler.link, *_read_flags("CFLAGS"), "-o", str(target), *map(str, objects))
+    _run(compiler, work, (*words, *_LIBRARIES, *_read_flags("LDFLAGS")))
 
 
-def _compile(compiler: Compiler, source: Path, made: Path) -> Path:
+def _compile(compiler: Compiler, source: Path, made: Path) -> None:
     _run(compiler, made.parent, (*_FLAGS, *_read_flags("CFLAGS"), "-c", str(source), "-o", str(made)))
-    return made
-
-
-def _link(compiler: Compiler, work: Path, target: Path, what: Iterable[str | Path]) -> None:
-    words = ("-shared", "-pthread", *compiler.link, *_read_flags("CFLAGS"), "-o", str(target), *map(str, what))
-    _run(compiler, work, (*words, *_read_flags("LDFLAGS")))
-
-
-def _make_stubs(compiler: Compiler, work: Path) -> list[str]:
-    """Makes empty libraries with the names of TensorFlow's, so that the operations are built without TensorFlow.
-
-    The operations then ask for their functions by the libraries' names. Older releases of TensorFlow do not offer them
-    to libraries that name none.
-    """
-    source = work / "empty.c"
-    source.write_text("", encoding="utf-8")
-    stubs = [str(work / name) for name in _TENSORFLOW]
-    for name, stub in zip(_TENSORFLOW, stubs, strict=True):
-        _run(compiler, work, ("-shared", "-nostdlib", str(source), f"-Wl,-soname,{name}", "-o", stub))
-    return stubs
 
 
 def _read_flags(name: str) -> list[str]:

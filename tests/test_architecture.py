@@ -85,7 +85,6 @@ HEAVY = {
         "tfpipe.pipeline.file_cache",
         "tfpipe.pipeline.image_choice",
         "tfpipe.pipeline.mask_operations",
-        "tfpipe.pipeline.native_operations",
         "tfpipe.pipeline.native_stages",
         "tfpipe.pipeline.service_client",
         "tfpipe.pipeline.service_limit",

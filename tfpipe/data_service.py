@@ -304,8 +304,6 @@ def _run_worker(dispatcher: str, joins: bool, address: str, port: int, ready: Co
     die_with_parent()
     import tensorflow as tf
 
-    from tfpipe.pipeline.native_operations import loads_operations
-
     known = find_workers(f"grpc://{dispatcher}") if joins else ()
     if known and address not in known:
         ready.send(
@@ -313,7 +311,7 @@ def _run_worker(dispatcher: str, joins: bool, address: str, port: int, ready: Co
             f"--worker-address {address}."
         )
         return
-    has_library = library.is_available() and loads_operations()  # before the first job comes
+    has_library = library.is_available()  # before the first job comes
     service = tf.data.experimental.service
     server = service.WorkerServer(
         service.WorkerConfig(

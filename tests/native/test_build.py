@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import ROOT
 from tfpipe import __version__
 
-NATIVE, OPERATIONS, REASON = "libtfpipe_native.so", "tfpipe_operations.so", "not_built.txt"
+NATIVE, REASON = "libtfpipe_native.so", "not_built.txt"
 PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
 FETCHED = "no C compiler was found when tfpipe was installed"
 
@@ -32,8 +32,6 @@ def project(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore", "tfpipe/_version.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
-    hook = folder / "hatch_build.py"
-    hook.write_text(re.sub("^_LIBRARIES = .*", '_LIBRARIES = ("-lm",)', hook.read_text(), flags=re.MULTILINE))
     for name in ("tfpipe/__init__.py", "tfpipe/native/__init__.py", "beam_jobs/__init__.py"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
@@ -42,7 +40,6 @@ def project(tmp_path: Path) -> Path:
     export = '#include <stdint.h>\n__attribute__((visibility("default"))) '
     (sources / "a.c").write_text(f"{export}int32_t first(void) {{ return 1; }}\n")
     (sources / "deeper" / "a.c").write_text(f"{export}int32_t second(void) {{ return 2; }}\n")
-    (sources / "tf_a.c").write_text(f"int second(void);\n{export}int32_t third(void) {{ return 1 + second(); }}\n")
     return folder
 
 
@@ -64,9 +61,8 @@ def open_wheel(project: Path) -> tuple[str, dict[str, bytes]]:
         return path.stem.removeprefix(f"tfpipe-{__version__}-py3-none-"), {Path(n).name: wheel.read(n) for n in names}
 
 
-def call(folder: Path, library: str, function: str) -> int:
-    """Calls a function in a process of its own, since the stubs of TensorFlow's libraries are not there."""
-    return int(getattr(ctypes.CDLL(str(folder / library)), function)())
+def call(library: Path, function: str) -> int:
+    return int(getattr(ctypes.CDLL(str(library)), function)())
 
 
 @pytest.fixture
@@ -82,24 +78,22 @@ def without_compiler(tmp_path: Path) -> Path:
     "compiler", ["", *COMPILERS, "/nowhere/cc", "false", "gcc -pipe" if "gcc" in COMPILERS else ""]
 )
 def test_a_compiler_that_works_is_taken(project: Path, compiler: str, tmp_path: Path) -> None:
-    (project / "tfpipe" / "native" / OPERATIONS).write_bytes(b"of an editable installation")
+    (project / "tfpipe" / "native" / NATIVE).write_bytes(b"of an editable installation")
     done = build(project, CC=compiler, CFLAGS="-Werror")
     assert (done.returncode, done.stderr) == (0, "")
     platform, files = open_wheel(project)
-    assert (platform, sorted(files)) == (PLATFORM, ["__init__.py", NATIVE, OPERATIONS])
-    assert b"libtensorflow_framework.so.2\0" in files[OPERATIONS]
-    assert b"libtensorflow_cc.so.2\0" in files[OPERATIONS]
+    assert (platform, sorted(files)) == (PLATFORM, ["__init__.py", NATIVE])
     (tmp_path / NATIVE).write_bytes(files[NATIVE])
-    assert [call(tmp_path, NATIVE, name) for name in ("first", "second")] == [1, 2]
+    assert [call(tmp_path / NATIVE, name) for name in ("first", "second")] == [1, 2]
 
 
 @needs_compiler
-def test_an_editable_installation_has_the_libraries_in_the_source_tree(project: Path) -> None:
+def test_an_editable_installation_has_the_library_in_the_source_tree(project: Path) -> None:
     package = project / "tfpipe" / "native"
     assert build(project, "editable", TFPIPE_NATIVE=0).returncode == 0
     assert [path.name for path in package.iterdir() if path.is_file()] == ["__init__.py", REASON]
     assert build(project, "editable").returncode == 0
-    assert {path.name for path in package.iterdir() if path.is_file()} == {"__init__.py", NATIVE, OPERATIONS}
+    assert {path.name for path in package.iterdir() if path.is_file()} == {"__init__.py", NATIVE}
 
 
 @needs_compiler
@@ -113,7 +107,7 @@ def test_a_source_distribution_makes_the_same_wheel(project: Path) -> None:
     shutil.unpack_archive(archive, project.with_name("unpacked"), filter="data")
     (unpacked,) = project.with_name("unpacked").iterdir()
     assert (unpacked / "hatch_build.py").is_file()
-    assert sorted(path.name for path in unpacked.rglob("*.c")) == ["a.c", "a.c", "tf_a.c"]
+    assert sorted(path.name for path in unpacked.rglob("*.c")) == ["a.c", "a.c"]
     assert [path for path in unpacked.rglob("*") if path.suffix == ".so" or path.name == REASON] == []
     assert build(unpacked).returncode == 0
     assert open_wheel(unpacked) == expected
@@ -179,9 +173,9 @@ def test_zig_compiles_where_no_compiler_is(project: Path, index: dict[str, str],
     assert (done.returncode, done.stderr) == (0, "")
     platform, files = open_wheel(project)
     assert re.fullmatch(r"manylinux_2_17_(\w+)\.manylinux2014_\1|musllinux_1_1_\w+|macosx_\w+", platform)
-    assert sorted(files) == ["__init__.py", NATIVE, OPERATIONS]
+    assert sorted(files) == ["__init__.py", NATIVE]
     (tmp_path / NATIVE).write_bytes(files[NATIVE])
-    assert call(tmp_path, NATIVE, "second") == 2
+    assert call(tmp_path / NATIVE, "second") == 2
 
 
 # All sources

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.native.conftest import Draw
-from tfpipe.native.jpeg import BadJpeg, decode, make_seekable
+from tfpipe.native.jpeg import BadJpeg, UnsupportedJpeg, decode, make_seekable
 
 KINDS = {
     "4:4:4": {"subsampling": 0},
@@ -134,3 +134,15 @@ def test_narrow_crops_from_intervals_of_one_mcu(draw_jpeg: Draw, kind: str) -> N
                 if columns > 0:
                     expected = whole[top : top + rows, left : left + columns]
                     np.testing.assert_array_equal(decode_box(data, box, ratio), expected, f"{box} {ratio}")
+
+
+def lose_scans(progressive: bytes) -> bytes:
+    """Leaves out all scans of a progressive JPEG but the first, so that bits are missing."""
+    second_scan = progressive.index(b"\xff\xda", progressive.index(b"\xff\xda") + 2)
+    return progressive[: progressive.rindex(b"\xff\xc4", 0, second_scan)] + b"\xff\xd9"
+
+
+def test_an_image_that_lacks_scans_is_left_to_others(draw_jpeg: Draw) -> None:
+    """libjpeg guesses what they held, and the library does not."""
+    with pytest.raises(UnsupportedJpeg, match=r"^scans are missing, and decoders guess what they held$"):
+        decode_box(lose_scans(draw_jpeg(90, 120, progressive=True)), (0, 0, 90, 120))

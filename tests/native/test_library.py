@@ -9,7 +9,7 @@ import pytest
 from tfpipe.errors import MissingDependencyError
 from tfpipe.native import batches, jpeg, library, records
 
-LIBRARY = Path(library.OPERATIONS_PATH).with_name("libtfpipe_native.so")
+LIBRARY = Path(library.__file__).with_name("libtfpipe_native.so")
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_modules_load_without_the_library() -> None:
     assert (records.TEXTS, batches.OK, jpeg.MAX_PIXELS) == (1, 0, 2**28)
 
 
-@pytest.mark.parametrize("name", ["libtfpipe_native.so", "tfpipe_operations.so"])
-def test_no_decoder_of_the_system_is_used(name: str) -> None:
+@pytest.mark.skipif(not LIBRARY.exists(), reason="needs the native library")
+def test_no_decoder_of_the_system_is_used() -> None:
     """An upgrade of libjpeg cannot change pixels."""
-    assert b"libjpeg" not in Path(library.OPERATIONS_PATH).with_name(name).read_bytes()
+    assert b"libjpeg" not in LIBRARY.read_bytes()

@@ -7,8 +7,7 @@ if library.is_available():
     batches.decode(addresses, boxes, flips, images, threads=4)   # the images of a batch
 ```
 
-The sources lie in `csrc/`; `hatch_build.py` compiles them into the package while it is installed. There are two
-libraries: `libtfpipe_native.so`, which these modules open by ctypes, and `tfpipe_operations.so`, which only TensorFlow
-can open. An installation without them works, more slowly: whoever calls asks `library.is_available()` first. Importing
-these modules loads neither library.
+The sources lie in `csrc/`; `hatch_build.py` compiles them into the package while it is installed. These modules open
+the library, `libtfpipe_native.so`, by ctypes when one of their functions is called first. An installation without it
+works, more slowly: whoever calls asks `library.is_available()` first.
 """

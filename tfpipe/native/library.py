@@ -18,10 +18,7 @@ from tfpipe.errors import MissingDependencyError
 _FOLDER = Path(__file__).parent
 _PATH = _FOLDER / "libtfpipe_native.so"
 _REASON_PATH = _FOLDER / "not_built.txt"
-_INTERFACE = 5
-
-OPERATIONS_PATH = str(_FOLDER / "tfpipe_operations.so")
-"""The library of TensorFlow operations, for `tf.load_op_library`."""
+_INTERFACE = 6
 
 MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""

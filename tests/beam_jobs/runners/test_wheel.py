@@ -62,7 +62,6 @@ def test_a_library_that_workers_cannot_load_stays_here(
         (package / name).write_text("")
     if data is not None:
         (package / "native" / "libtfpipe_native.so").write_bytes(data)
-        (package / "native" / "tfpipe_operations.so").write_bytes(data)
     monkeypatch.setattr("tfpipe.errors.__file__", str(package / "errors.py"))
     monkeypatch.setattr("beam_jobs.runners.wheel._PACKAGES", [package])
     wheel = Path(build_wheel(str(tmp_path)))

@@ -83,9 +83,8 @@ class Native:
 
 
 def find_sources() -> list[Path]:
-    """Finds the C files of the library, without TensorFlow's operations."""
-    folder = ROOT / "tfpipe" / "native" / "csrc"
-    return sorted(path for path in folder.glob("*.c") if not path.name.startswith("tf_"))
+    """Finds the C files of the library."""
+    return sorted((ROOT / "tfpipe" / "native" / "csrc").glob("*.c"))
 
 
 def build(folder: Path) -> Path:

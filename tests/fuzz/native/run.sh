@@ -3,7 +3,7 @@
 #
 # tests/fuzz/native/run.sh jpegs SECONDS SEED FILE...    JPEGs: decode, check, rewrite
 # tests/fuzz/native/run.sh records SECONDS SEED          records: check, parse
-# tests/fuzz/native/run.sh reads SECONDS SEED            files of records: read, for TensorFlow and for Python
+# tests/fuzz/native/run.sh reads SECONDS SEED            files of records: read
 #
 # `python -m tests.native.jpeg_writer FOLDER COUNT SEED` writes files for the first.
 set -e
@@ -13,9 +13,9 @@ csrc=$root/tfpipe/native/csrc
 target=$1
 wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc"
 case $target in
-jpegs) sources=$(cd "$csrc" && ls ./*.c | grep -v /tf_) libraries="-pthread -lm $wrap" ;;
+jpegs) sources=$(cd "$csrc" && ls ./*.c) libraries="-pthread -lm $wrap" ;;
 records) sources="crc32c.c read_records.c parse_examples.c parallel.c" libraries="-pthread" ;;
-reads) sources="crc32c.c read_records.c tf_read.c tf_operations.c parallel.c" libraries="-pthread -Wl,--wrap=syscall $wrap" ;;
+reads) sources="crc32c.c read_records.c parallel.c" libraries="-pthread -Wl,--wrap=syscall" ;;
 *) sed -n '4,6s/# //p' "$0" >&2 && exit 2 ;;
 esac
 shift

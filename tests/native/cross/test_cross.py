@@ -24,7 +24,7 @@ from tests.native.cross.draw_cases import VARIANTS, draw_cases
 
 CSRC = ROOT / "tfpipe" / "native" / "csrc"
 PROGRAM = Path(__file__).with_name("cases.c")
-SOURCES = [PROGRAM, *sorted(path for path in CSRC.glob("*.c") if not path.name.startswith("tf_"))]
+SOURCES = [PROGRAM, *sorted(CSRC.glob("*.c"))]
 WITHOUT_AVX2 = "-DTFPIPE_ONE_VERSION"
 
 EMULATOR = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")

@@ -5,13 +5,11 @@
 
 #include <stddef.h>
 
-#include "tfpipe_native.h"
-
 /* Threads that stay for the next call. */
 typedef struct tfpipe_threads tfpipe_threads;
 
 /* The threads that compute, and those that wait for storage. They do not wait for each other. */
-TFPIPE_EXPORT extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
+extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
 
 /* Calls `work` for each item from 0 to `count` - 1, and returns when all are done.
 
@@ -21,7 +19,7 @@ TFPIPE_EXPORT extern tfpipe_threads tfpipe_computing, tfpipe_waiting;
 
    helpers  the threads that work
    most     the most threads that work, for all calls with these helpers together */
-TFPIPE_EXPORT void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item),
-                                       void *context, size_t count, int most);
+void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, size_t item), void *context, size_t count,
+                         int most);
 
 #endif

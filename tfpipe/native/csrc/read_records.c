@@ -13,7 +13,6 @@
 #endif
 
 #include "parallel.h"
-#include "read_records.h"
 #include "tfpipe_native.h"
 
 /* The system call itself: the function of this name would ask for a C library of 2017. */
@@ -23,15 +22,12 @@
 #define HAS_NOWAIT 0
 #endif
 
-/* AT_ONCE          the spans that storage is asked for before one of them is waited for
+/* LENGTH_BYTES     the length of a payload, with which a record begins
+   HEADER_BYTES     the length and its checksum
+   FOOTER_BYTES     the checksum of the payload, with which a record ends
+   AT_ONCE          the spans that storage is asked for before one of them is waited for
    WAITING_THREADS  the threads that wait for storage, of all calls together */
-enum {
-    LENGTH_BYTES = 8,
-    HEADER_BYTES = TFPIPE_HEADER_BYTES,
-    FOOTER_BYTES = TFPIPE_FOOTER_BYTES,
-    AT_ONCE = 256,
-    WAITING_THREADS = 64
-};
+enum { LENGTH_BYTES = 8, HEADER_BYTES = 12, FOOTER_BYTES = 4, AT_ONCE = 256, WAITING_THREADS = 64 };
 
 /* Spans that the page cache does not have.
 
@@ -53,7 +49,8 @@ static int fits(int64_t at, int64_t size, size_t block_size) {
     return at >= 0 && size >= 0 && (uint64_t)at <= block_size && (uint64_t)size <= block_size - (uint64_t)at;
 }
 
-size_t tfpipe_read_cached(const tfpipe_span *span, uint8_t *target, size_t ahead) {
+/* Reads what lies in the page cache, and asks storage for the rest without waiting for it. Returns the bytes read. */
+static size_t read_cached(const tfpipe_span *span, uint8_t *target) {
     const size_t size = (size_t)span->size;
     size_t done = 0;
 #if HAS_NOWAIT
@@ -64,16 +61,17 @@ size_t tfpipe_read_cached(const tfpipe_span *span, uint8_t *target, size_t ahead
     (void)target;
 #endif
 #ifdef POSIX_FADV_WILLNEED
-    const size_t asked = ahead > size ? ahead : size;
     if (done < size)
-        posix_fadvise((int)span->descriptor, span->offset + (off_t)done, (off_t)(asked - done), POSIX_FADV_WILLNEED);
+        posix_fadvise((int)span->descriptor, span->offset + (off_t)done, (off_t)(size - done), POSIX_FADV_WILLNEED);
 #else
-    (void)size, (void)ahead;
+    (void)size;
 #endif
     return done;
 }
 
-void tfpipe_read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
+/* Reads the rest of a span, of which `done` bytes are read. What cannot be read becomes zeros, which no checksum of a
+   header fits. */
+static void read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
     const size_t size = (size_t)span->size;
     while (done < size) {
         const ssize_t count = pread((int)span->descriptor, target + done, size - done, span->offset + (off_t)done);
@@ -86,7 +84,8 @@ void tfpipe_read_rest(const tfpipe_span *span, uint8_t *target, size_t done) {
     }
 }
 
-int tfpipe_is_whole(const uint8_t *frame, size_t size) {
+/* Returns whether a record with its framing, of `size` bytes, has that length and the right checksums. */
+static int is_whole(const uint8_t *frame, size_t size) {
     if (size < HEADER_BYTES + FOOTER_BYTES) return 0;
     const size_t length = size - HEADER_BYTES - FOOTER_BYTES;
     return load(frame, LENGTH_BYTES) == length &&
@@ -97,7 +96,7 @@ int tfpipe_is_whole(const uint8_t *frame, size_t size) {
 static void read_late_span(void *context, size_t item) {
     const late_spans *late = context;
     const size_t k = late->which[item];
-    tfpipe_read_rest(late->spans + k, late->block + late->spans[k].at, late->done[k]);
+    read_rest(late->spans + k, late->block + late->spans[k].at, late->done[k]);
 }
 
 /* Reads up to AT_ONCE spans. */
@@ -105,7 +104,7 @@ static void read_spans(const tfpipe_span *spans, size_t count, uint8_t *block) {
     late_spans late = {.spans = spans, .block = block};
     size_t num_late = 0;
     for (size_t k = 0; k < count; k++) {
-        late.done[k] = tfpipe_read_cached(&spans[k], block + spans[k].at, 0);
+        late.done[k] = read_cached(&spans[k], block + spans[k].at);
         if (late.done[k] < (size_t)spans[k].size) late.which[num_late++] = k;
     }
     tfpipe_run_parallel(&tfpipe_waiting, read_late_span, &late, num_late, WAITING_THREADS);
@@ -119,6 +118,6 @@ int tfpipe_read_records(const tfpipe_span *spans, size_t num_spans, const tfpipe
         if (!fits(frames[k].at, frames[k].size, block_size)) return TFPIPE_BAD_REQUEST;
     for (size_t first = 0; first < num_spans; first += AT_ONCE)
         read_spans(spans + first, num_spans - first < AT_ONCE ? num_spans - first : AT_ONCE, block);
-    for (size_t k = 0; k < num_frames; k++) whole[k] = (uint8_t)tfpipe_is_whole(block + frames[k].at, (size_t)frames[k].size);
+    for (size_t k = 0; k < num_frames; k++) whole[k] = (uint8_t)is_whole(block + frames[k].at, (size_t)frames[k].size);
     return TFPIPE_OK;
 }

@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 5 };
+enum { TFPIPE_INTERFACE = 6 };
 
 /* What a function returns. */
 enum {
