@@ -22,7 +22,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.file_cache.cache import fill_cache
+from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.store_records import StoreRecords
 from tfpipe.readers.data_source import data_source

@@ -67,7 +67,7 @@ def distribute_dataset(
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        stages = build_host_stages(plan, manifest, split, context)
+        stages = build_host_stages(plan, manifest, split, context, fill_first=customize is not None)
         dataset = customize_stages(stages, customize, config).dataset()
         return dataset if watch is None else watch(dataset)
 
@@ -126,7 +126,12 @@ def resolve_batch_size(
 
 
 def build_host_stages(
-    plan: ReadPlan, manifest: Manifest | Source | Mixture, split: str | None, context: InputContext
+    plan: ReadPlan,
+    manifest: Manifest | Source | Mixture,
+    split: str | None,
+    context: InputContext,
+    *,
+    fill_first: bool = False,
 ) -> Stages:
     """Builds the stages of one host.
 
@@ -135,9 +140,10 @@ def build_host_stages(
         manifest: The data, as for `distribute_dataset`.
         split: The name of a split; None for foreign files.
         context: The host's place among the hosts.
+        fill_first: Whether to return only when a cache in files is whole: stages of somebody's own read no other one.
     """
     if isinstance(manifest, Mixture) or plan.config.cache_dir is not None:  # they need a plan for each part, or a cache
-        return build_stages(manifest, split, plan.config, context, plan.start_step, fill_first=False)
+        return build_stages(manifest, split, plan.config, context, plan.start_step, fill_first=fill_first)
     return build_planned_stages(plan.move_to(context))
 
 

@@ -104,7 +104,8 @@ def distribute_over_mesh(
     plan.check_fits_devices()
     if num_hosts < len(held_by):
         _check_repeatable(plan)
-    stages = build_host_stages(plan, manifest, split, tf.distribute.InputContext(num_hosts, host, num_parts))
+    context = tf.distribute.InputContext(num_hosts, host, num_parts)
+    stages = build_host_stages(plan, manifest, split, context, fill_first=customize is not None)
     return MeshBatches(mesh, plan.steps_per_epoch, customize_stages(stages, customize, config).dataset())
 
 

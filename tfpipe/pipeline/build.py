@@ -6,7 +6,6 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import tensorflow as tf
@@ -14,15 +13,15 @@ import tensorflow as tf
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
+from tfpipe.engine.folder_cache.fill import fill_cache
+from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
 from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
 from tfpipe.pipeline import service_client
-from tfpipe.pipeline.engine_stages import offer_engine, open_mixed_engine
-from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
-from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
+from tfpipe.pipeline.engine_stages import can_serve, offer_engine, open_engine, open_mixed_engine
 from tfpipe.pipeline.native_stages import count_calls, count_held_threads, fuse_stages
 from tfpipe.pipeline.plan.memory_cache import CacheParts, get_decoding_plan, share_cache_bytes, split_by_cache
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
@@ -109,14 +108,8 @@ def build_stages(
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
         return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
-    if config.service is not None:
-        # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
-        config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
     cache = _open_cache(manifest, split, config)
-    plan = ReadPlan.for_host(cache.source, without_cache(config), context, start_step)
-    plan = _ask_workers(plan_cached_read(plan, cache, fill_first))
-    stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
-    return _with_options(stages, plan, plan.deterministic)
+    return _cached_stages(cache, ReadPlan.for_host(cache.source, config, context, start_step), fill_first)
 
 
 def check_stages(
@@ -146,12 +139,31 @@ def check_stages(
     cache.source.check()
 
 
+def _cached_stages(cache: CacheFolder, asked: ReadPlan, fill_first: bool) -> Stages:
+    """Builds the stages that read a cache in files, or both that and its source while the engine fills it."""
+    asked.check()
+    cache.check()
+    plan = asked.pin_order()
+    plan = replace(plan, config=without_cache(plan.config))
+    alone = can_serve(plan) and library.is_available()  # the engine fills, and a service has other processes
+    fill = fill_first or not alone
+    whole = fill_cache(cache.manifest, cache.split, cache.config) if fill else cache.find()
+    if whole is not None:
+        plan = _ask_workers(replace(plan, source=Source.from_manifest(whole, cache.split)))
+        stages = (cache_in_files(plan, cache.config.cache, cache.path, is_whole=True), *_stages_from_files(plan))
+        return _with_options(stages, plan, plan.deterministic)
+    maker = open_engine(asked)
+    made = _with_options(_stages_from_files(plan), plan, plan.deterministic)
+    last = made.names.index("batch") + 1
+    first = offer_engine(plan, maker, count_calls(plan), made[:last])
+    listed = cache_in_files(plan, cache.config.cache, cache.path, is_whole=False)
+    return Stages((listed, first, *made[1:]), made.options)
+
+
 def _open_cache(manifest: Manifest | Source, split: str | None, config: PipelineConfig) -> CacheFolder:
     """Returns the cache in files that a config asks for: a dataset like any other, or it becomes one."""
     if not isinstance(manifest, Manifest) or split is None:
         raise ConfigError("`cache_dir` needs a split of a dataset with a manifest. Leave it out to use memory.")
-    if config.cache == "decoded" and manifest.has_several_images:
-        raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
     return CacheFolder(manifest, split, config)
 
 

@@ -272,7 +272,6 @@ def can_serve(plan: ReadPlan) -> bool:
         and config.on_bad_record == "raise"
         and config.decoder != "tensorflow"
         and not config.augment_options.antialias
-        and plan.filling is None
         and plan.chosen is None
         and not several_unknown
         and plan.can_read_alone

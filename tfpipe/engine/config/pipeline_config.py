@@ -237,7 +237,7 @@ class PipelineConfig:
 
     # cache
     cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache")
-    cache_dir: str | None = option(Text(), None, affects="cache", without_tensorflow=(None,))
+    cache_dir: str | None = option(Text(), None, affects="cache")
     cache_bytes: int | str | None = option(Amount(), None, affects="cache")
 
     # tf.data

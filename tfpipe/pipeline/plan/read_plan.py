@@ -24,7 +24,6 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.native import library
 from tfpipe.order import ExactOrder, host_rows
-from tfpipe.pipeline.plan.filling_cache import FillingCache
 from tfpipe.system import file_io, host_limits, object_store
 from tfpipe.system.units import parse_bytes
 
@@ -155,8 +154,6 @@ class ReadPlan:
         host: The number of this host, from 0.
         num_replicas: The number of replicas of all hosts, a multiple of `num_hosts`.
         start_step: The global step that comes first, counted since the start of the run.
-        filling: The cache that is filled while the source is read; None without one. The form of the source's images
-            is then that of the cache.
         chosen: Whether each record is read, bool [records]; None for all. The others keep their places in the order, so
             that another plan may read them.
         worker_cpus: The cores of the largest worker of the `service`, if all of them have the native library of this
@@ -172,7 +169,6 @@ class ReadPlan:
     host: int = 0
     num_replicas: int = 1
     start_step: int = 0
-    filling: FillingCache | None = field(default=None, compare=False)
     chosen: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
     worker_cpus: int | None = None
 
@@ -445,12 +441,13 @@ class ReadPlan:
     def pin_order(self) -> ReadPlan:
         """Returns this plan with runs, lanes and streams that no longer follow from the size of the records.
 
-        A cache in files has other records than its source, and must be read in the source's order.
+        A cache in files has other records than its source, and must be read in the source's order. It is exact: places
+        in a cache cost the same in any order.
         """
         if not self.exact:
             return self
-        order = self.order
-        config = replace(self.config, num_streams=order.num_streams, run_records=order.run_records, lanes=order.lanes)
+        order, pinned = self.order, replace(self.config, order="exact", deterministic=None)
+        config = replace(pinned, num_streams=order.num_streams, run_records=order.run_records, lanes=order.lanes)
         return replace(self, config=config)
 
     @property
@@ -655,15 +652,10 @@ class ReadPlan:
         return self.config.cache == "decoded" and self.config.training
 
     @property
-    def has_two_forms(self) -> bool:
-        """Whether records come as the source stores them or, from a cache that is being filled, decoded."""
-        return self.filling is not None and self.filling.source_images is not None
-
-    @property
     def decoder(self) -> Literal["native", "tensorflow"]:
         """The decoder of JPEGs: that of the native library, or TensorFlow's (in readers without TensorFlow: Pillow)."""
         fits = self.config.decoder != "tensorflow" and self._explain_misfit() is None
-        return "native" if fits and not self.has_two_forms and self._has_native_library else "tensorflow"
+        return "native" if fits and self._has_native_library else "tensorflow"
 
     @property
     def _has_native_library(self) -> bool:
@@ -684,10 +676,9 @@ class ReadPlan:
     @property
     def decodes_batches(self) -> bool:
         """Whether one call of the native library makes the images of a whole batch, from records of known sizes."""
-        one_form = not self.caches_whole and not self.has_two_forms
         sized = self.source.has_sizes or self.source.images.size is not None
         plain = not self.is_ragged and not self.masks  # a mask follows the crop of one image
-        return self.decoder == "native" and self.config.training and one_form and sized and plain
+        return self.decoder == "native" and self.config.training and not self.caches_whole and sized and plain
 
     @property
     def reads_batches(self) -> bool:
@@ -728,7 +719,7 @@ class ReadPlan:
     @property
     def _is_plain(self) -> bool:
         """Whether all records are read, from the source, and damage is an error."""
-        return self.chosen is None and self.filling is None and self.config.on_bad_record == "raise"
+        return self.chosen is None and self.config.on_bad_record == "raise"
 
     def check_decoder(self) -> None:
         """Refuses the native decoder if it is asked for and cannot be used.

@@ -82,7 +82,4 @@ def _describe(plan: ReadPlan, record: tf.Tensor) -> tf.Tensor:
     number, bases = record % plan.source.num_records, tf.constant(plan.source.bases)
     file = tf.searchsorted(bases, number[None], side="right", out_type=tf.int64)[0] - 1
     path = tf.gather(tf.constant(plan.source.files), file)
-    if plan.filling is not None:  # a shard of the cache has one place more than it has records
-        is_cached = tf.gather(plan.filling.places, number + file) >= 0
-        path = tf.where(is_cached, tf.gather(tf.constant(plan.filling.files), file), path)
     return tf.strings.join(["record ", tf.strings.as_string(number - tf.gather(bases, file)), " of ", path])

@@ -1,8 +1,4 @@
-"""The places of records: in the files of the source, or in those of a cache that is being filled.
-
-A cache is filled shard by shard while the pipeline runs, so the answer changes for a shard, once: it is looked up
-whenever a run of records is opened. This costs 5 us a run, and nothing without such a cache.
-"""
+"""The places of records in the files of a source."""
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +17,7 @@ class RecordPlaces:
     """
 
     def __init__(self, plan: ReadPlan) -> None:
-        source, self._filling = plan.source, plan.filling
+        source = plan.source
         starts = source.bases[:-1]
         self._num_records, self._num_files = int(source.bases[-1]), len(source.files)
         bases = np.concatenate([starts, starts + self._num_records, [2 * self._num_records]])
@@ -32,7 +28,6 @@ class RecordPlaces:
             self._file_bytes = tf.constant([*source.file_bytes, *source.file_bytes], tf.int64)
             self._paths = tf.constant([*source.files, *source.files])
             self._chosen_before = None if plan.chosen is None else tf.constant(np.append(0, np.cumsum(plan.chosen)))
-            self._cached_paths = tf.constant(self._filling.files if self._filling is not None else ("",))
 
     def locate(self, number: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Finds a run of adjacent records, which may go on in the next files.
@@ -79,7 +74,7 @@ class RecordPlaces:
     def locate_runs(self, numbers: tf.Tensor, count: int) -> tuple[tf.Tensor, ...]:
         """Finds several runs of equally many records at once: as many operations as for one.
 
-        The plan must choose all records, and fill no cache.
+        The plan must choose all records.
 
         Args:
             numbers: int64 [n]: the number of the first record of each run.
@@ -127,12 +122,4 @@ class RecordPlaces:
         begin = tf.gather(self._offsets, number % self._num_records)
         end = tf.gather(self._offsets, stop % self._num_records)
         end = tf.where(stop < self._bases[file + 1], end, self._file_bytes[file])
-        if self._filling is None:
-            return self._paths[file], begin, end
-        # In one operation, which sees all of a shard's places or none.
-        shard = file % self._num_files
-        first = number % self._num_records + shard
-        cached = tf.gather(self._filling.places, tf.stack([first, first + stop - number]))
-        is_cached = tf.reduce_all(cached >= 0)
-        begin, end = tf.unstack(tf.where(is_cached, cached, tf.stack([begin, end])))
-        return tf.where(is_cached, self._cached_paths[shard], self._paths[file]), begin, end
+        return self._paths[file], begin, end

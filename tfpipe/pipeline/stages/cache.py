@@ -33,10 +33,10 @@ def cache_decoded(plan: ReadPlan) -> Stage:
     return _cache_in_memory(plan, reason)
 
 
-def cache_in_files(plan: ReadPlan, kind: str, folder: str) -> Stage:
+def cache_in_files(plan: ReadPlan, kind: str, folder: str, *, is_whole: bool) -> Stage:
     """Represents a cache in files, which is a separate dataset: it was filled before, or is filled meanwhile."""
     settings = {"kind": kind, "where": folder, "size": human_bytes(plan.source.total_bytes)}
-    if plan.filling is None:
+    if is_whole:
         reason = "filled before the first step; the stages below read it"
     else:
         reason = "filled meanwhile; the stages below read the source, and each shard from here once it is there"

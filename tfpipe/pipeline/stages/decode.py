@@ -24,14 +24,14 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.stored_images import StoredImages
-from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.native_operations import Result
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
-from tfpipe.pipeline.stages.augment import choose_decoded_crop, convert_values, resize_image
+from tfpipe.pipeline.stages.augment import convert_values, resize_image
 from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
 
 
@@ -40,7 +40,7 @@ def decode_images(plan: ReadPlan) -> Stage:
     config = plan.config
     settings = {**parallel_settings(plan), "images": " and ".join(sorted(plan.source.images.formats)) or "any"}
     settings["decoder"] = "tensorflow" if plan.fuses_augment else plan.decoder
-    if plan.caches_whole or plan.has_two_forms:
+    if plan.caches_whole:
         reason = "whole images, squeezed to one size: what the cache keeps"
     elif config.augment == "host":
         settings["dct_scaling"] = config.dct_scaling
@@ -72,7 +72,7 @@ def _decode(plan: ReadPlan, features: Features) -> Features:
 def _decode_image(plan: ReadPlan, features: Features) -> Features:
     """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
     config, images = plan.config, plan.source.images
-    used = ("encoded", "height", "width", *([IMAGE_FORMAT] if plan.has_two_forms else []))
+    used = ("encoded", "height", "width")
     others = {name: value for name, value in features.items() if name not in used}
     sizes: Features = {name: features[name] for name in ("height", "width") if name in features}
     record = {f"image/{name}": features[name] for name in ("encoded", *sizes)}
@@ -80,44 +80,17 @@ def _decode_image(plan: ReadPlan, features: Features) -> Features:
         others |= sizes
     elif config.augment == "host":
         seed = others.pop("seed", None)
-        if plan.has_two_forms:
-            features = {**features, **resize_masks(plan, features, plan.decoded_size)}
-            image = _decode_either_form(plan, record, features[IMAGE_FORMAT])
-            crop_box, flip = choose_decoded_crop(image, _original_size(record, images), seed, config)
-            image = crop(image, crop_box)
-        else:
-            size = get_stored_size(record, images)
-            crop_box, flip = choose_crop(record, size, seed, images, config)
-            image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, config.dct_scaling)
+        size = get_stored_size(record, images)
+        crop_box, flip = choose_crop(record, size, seed, images, config)
+        image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, config.dct_scaling)
         others |= crop_masks(plan, features, crop_box, flip)
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
     whole_size = plan.decoded_size if config.augment == "device" or plan.caches_whole else config.size
-    if plan.has_two_forms:
-        features = {**features, **resize_masks(plan, features, plan.decoded_size)}
     others |= resize_masks(plan, features, whole_size)
-    if plan.has_two_forms:
-        return {**others, "image": _decode_either_form(plan, record, features[IMAGE_FORMAT])}
     if config.augment == "device" or plan.caches_whole:
         native = plan.decoder == "native"
         return {**others, "image": decode_for_device(record, images, config, plan.decoded_size, native)}
     return {**others, "image": decode_whole(record, images, config)}
-
-
-def _decode_either_form(plan: ReadPlan, record: Mapping[str, tf.Tensor], image_format: tf.Tensor) -> tf.Tensor:
-    """Decodes a record of the source to what the cache will keep, or takes the pixels of a cached one.
-
-    A source of raw pixels in the size of the cache has the same pixels, so it does not matter which of both it is.
-    """
-    assert plan.filling is not None
-    assert plan.filling.source_images is not None
-    source_images, (height, width) = plan.filling.source_images, plan.decoded_size
-    encoded = record[IMAGE_ENCODED]
-    is_cached = tf.equal(image_format, "RAW") & tf.equal(tf.strings.length(encoded), height * width * 3)
-    return tf.cond(
-        is_cached,
-        lambda: decode_image(encoded, plan.source.images),
-        lambda: decode_for_device(record, source_images, plan.config, plan.decoded_size),
-    )
 
 
 def decode_for_host(

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.features import BatchFeature
-from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
+from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
@@ -108,8 +108,6 @@ def _choose_keys(plan: ReadPlan) -> dict[str, str]:
         keys["label"] = source.label_key
     if source.has_sizes:
         keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
-    if plan.has_two_forms:
-        keys[IMAGE_FORMAT] = IMAGE_FORMAT
     return keys
 
 

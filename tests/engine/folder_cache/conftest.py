@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.engine.folder_cache.fill_process import close_all
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.file_cache.live_fill import close_all
 
 
 @pytest.fixture

@@ -1,0 +1,171 @@
+"""A process that fills a cache while this one trains.
+
+    start_filling(folder)       # returns at once; a thread of this process hears the other one
+
+It is a process and not a few threads, because a process has its own priority and Python's lock of its own, and the
+trainer can end at any moment without waiting for it. It ends with the trainer, however that ends, gets no Ctrl-C, and
+loads no framework. `multiprocessing` would import the user's script in it once more, with all that it does outside of
+`if __name__ == "__main__":`; so this is Python with one line of its own.
+
+It gets what the trainer leaves of the cores, and a share of what both could use (see `_NICE`). Where decoding kept two
+cores busy, training went on at two thirds of its rate, and the cache was filled at a third of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+
+from tfpipe.engine.folder_cache.fill import fill_locked
+from tfpipe.engine.folder_cache.folder import CacheFolder
+from tfpipe.errors import DataError, FormatError, explain_pipeline_error
+from tfpipe.system.child_process import die_with_direct_parent
+from tfpipe.system.progress import Observer
+
+logger = logging.getLogger(__name__)
+
+_NICE = 5
+"""Linux gives a thread of this niceness a third of the time of a usual one. With 19 it is a hundredth: beside a busy
+trainer the cache would never be whole, and the trainer would decode forever."""
+
+_FAILED = 3  # the exit code of a process whose last line says why
+_STOP_LIMIT_S = 5.0
+
+_fillings: dict[str, Filling] = {}  # those that run, and those that failed
+_lock = threading.Lock()
+
+
+def start_filling(folder: CacheFolder) -> None:
+    """Lets a process fill a cache, once no other one does. This process tries it once for each cache.
+
+    If it fails, a warning says why, and what the cache lacks comes from the source until the end of this process.
+
+    Raises:
+        ConfigError: The disk is too small.
+        DataError: The folder of all caches cannot be written.
+    """
+    with _lock:
+        if folder.path not in _fillings:
+            folder.prepare()
+            _fillings[folder.path] = Filling(folder)
+            _fillings[folder.path].start()
+
+
+def close_all() -> None:
+    """Ends every filling of this process, and forgets those that failed."""
+    with _lock:
+        fillings = list(_fillings.values())
+        _fillings.clear()
+    for filling in fillings:
+        filling.close()
+
+
+class Filling(threading.Thread):
+    """The thread that starts the process, logs what that logs, and warns of its failure.
+
+    Args:
+        folder: The cache.
+
+    Attributes:
+        process: The process that fills; None before it begins.
+    """
+
+    def __init__(self, folder: CacheFolder) -> None:
+        super().__init__(name="tfpipe-cache", daemon=True)
+        self._folder = folder
+        self._owner, self._is_closed = os.getpid(), False
+        self.process: subprocess.Popen[bytes] | None = None
+        self._guard = threading.Lock()  # no process begins behind `close`
+
+    def run(self) -> None:
+        """Fills the cache."""
+        # While it reads a pipe, Python must not end: it would find the pipe's lock taken.
+        atexit.register(self.close)
+        try:
+            reason = self._fill()
+        except Exception as error:  # nothing here may end the training
+            reason = str(explain_pipeline_error(error))
+        finally:
+            atexit.unregister(self.close)
+        if reason and not self._is_closed:
+            text = "The cache in %s is not filled any further, and what it lacks is read from the source: %s"
+            logger.warning(text, self._folder.path, reason)
+        elif not reason:
+            with _lock:
+                _fillings.pop(self._folder.path, None)
+
+    def close(self) -> None:
+        """Ends the process and the thread, unless this is a fork of the process that began it."""
+        if os.getpid() != self._owner:
+            return
+        with self._guard:
+            self._is_closed = True
+            if self.process is None:
+                return  # the thread waits for a lock at most
+            self.process.kill()
+        self.join(_STOP_LIMIT_S)
+
+    def _fill(self) -> str:
+        """Returns once the cache is filled, or else the reason why it is not."""
+        folder = self._folder
+        with folder.explain_errors(), folder.lock() as lock, self._guard:
+            if self._is_closed or self._is_whole():
+                return ""
+            path = [str(place) for place in sys.path]
+            code = f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main({os.getpid()})"
+            self.process = process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # errors come through the pipe
+                pass_fds=(lock.fileno(),),  # the process holds the lock on
+                start_new_session=True,  # a terminal's signals to a group are for the parent
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        line = ""
+        with process:
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and the exit code says how
+                process.stdin.write(pickle.dumps((folder.manifest, folder.split, folder.config)))
+                process.stdin.close()
+            for printed in process.stdout:
+                line = printed.decode().rstrip("\n")
+                logger.info("%s", line)
+        return line if process.returncode == _FAILED else _explain_end(process.returncode)
+
+    def _is_whole(self) -> bool:
+        with contextlib.suppress(FormatError, DataError):
+            return self._folder.read_manifest() is not None
+        return False
+
+
+def _explain_end(code: int) -> str:
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"Its process was ended by {name}; most often memory ran out. The next run goes on."
+    return f"Its process ended with exit code {code} and did not say why." if code else ""
+
+
+def main(parent_pid: int) -> None:
+    """Fills the cache that comes through standard input, and ends; the main function of the process.
+
+    It prints its log. If it fails, the last line is the reason.
+    """
+    die_with_direct_parent(parent_pid)
+    os.nice(_NICE)
+    logging.basicConfig(stream=os.fdopen(os.dup(1), "w"), format="%(message)s", level=logging.INFO)
+    os.dup2(2, 1)  # what a library prints is not for the log
+    folder = CacheFolder(*pickle.load(sys.stdin.buffer))  # from the parent
+    try:
+        fill_locked(folder, Observer())
+    except Exception as error:  # whatever it is goes to the parent
+        logger.error("%s", explain_pipeline_error(error))
+        os._exit(_FAILED)  # at once: nothing is left to be done
+    os._exit(0)
