@@ -18,11 +18,11 @@ from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
 from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
-from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.store_records import StoreRecords
 from tfpipe.readers.data_source import data_source

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
-import random
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,29 +13,16 @@ import numpy as np
 import pytest
 
 import tfpipe
-from tests.beam_jobs.datasets import make_dataset
-from tests.beam_jobs.images import write_files
-from tests.engine.test_every_face import draw_image, take
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.folder_cache import batch as cached_batch
 from tfpipe.engine.folder_cache.batch import FolderCacheMaker
-from tfpipe.engine.folder_cache.fill import fill_cache, fill_locked
+from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
-from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.tfrecord import scan_records
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
-from tfpipe.system import host_limits
-from tfpipe.system.progress import Observer
 
 NAME = "image/filename"
-
-
-@pytest.fixture(autouse=True)
-def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_batch, "_LOOK_EVERY_S", 0.0)
 
 
 def folder_of(source: Manifest, place: Path, cache: str = "decoded", **options: Any) -> CacheFolder:

@@ -379,7 +379,11 @@ def test_an_image_that_cannot_be_decoded_is_named(source: Manifest, tmp_path: Pa
         (lambda path: path.unlink(), "decoded", r"train-00001-of-00002\.tfrecord is missing\. Copy"),
         (lambda path: os.truncate(path, 99), "bytes", r"must have [\d,]+ bytes, as its manifest says, got 99\. Copy"),
         (lambda path: path.write_bytes(path.read_bytes() * 2), "bytes", r"must have [\d,]+ bytes, as its.*Copy"),
-        (lambda path: path.write_bytes(b"".join(other_frames(path))), "bytes", r"must have the SHA-256 of its manifest"),
+        (
+            lambda path: path.write_bytes(b"".join(other_frames(path))),
+            "bytes",
+            r"must have the SHA-256 of its manifest",
+        ),
     ],
 )
 def test_another_file_than_the_manifest_says(

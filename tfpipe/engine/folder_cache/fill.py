@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from tfpipe.engine.batch import BatchMaker, StoredBatch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
+from tfpipe.engine.folder_cache.folder import CacheFolder
 from tfpipe.engine.folder_cache.squeeze import RAW, Squeezer
 from tfpipe.engine.parse import BadRecord, parse_columns
 from tfpipe.engine.plan import BatchPlan
@@ -48,8 +46,6 @@ _COPIES = 8  # shards at once: an object store gives one reader a fraction of wh
 _MAX_WRITERS, _CORES_PER_WRITER = 8, 4  # decoding keeps as many cores as busy as writing keeps one
 _LOG_S = 5.0
 _ADVICE = "Copy that file again, or leave `cache_dir` out and set `on_bad_record` to skip"
-
-_Result = TypeVar("_Result")
 
 
 def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer: Observer | None = None) -> Manifest:
@@ -89,14 +85,13 @@ def fill_locked(folder: CacheFolder, observer: Observer) -> Manifest:
         folder.clear()
         folder.check_disk()
         folder.source.check()
-        counter = _Counter(folder, observer)
-        with poll_progress(counter.read, counter):
-            shards = _Filler(folder, counter).run()
-        manifest = folder.new_manifest(shards)
+        begin = time.monotonic()
+        manifest = folder.new_manifest(_Filler(folder).run(observer))
         folder.sync_names()  # every name is on the disk before the one that says so
         file_io.write_file(folder.manifest_path, manifest_json.dumps(manifest).encode())
         folder.sync_names()
-        counter.log_end()
+        seconds = time.monotonic() - begin
+        logger.info("Filled the cache in %s: %d images in %.1f s.", folder.path, folder.info.records, seconds)
         return manifest
 
 
@@ -104,86 +99,59 @@ class _Stopped(Exception):
     """The end of a thread because another one failed."""
 
 
-class _Counter(Observer):
-    """A count of finished images over all threads, for an observer and the log. It also stops the threads together."""
+class _Log(Observer):
+    """An observer that also logs every few seconds."""
 
     def __init__(self, folder: CacheFolder, observer: Observer) -> None:
-        self._name, self._total, self._observer = f"the cache in {folder.path}", folder.info.records, observer
-        self._lock = threading.Lock()
-        self._done = self._kept = 0
-        self._stopped = False
-        self._begin = self._logged = time.monotonic()
-
-    def add(self, images: int, kept: bool = False) -> None:
-        """Counts images; `kept` are those of an earlier run.
-
-        Raises:
-            _Stopped: Another thread failed.
-        """
-        with self._lock:
-            if self._stopped:
-                raise _Stopped
-            self._done += images
-            self._kept += images if kept else 0
-
-    def run(self, tasks: Sequence[Callable[[], _Result]], threads: int) -> list[_Result]:
-        """Runs all tasks, at most `threads` at once; the first error stops the rest and is raised."""
-        with ThreadPoolExecutor(threads) as pool:
-            futures = [pool.submit(task) for task in tasks]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-            except BaseException:
-                self._stopped = True
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
-            return [future.result() for future in futures]
-
-    def read(self) -> Progress:
-        """Returns what is finished."""
-        return Progress(self._done, self._total)
+        self._path, self._observer, self._logged = folder.path, observer, time.monotonic()
 
     def progress(self, progress: Progress) -> None:
-        """Tells the observer, and every few seconds the log."""
         self._observer.progress(progress)
-        now = time.monotonic()
-        if now - self._logged >= _LOG_S:
-            self._logged = now
-            rate = (self._done - self._kept) / (now - self._begin)
-            left = f"{(self._total - self._done) / rate:.0f} s left" if rate else "no estimate yet"
-            logger.info("Filling %s: %d of %d images, %.0f/s, %s.", self._name, self._done, self._total, rate, left)
-
-    def log_end(self) -> None:
-        """Logs that the cache is filled."""
-        seconds, images = time.monotonic() - self._begin, self._total - self._kept
-        rate = images / max(seconds, 1e-9)
-        logger.info("Filled %s: %d images in %.1f s (%.0f/s).", self._name, images, seconds, rate)
+        if time.monotonic() - self._logged >= _LOG_S:
+            self._logged = time.monotonic()
+            logger.info("Filling the cache in %s: %d of %d images.", self._path, progress.done, progress.total)
 
 
 class _Filler:
     """Writes the shards of a cache, with images that the engine decodes on all cores."""
 
-    def __init__(self, folder: CacheFolder, counter: _Counter) -> None:
-        self._folder, self._counter, source = folder, counter, folder.source
+    def __init__(self, folder: CacheFolder) -> None:
+        self._folder, source, config = folder, folder.source, folder.config
         masks = tuple(spec.name for spec in source.schema.masks) if source.has_images else ()
         # Damage is an error here, even if the pipeline leaves bad records out.
-        config = replace(
-            without_cache(folder.config),
-            **{"training": False, "on_bad_record": "raise", "one_hot": False, "as_supervised": False},
-            **{"extra_features": masks, "pad_to": (), "multi_hot": ()},
+        decoding = PipelineConfig(
+            global_batch_size=1,
+            training=False,
+            extra_features=masks,
+            augment_options=config.augment_options,
+            dct_scaling=config.dct_scaling,
+            decoder=config.decoder,
         )
-        self._maker = BatchMaker(BatchPlan(source, config, None, 1, range(1)), folder.manifest, folder.split)
+        self._maker = BatchMaker(BatchPlan(source, decoding, None, 1, range(1)), folder.manifest, folder.split)
         self._squeezer = Squeezer(self._maker, folder.size) if folder.is_decoded else None
         self._changed = (source.image_key or "", *masks)
         self._chunk = max(1, min(_CHUNK_RECORDS, int(_CHUNK_BYTES / max(folder.record_bytes, source.record_bytes))))
+        self._done = [0] * len(folder.info.shards)  # the records of each shard, whose thread alone counts them
+        self._is_stopped = False
 
-    def run(self) -> tuple[ShardInfo, ...]:
-        """Writes the shards that are not there yet, and returns all."""
+    def run(self, observer: Observer) -> tuple[ShardInfo, ...]:
+        """Writes the shards that are not there yet, and returns all. The first error stops all threads."""
         # At least two writers: one alone would let the decoders wait whenever it puts a shard on disk.
         writers = min(max(host_limits.usable_cpus() // _CORES_PER_WRITER, 2), _MAX_WRITERS)
-        numbers = range(len(self._folder.info.shards))
-        tasks = [partial(self._make_shard, number) for number in numbers]
-        return tuple(self._counter.run(tasks, _COPIES if self._squeezer is None else writers))
+        total = self._folder.info.records
+        with (
+            poll_progress(lambda: Progress(sum(self._done), total), _Log(self._folder, observer)),
+            ThreadPoolExecutor(_COPIES if self._squeezer is None else writers) as pool,
+        ):
+            futures = [pool.submit(self._make_shard, number) for number in range(len(self._done))]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                self._is_stopped = True
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return tuple(future.result() for future in futures)
 
     def _make_shard(self, number: int) -> ShardInfo:
         folder, source = self._folder, self._folder.info.shards[number]
@@ -191,15 +159,17 @@ class _Filler:
         if (kept := folder.measure(source)) is not None:
             kept = replace(kept, sha256=file_io.hash_file(path))
             if folder.is_decoded or kept == source:
-                self._counter.add(source.records, kept=True)
+                self._done[number] = source.records
                 return kept
         first, end = folder.source.bases[number : number + 2].tolist()
         with file_io.new_file(path) as file:
             writer = RecordWriter(file)
             for begin in range(first, end, self._chunk):
+                if self._is_stopped:
+                    raise _Stopped
                 for payload in self._make_payloads(np.arange(begin, min(begin + self._chunk, end))):
                     writer.write(payload)
-                    self._counter.add(1)
+                    self._done[number] += 1
             made = writer.describe(source.file)
             if not folder.is_decoded and made != source:
                 where = file_io.join(folder.manifest.directory, source.file)
@@ -229,8 +199,8 @@ class _Filler:
         columns = squeezer.squeeze(stored, host_limits.usable_cpus()).columns
         for row, payload in enumerate(block.list_payloads()):
             features: dict[str, Any] = dict(decode_example(payload or b""))
-            changed = {name: columns[name].get_bytes(row) for name in self._changed}
-            yield encode_example({**features, **changed, **RAW})
+            features |= {name: columns[name].get_bytes(row) for name in self._changed}
+            yield encode_example(features | RAW)
 
     def _name(self, number: int, reason: object) -> FormatError:
         place = f"{self._maker.reader.describe(number)} (byte {self._maker.reader.locate(number).offset})"

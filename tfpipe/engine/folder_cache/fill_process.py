@@ -13,7 +13,6 @@ cores busy, training went on at two thirds of its rate, and the cache was filled
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -25,7 +24,7 @@ import threading
 
 from tfpipe.engine.folder_cache.fill import fill_locked
 from tfpipe.engine.folder_cache.folder import CacheFolder
-from tfpipe.errors import DataError, FormatError, explain_pipeline_error
+from tfpipe.errors import explain_pipeline_error
 from tfpipe.system.child_process import die_with_direct_parent
 from tfpipe.system.progress import Observer
 
@@ -36,7 +35,6 @@ _NICE = 5
 trainer the cache would never be whole, and the trainer would decode forever."""
 
 _FAILED = 3  # the exit code of a process whose last line says why
-_STOP_LIMIT_S = 5.0
 
 _fillings: dict[str, Filling] = {}  # those that run, and those that failed
 _lock = threading.Lock()
@@ -58,15 +56,6 @@ def start_filling(folder: CacheFolder) -> None:
             _fillings[folder.path].start()
 
 
-def close_all() -> None:
-    """Ends every filling of this process, and forgets those that failed."""
-    with _lock:
-        fillings = list(_fillings.values())
-        _fillings.clear()
-    for filling in fillings:
-        filling.close()
-
-
 class Filling(threading.Thread):
     """The thread that starts the process, logs what that logs, and warns of its failure.
 
@@ -80,48 +69,31 @@ class Filling(threading.Thread):
     def __init__(self, folder: CacheFolder) -> None:
         super().__init__(name="tfpipe-cache", daemon=True)
         self._folder = folder
-        self._owner, self._is_closed = os.getpid(), False
         self.process: subprocess.Popen[bytes] | None = None
-        self._guard = threading.Lock()  # no process begins behind `close`
 
     def run(self) -> None:
         """Fills the cache."""
-        # While it reads a pipe, Python must not end: it would find the pipe's lock taken.
-        atexit.register(self.close)
         try:
             reason = self._fill()
         except Exception as error:  # nothing here may end the training
             reason = str(explain_pipeline_error(error))
-        finally:
-            atexit.unregister(self.close)
-        if reason and not self._is_closed:
+        if reason:
             text = "The cache in %s is not filled any further, and what it lacks is read from the source: %s"
             logger.warning(text, self._folder.path, reason)
-        elif not reason:
-            with _lock:
-                _fillings.pop(self._folder.path, None)
-
-    def close(self) -> None:
-        """Ends the process and the thread, unless this is a fork of the process that began it."""
-        if os.getpid() != self._owner:
-            return
-        with self._guard:
-            self._is_closed = True
-            if self.process is None:
-                return  # the thread waits for a lock at most
-            self.process.kill()
-        self.join(_STOP_LIMIT_S)
+        else:
+            _fillings.pop(self._folder.path, None)
 
     def _fill(self) -> str:
         """Returns once the cache is filled, or else the reason why it is not."""
         folder = self._folder
-        with folder.explain_errors(), folder.lock() as lock, self._guard:
-            if self._is_closed or self._is_whole():
+        with folder.explain_errors(), folder.lock() as lock:
+            if folder.find() is not None:
                 return ""
             path = [str(place) for place in sys.path]
             code = f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main({os.getpid()})"
             self.process = process = subprocess.Popen(
                 [sys.executable, "-c", code],
+                bufsize=0,  # a buffer has a lock, and Python must not find it taken when it ends
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # errors come through the pipe
@@ -139,11 +111,6 @@ class Filling(threading.Thread):
                 line = printed.decode().rstrip("\n")
                 logger.info("%s", line)
         return line if process.returncode == _FAILED else _explain_end(process.returncode)
-
-    def _is_whole(self) -> bool:
-        with contextlib.suppress(FormatError, DataError):
-            return self._folder.read_manifest() is not None
-        return False
 
 
 def _explain_end(code: int) -> str:

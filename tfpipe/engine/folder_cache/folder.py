@@ -33,10 +33,10 @@ from typing import BinaryIO
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format import file_names, manifest_json
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
-from tfpipe.open_dataset import check_readable
+from tfpipe.open_dataset import check_readable, load_manifest
 from tfpipe.system import file_io, host_limits
 from tfpipe.system.units import human_bytes
 
@@ -194,14 +194,9 @@ class CacheFolder:
             FormatError: The manifest is damaged, or a shard or its index is.
             DataError: The manifest cannot be read.
         """
-        path = self.manifest_path
-        try:
-            text = file_io.read_bytes(path, manifest_json.MAX_BYTES).decode()
-            manifest = dataclasses.replace(manifest_json.loads(text, path), directory=self.path)
-        except FileNotFoundError:
+        if not os.path.lexists(self.manifest_path):
             return None
-        except UnicodeDecodeError as error:
-            raise FormatError(f"{path}: {error}.") from None
+        manifest = load_manifest(self.path)
         if manifest.fingerprint != self._new_fingerprint or set(manifest.splits) != {self.split}:
             return None
         for shard in manifest.splits[self.split].shards:
