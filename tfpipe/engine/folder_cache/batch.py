@@ -45,7 +45,7 @@ class Part:
 
     Attributes:
         is_cached: Whether they come from the cache.
-        rows: Their rows in the batch, int64 [n].
+        rows: The rows of the batch that they have, int64 [n].
         stored: The records.
     """
 

@@ -113,7 +113,7 @@ class _Log(Observer):
 
 
 class _Filler:
-    """Writes the shards of a cache, with images that the engine decodes on all cores."""
+    """A writer of the shards of a cache, whose images the engine decodes on all cores."""
 
     def __init__(self, folder: CacheFolder) -> None:
         self._folder, source, config = folder, folder.source, folder.config

@@ -87,8 +87,6 @@ class Filling(threading.Thread):
         """Returns once the cache is filled, or else the reason why it is not."""
         folder = self._folder
         with folder.explain_errors(), folder.lock() as lock:
-            if folder.find() is not None:
-                return ""
             path = [str(place) for place in sys.path]
             code = f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main({os.getpid()})"
             self.process = process = subprocess.Popen(
@@ -102,10 +100,11 @@ class Filling(threading.Thread):
             )
         assert process.stdin is not None
         assert process.stdout is not None
-        line = ""
+        line, task = "", pickle.dumps((folder.manifest, folder.split, folder.config))
         with process:
             with contextlib.suppress(BrokenPipeError):  # it has ended, and the exit code says how
-                process.stdin.write(pickle.dumps((folder.manifest, folder.split, folder.config)))
+                while task:
+                    task = task[process.stdin.write(task) :]
                 process.stdin.close()
             for printed in process.stdout:
                 line = printed.decode().rstrip("\n")

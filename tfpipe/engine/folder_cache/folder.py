@@ -123,6 +123,10 @@ class CacheFolder:
         """The path of the manifest, which only a whole cache has."""
         return os.path.join(self.path, file_names.MANIFEST)
 
+    @property
+    def _lock_path(self) -> str:
+        return os.path.join(self.parent, f".lock-{self.fingerprint[:16]}")
+
     def shard_path(self, shard: ShardInfo) -> str:
         """Returns the path of a shard in the cache."""
         return os.path.join(self.path, shard.file)
@@ -251,7 +255,7 @@ class CacheFolder:
             yield
 
     def prepare(self) -> None:
-        """Makes the folder of all caches, and the lock, so that one which cannot be written is found at once.
+        """Makes the folder of all caches and the lock, so that one which cannot be written is found at once.
 
         Raises:
             ConfigError: The disk is too small.
@@ -259,7 +263,7 @@ class CacheFolder:
         """
         with self.explain_errors():
             os.makedirs(self.parent, exist_ok=True)
-            self._open_lock().close()
+            open(self._lock_path, "ab").close()
         self.check_disk()
 
     def clear(self) -> None:
@@ -293,13 +297,10 @@ class CacheFolder:
         Raises:
             OSError: The file of the lock cannot be written, or its file system knows no locks.
         """
-        with self._open_lock() as file:
+        with open(self._lock_path, "ab", buffering=0) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 logger.info("Waiting for another process that fills the cache in %s.", self.path)
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield file
-
-    def _open_lock(self) -> BinaryIO:
-        return open(os.path.join(self.parent, f".lock-{self.fingerprint[:16]}"), "ab", buffering=0)

@@ -20,7 +20,7 @@ RAW = {IMAGE_FORMAT: b"RAW", IMAGE_CHANNELS: 3, IMAGE_COLORSPACE: b"RGB"}
 
 
 class Squeezer:
-    """Turns records of a source into those of its cache of decoded images.
+    """A maker of the records of a cache of decoded images out of those of its source.
 
     The features that say how an image is stored change with it; all others stay, also the original's height and width.
 
