@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tfpipe.engine.folder_cache.batch import FolderCacheMaker
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
 from tfpipe.format.manifest import Manifest
+from tfpipe.native import library
+from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
 
@@ -112,34 +115,24 @@ def test_batches_are_the_same_before_during_and_after_filling(
 
 
 def test_every_face_reads_while_the_cache_is_filled(source: Manifest, tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
     filled, live = (folder_of(source, tmp_path / name, decoded_size=20) for name in ("filled", "live"))
     whole = fill(filled)
     expected = [open_batches(filled).read(step) for step in range(6)]
     with nobody_fills(live):
         copy_shard(whole, live, 1)
         by_numpy, by_torch = open_batches(live), data_loader(ShardedImages(source, "train", live.config))
-        by_tf = tfpipe.build_dataset(source, "train", live.config)
-        numbers = PipelineConfig(**{**vars(live.config), "extra_features": ()})
-        faces = {
+        by_jax = DeviceBatches(source, "train", replace(live.config, extra_features=()), num_threads=2)
+        faces: dict[str, Iterator[Any]] = {
             "numpy": iter([*by_numpy, *by_numpy]),
-            "torch": (
-                {**batch, "image": batch["image"].movedim(1, -1).numpy()} for _ in range(2) for batch in by_torch
-            ),
-            "tf.data": iter(by_tf.as_numpy_iterator()),
-            "jax": iter(_read_jax(source, numbers)),
+            "torch": ({**batch, "image": batch["image"].movedim(1, -1)} for _ in range(2) for batch in by_torch),
+            "jax": iter([*by_jax, *by_jax]),
         }
+        if library.is_available():
+            by_tf = tfpipe.build_dataset(source, "train", live.config)
+            assert by_tf.element_spec == tfpipe.build_dataset(source, "train", filled.config).element_spec
+            faces["tf.data"] = iter(by_tf.as_numpy_iterator())
         for name, batches in faces.items():
             for step in range(6):
                 batch = next(batches)
-                np.testing.assert_array_equal(np.asarray(batch["image"]), expected[step]["image"], err_msg=name)
-                np.testing.assert_array_equal(np.asarray(batch["label"]), expected[step]["label"], err_msg=name)
-        assert by_tf.element_spec == tfpipe.build_dataset(source, "train", filled.config).element_spec
-        assert isinstance(by_tf.element_spec["image"], tf.TensorSpec)
-
-
-def _read_jax(source: Manifest, config: PipelineConfig) -> list[Any]:
-    from tfpipe.readers.jax import DeviceBatches
-
-    batches = DeviceBatches(source, "train", config, num_threads=2)
-    return [*batches, *batches]
+                for part in ("image", "label"):
+                    np.testing.assert_array_equal(np.asarray(batch[part]), expected[step][part], err_msg=name)
