@@ -41,7 +41,6 @@ from tfpipe.format.tfrecord import scan_records
 from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
-from tfpipe.system.progress import Observer
 
 WITHIN_S = 120.0  # a process of low priority, on a machine whose cores are all taken
 
@@ -307,7 +306,7 @@ def test_a_damaged_cache_gives_no_shard_until_it_is_emptied(
         assert "is filled anew: train-00001-of-00002.tfrecord is not whole." in caplog.text
         batches.read(0)
         assert count_cached(batches) == 0
-        fill_locked(folder, Observer())
+        fill_locked(folder)
         batches.read(0)
         assert count_cached(batches) == 12
 

@@ -55,7 +55,7 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
         manifest: From `load_manifest`.
         split: Name of a split in it.
         config: Options with a `cache_dir` and `cache` bytes or decoded; for decoded also how images are decoded.
-        observer: The object that gets the number of finished images.
+        observer: The object that gets the number of finished images. None: the log gets it.
 
     Returns:
         A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`. Runs
@@ -74,10 +74,10 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
     with folder.explain_errors():
         os.makedirs(folder.parent, exist_ok=True)
         with folder.lock():
-            return fill_locked(folder, observer or Observer())
+            return fill_locked(folder, observer)
 
 
-def fill_locked(folder: CacheFolder, observer: Observer) -> Manifest:
+def fill_locked(folder: CacheFolder, observer: Observer | None = None) -> Manifest:
     """Fills a cache, if it is not there yet; the caller holds its lock. It has the errors of `fill_cache`."""
     if (filled := folder.find()) is not None:
         return filled
@@ -86,7 +86,7 @@ def fill_locked(folder: CacheFolder, observer: Observer) -> Manifest:
         folder.check_disk()
         folder.source.check()
         begin = time.monotonic()
-        manifest = folder.new_manifest(_Filler(folder).run(observer))
+        manifest = folder.new_manifest(_Filler(folder).run(observer or _Log(folder)))
         folder.sync_names()  # every name is on the disk before the one that says so
         file_io.write_file(folder.manifest_path, manifest_json.dumps(manifest).encode())
         folder.sync_names()
@@ -100,13 +100,12 @@ class _Stopped(Exception):
 
 
 class _Log(Observer):
-    """An observer that also logs every few seconds."""
+    """An observer that logs every few seconds."""
 
-    def __init__(self, folder: CacheFolder, observer: Observer) -> None:
-        self._path, self._observer, self._logged = folder.path, observer, time.monotonic()
+    def __init__(self, folder: CacheFolder) -> None:
+        self._path, self._logged = folder.path, time.monotonic()
 
     def progress(self, progress: Progress) -> None:
-        self._observer.progress(progress)
         if time.monotonic() - self._logged >= _LOG_S:
             self._logged = time.monotonic()
             logger.info("Filling the cache in %s: %d of %d images.", self._path, progress.done, progress.total)
@@ -140,7 +139,7 @@ class _Filler:
         writers = min(max(host_limits.usable_cpus() // _CORES_PER_WRITER, 2), _MAX_WRITERS)
         total = self._folder.info.records
         with (
-            poll_progress(lambda: Progress(sum(self._done), total), _Log(self._folder, observer)),
+            poll_progress(lambda: Progress(sum(self._done), total), observer),
             ThreadPoolExecutor(_COPIES if self._squeezer is None else writers) as pool,
         ):
             futures = [pool.submit(self._make_shard, number) for number in range(len(self._done))]
@@ -187,7 +186,7 @@ class _Filler:
         if not block.whole.all():
             raise self._name(int(numbers[np.argmin(block.whole)]), "it is damaged, or its file cannot be read")
         if self._squeezer is None:
-            yield from filter(None, block.list_payloads())
+            yield from (payload or b"" for payload in block.list_payloads())
             return
         try:
             yield from self._squeeze(numbers, block, self._squeezer)

@@ -26,7 +26,6 @@ from tfpipe.engine.folder_cache.fill import fill_locked
 from tfpipe.engine.folder_cache.folder import CacheFolder
 from tfpipe.errors import explain_pipeline_error
 from tfpipe.system.child_process import die_with_direct_parent
-from tfpipe.system.progress import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ def main(parent_pid: int) -> None:
     os.dup2(2, 1)  # what a library prints is not for the log
     folder = CacheFolder(*pickle.load(sys.stdin.buffer))  # from the parent
     try:
-        fill_locked(folder, Observer())
+        fill_locked(folder)
     except Exception as error:  # whatever it is goes to the parent
         logger.error("%s", explain_pipeline_error(error))
         os._exit(_FAILED)  # at once: nothing is left to be done
