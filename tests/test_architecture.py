@@ -82,7 +82,6 @@ HEAVY = {
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
         "tfpipe.pipeline.engine_stages",
-        "tfpipe.pipeline.file_cache",
         "tfpipe.pipeline.image_choice",
         "tfpipe.pipeline.mask_operations",
         "tfpipe.pipeline.native_stages",

@@ -163,7 +163,7 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
             {"order": "throughput"},
             "`order` 'throughput' is for the TensorFlow pipeline only: here records are read one",
         ),
-        ({"cache": "bytes", "cache_dir": "/tmp/a"}, "`cache_dir` '/tmp/a' is for"),
+        ({"cache": "bytes", "cache_dir": "gs://a/b"}, "A cache in files needs `cache` bytes or decoded and a local"),
         ({"augment": "device"}, "`augment` 'device' is for"),
         ({"deterministic": False}, "`deterministic` False is for"),
         ({"service": "grpc://a:1"}, "`service` 'grpc://a:1' is for"),

@@ -334,6 +334,7 @@ class BatchMaker:
         threads: int = 1,
         out: NDArray[Any] | None = None,
         rows: IntArray | None = None,
+        filled: int | None = None,
     ) -> Batch:
         """Makes the arrays of a batch out of its records.
 
@@ -342,6 +343,8 @@ class BatchMaker:
             threads: The most threads that decode images, of all batches together. With 1 the caller does it.
             out: The array for the images, [images, height, width, 3]. None: new memory.
             rows: Which of its images each becomes, int64 [n]. None: they stay in their order.
+            filled: The number of rows of zeros behind the records. None: as many as the batch lacks, and none with
+                `rows`. Their images are those in `out`.
 
         Returns:
             "image", if records have one: [rows, height, width, 3] of `image_dtype`, or for several images of a record
@@ -356,6 +359,8 @@ class BatchMaker:
             FormatError: A record does not hold what the manifest promises, or an image is damaged.
         """
         begin, begin_cpu = time.perf_counter(), time.thread_time()
+        if filled is None and rows is not None:
+            filled = 0
         decode_s, decode_cpu_s, batch, images = 0.0, 0.0, Batch(), None
         with self.naming(stored.numbers):
             if self.plan.source.has_images:
@@ -363,7 +368,7 @@ class BatchMaker:
                 before, before_cpu = time.perf_counter(), time.thread_time()
                 batch["image"] = self._make_images(images, threads, out, rows)
                 decode_s, decode_cpu_s = time.perf_counter() - before, time.thread_time() - before_cpu
-            batch |= self.make_others(stored, images, 0 if rows is not None else None)
+            batch |= self.make_others(stored, images, filled)
         self.clocks.add(stored, decode_s, time.perf_counter() - begin - decode_s)
         self.clocks.add_cpu(stored, decode_cpu_s, time.thread_time() - begin_cpu - decode_cpu_s)
         return batch

@@ -12,6 +12,7 @@ In an evaluation the cache has finished images, which are only copied.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,30 +47,18 @@ class HalfCachedBatch:
     stored: StoredBatch | None
 
 
-class CachingMaker:
-    """A maker of any batch of a plan, which keeps decoded images. Threads may share it.
+class WrappedMaker(ABC):
+    """A maker that has another one for the records that are not in its cache.
 
     Args:
-        maker: The maker of what is not in the cache.
+        maker: The other maker.
 
-    Raises:
-        ConfigError: The images do not fit into the memory, or `cache_bytes` holds none; or records that are damaged
-            are left out.
+    Attributes:
+        plan: The plan of the batches.
     """
 
     def __init__(self, maker: BatchMaker) -> None:
         self._maker, self.plan = maker, maker.plan
-        config = self.plan.config
-        if config.on_bad_record == "skip":
-            raise ConfigError(
-                "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
-                "cache='bytes', or mend the data first."
-            )
-        self._cache = DecodedCache(choose_kept(self.plan, maker.reader), self.plan)
-        size, dtype = get_cached_form(self.plan)
-        self._is_final = self.plan.order is None and config.augment != "device"
-        self._filling = replace(maker.decoding, size=size, dtype=dtype)
-        self._cropping = replace(maker.decoding, raw_size=size)
 
     @property
     def clocks(self) -> Clocks:
@@ -98,6 +87,49 @@ class CachingMaker:
         """Lists the records of a step: `BatchPlan.list_numbers`."""
         return self.plan.list_numbers(epoch, step)
 
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
+        batch: Batch = self.decode(self.read(epoch, step), threads)
+        return batch
+
+    @abstractmethod
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> Any:
+        """Reads the records of one batch, as far as they must be read."""
+
+    @abstractmethod
+    def decode(self, stored: Any, threads: int = 1) -> Batch:
+        """Makes the arrays of a batch; result and errors are those of `BatchMaker.decode`."""
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the first image."""
+        return self._maker.make_example_image()
+
+
+class CachingMaker(WrappedMaker):
+    """A maker of any batch of a plan, which keeps decoded images. Threads may share it.
+
+    Args:
+        maker: The maker of what is not in the cache.
+
+    Raises:
+        ConfigError: The images do not fit into the memory, or `cache_bytes` holds none; or records that are damaged
+            are left out.
+    """
+
+    def __init__(self, maker: BatchMaker) -> None:
+        super().__init__(maker)
+        config = self.plan.config
+        if config.on_bad_record == "skip":
+            raise ConfigError(
+                "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+                "cache='bytes', or mend the data first."
+            )
+        self._cache = DecodedCache(choose_kept(self.plan, maker.reader), self.plan)
+        size, dtype = get_cached_form(self.plan)
+        self._is_final = self.plan.order is None and config.augment != "device"
+        self._filling = replace(maker.decoding, size=size, dtype=dtype)
+        self._cropping = replace(maker.decoding, raw_size=size)
+
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for records that are not in the cache and are read soon."""
         self._maker.announce(self._leave_out_known(numbers), [self._leave_out_known(later) for later in soon])
@@ -109,10 +141,6 @@ class CachingMaker:
         maker.plan = maker._maker.plan
         return maker
 
-    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
-        """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
-        return self.decode(self.read(epoch, step), threads)
-
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
@@ -122,31 +150,31 @@ class CachingMaker:
 
     def decode(
         self,
-        batch: HalfCachedBatch,
+        stored: HalfCachedBatch,
         threads: int = 1,
         out: NDArray[Any] | None = None,
         rows: IntArray | None = None,
     ) -> Batch:
         """Makes the arrays of a batch; arguments, result and errors are those of `BatchMaker.decode`."""
-        numbers, slots = batch.numbers, self._cache.slots[batch.numbers]
+        numbers, slots = stored.numbers, self._cache.slots[stored.numbers]
         filled = self.plan.batch_size - len(numbers) if rows is None else 0
         images = np.arange(len(numbers)) if rows is None else rows
         if out is None:
             out = self._maker.allocate_images(self.plan.batch_size)
             out[len(numbers) :] = 0
         parts, part_rows = [], []
-        if batch.stored is not None:
-            kept = slots[batch.missing] >= 0
-            self._fill(batch.stored, np.flatnonzero(kept), slots[batch.missing[kept]], threads)
-            others = batch.missing[~kept]
+        if stored.stored is not None:
+            kept = slots[stored.missing] >= 0
+            self._fill(stored.stored, np.flatnonzero(kept), slots[stored.missing[kept]], threads)
+            others = stored.missing[~kept]
             if len(others):
-                records = batch.stored.choose(np.flatnonzero(~kept))
+                records = stored.stored.choose(np.flatnonzero(~kept))
                 parts.append(self._maker.decode(records, threads, out, images[others]))
                 part_rows.append(others)
         cached = np.flatnonzero(slots >= 0)
         records_of = numbers[cached], slots[cached]
         parts.append(
-            {**self._make_cached(batch.epoch, *records_of, (out, images[cached]), filled, threads), "image": out}
+            {**self._make_cached(stored.epoch, *records_of, (out, images[cached]), filled, threads), "image": out}
         )
         part_rows.append(np.concatenate((cached, len(numbers) + np.arange(filled))))
         return join_rows(parts, part_rows)
@@ -202,7 +230,3 @@ class CachingMaker:
 
     def _leave_out_known(self, numbers: IntArray) -> IntArray:
         return numbers[~self._cache.find(numbers)[1]]
-
-    def make_example_image(self) -> Any:
-        """Returns the result of the transform for the first image."""
-        return self._maker.make_example_image()

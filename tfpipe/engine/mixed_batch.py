@@ -24,10 +24,12 @@ from tfpipe.engine.cache import share_cache_bytes
 from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature, check_class_names
+from tfpipe.engine.folder_cache.batch import FolderCacheMaker, open_folder_cache
 from tfpipe.engine.join import join_rows
 from tfpipe.engine.mixture import Mixture, apportion, check_same_images
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
 from tfpipe.system.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
@@ -195,6 +197,8 @@ def make_mixed_maker(
     """
     owners = deal_rows([plan.batch_size for plan in plans])
     names, config = mixture.label_names, plans[0].config
+    if config.cache_dir is not None:
+        raise ConfigError("A mixture cannot be cached in files as a whole. Take its datasets one by one.")
     check_same_images([plan.num_images for plan in plans])
     check_class_names([plan.features for plan in plans])
     parts, part_rows, makers = [], [], []
@@ -205,40 +209,56 @@ def make_mixed_maker(
         parts.append(replace(plan, source=source, config=options, rows=range(first, end)))
         part_rows.append(np.flatnonzero(owners[rows.start : rows.stop] == part))
         manifest = mixture.manifests[part]
-        makers.append(make_maker(parts[-1], transform, mixture.map_labels(manifest) if manifest.label_names else None))
+        classes = mixture.map_labels(manifest) if manifest.label_names else None
+        makers.append(_make_maker_of_one(parts[-1], transform, classes))
     steps = sum(plan.source.num_records or 0 for plan in plans) // len(owners)
     config = replace(config, global_batch_size=len(owners), cache_bytes=None)
     return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, steps, len(owners), num_hosts), makers)
 
 
-def make_maker(
-    plan: BatchPlan, transform: Transform | None = None, classes: Sequence[int] | None = None
-) -> BatchMaker | CachingMaker:
+def make_maker(plan: BatchPlan, transform: Transform | None = None) -> BatchMaker | CachingMaker | FolderCacheMaker:
     """Makes the maker of the batches of one dataset, whose source knows its manifest.
 
     Args:
         plan: The plan.
         transform: A function that replaces crops, resizing and flips.
-        classes: The number that each class has in batches. None: its own.
 
     Raises:
         ConfigError: A transform or a cache does not fit the data.
+        FormatError: A cache in files is not whole, and a file of the source is missing.
+        DataError: The folder of a cache in files cannot be written.
     """
+    _check_transform(plan.config, transform)
+    if plan.config.cache_dir is None:
+        return _make_maker_of_one(plan, transform, None)
+    return open_folder_cache(plan, *locate_split(plan), transform)
+
+
+def _make_maker_of_one(
+    plan: BatchPlan, transform: Transform | None, classes: Sequence[int] | None
+) -> BatchMaker | CachingMaker:
+    _check_transform(plan.config, transform)
+    maker = BatchMaker(plan, *locate_split(plan), transform, classes)
+    return CachingMaker(maker) if plan.config.cache == "decoded" else maker
+
+
+def _check_transform(config: PipelineConfig, transform: Transform | None) -> None:
+    if transform is not None and config.cache == "decoded":
+        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
+
+
+def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
+    """Returns the manifest and the split of a plan. A copy of the maker may have another working folder."""
     manifest, split = plan.source.manifest, plan.source.split
     assert manifest is not None
     assert split is not None
-    if manifest.directory and not is_url(manifest.directory):  # a copy may have another working folder
+    if manifest.directory and not is_url(manifest.directory):
         manifest = replace(manifest, directory=os.path.abspath(manifest.directory))
-    maker = BatchMaker(plan, manifest, split, transform, classes)
-    if plan.config.cache != "decoded":
-        return maker
-    if transform is not None:
-        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
-    return CachingMaker(maker)
+    return manifest, split
 
 
 AnyPlan: TypeAlias = BatchPlan | MixedPlan
 """The batches of one host, of one dataset or of several."""
 
-AnyMaker: TypeAlias = BatchMaker | CachingMaker | MixedMaker
+AnyMaker: TypeAlias = BatchMaker | CachingMaker | FolderCacheMaker | MixedMaker
 """A maker of such batches."""

@@ -16,7 +16,9 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import make_maker
+from tfpipe.engine.folder_cache.fill import fill_cache
+from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
+from tfpipe.engine.mixed_batch import locate_split, make_maker
 from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
@@ -39,8 +41,7 @@ def build_dataset(
 
     A cache in files (`cache_dir`) that is not whole is filled while the dataset is read, by a process of low priority.
     Until it has a record the source gives it, with the same pixels and in the same order. The process ends with this
-    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on. With a
-    `service` this host fills the cache before the first batch, and the workers read it: they need the same folder.
+    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
 
     Args:
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
@@ -111,9 +112,14 @@ def build_planned_stages(plan: ReadPlan, *, fill_first: bool = True) -> Stages:
         ConfigError: The data, its files or this machine's memory cannot serve the plan.
     """
     plan.check()
-    plan.source.check()
     if plan.in_steps:
-        return _with_options(plan, Stages(list_engine_stages(plan, make_maker(plan.make_batch_plan()))))
+        batches = plan.make_batch_plan()
+        if plan.config.cache_dir is None:
+            plan.source.check()  # a whole cache in files needs no source
+        elif fill_first:
+            fill_cache(*locate_split(batches), plan.config)
+        return _with_options(plan, Stages(list_engine_stages(plan, make_maker(batches))))
+    plan.source.check()
     file_io.check_tensorflow_reads(plan.source.files[0])
     return _with_options(plan, Stages(list_textbook_stages(plan)))
 
@@ -134,6 +140,11 @@ def check_stages(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
+    config = prefer_textbook(config, customize)
+    if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
+        ReadPlan.for_host(get_source(manifest, split), config, None, 0).check()
+        CacheFolder(manifest, split, config).check()
+        config = without_cache(config)
     build_stages(manifest, split, config, customize=customize)
 
 

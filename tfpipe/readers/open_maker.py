@@ -93,7 +93,8 @@ def _check_plan(source: Source, config: PipelineConfig, rank: Rank, for_devices:
     plan.check()
     if for_devices:
         plan.check_fits_devices()
-    source.check()
+    if config.cache_dir is None:  # it looks for them itself, unless it is whole
+        source.check()
     return plan
 
 

@@ -229,7 +229,7 @@ def data_loader(
         start_method = "spawn"
     if num_workers is None:
         num_workers = images._cpus if images._has_transform else 0
-    if num_workers and images.config.cache != "none":
+    if num_workers and images.config.cache != "none" and images.config.cache_dir is None:
         raise ConfigError(
             f"`cache` {images.config.cache} needs `num_workers` 0, got {num_workers}: each process would have a cache "
             "of its own. Leave one of them out."

@@ -453,5 +453,8 @@ def test_a_missing_library_is_named(jpegs: Manifest, monkeypatch: pytest.MonkeyP
 def test_a_config_that_does_not_fit_is_refused(jpegs: Manifest) -> None:
     with pytest.raises(ConfigError, match=r"^`order` 'throughput' is for the TensorFlow pipeline only"):
         make_images(jpegs, order="throughput")
+    for options in ({"cache": "decoded"}, {"cache": "bytes", "cache_dir": "/tmp/a"}):
+        with pytest.raises(ConfigError, match=r"^`DeviceImages` decodes on the device, so it reads no cache"):
+            make_images(jpegs, **options)
     with pytest.raises(ConfigError, match=r"^`prefetch_batches` must be from 1 to 16, got 17\.$"):
         DeviceConfig(prefetch_batches=17)

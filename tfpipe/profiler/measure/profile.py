@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.folder_cache.folder import without_cache
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.file_cache.cache_folder import without_cache
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.service_measure import SAMPLED_BATCHES
 from tfpipe.pipeline.stage import Customize, Stages, explain_customize_errors, prefer_textbook

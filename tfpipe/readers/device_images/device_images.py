@@ -107,6 +107,11 @@ class DeviceImages(Resumable):
         self.config, self.device = config, find_device(device)
         self._options = device_config or DeviceConfig()
         number, ranks = find_rank(rank)
+        if config.cache == "decoded" or config.cache_dir is not None:
+            raise ConfigError(
+                "`DeviceImages` decodes on the device, so it reads no cache of decoded images and none in files. Use "
+                "cache='bytes' without a `cache_dir`, or ShardedImages."
+            )
         maker = open_maker(manifest, split, config, Rank(number, ranks, ranks))
         if not isinstance(maker, BatchMaker):
             raise ConfigError("`DeviceImages` reads one dataset, got a mixture. Use ShardedImages.")

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import fcntl
 import hashlib
+import io
 import logging
 import os
 import shutil
@@ -17,23 +18,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from PIL import Image
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.folder_cache.fill import fill_cache
+from tfpipe.engine.folder_cache.folder import without_cache
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.file_cache.cache import fill_cache
-from tfpipe.pipeline.file_cache.cache_folder import without_cache
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
 SIDE = 16  # 8/7 of 14
+LEVELS = {b"PNG": 0.51, b"JPEG": 9.0}  # Pillow decodes JPEGs a bit otherwise than the native library
 REPOSITORY = Path(__file__).parents[3]
 CHANGED = {"image/encoded", "image/format", "image/channels", "image/colorspace"}
 
@@ -82,6 +81,19 @@ def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) ->
     assert len(RecordReader(cached.directory, cached, "train")) == 12  # the index is there
 
 
+def resize_slowly(image: np.ndarray, side: int) -> np.ndarray:
+    """Resizes bilinearly with half-pixel centers, one axis after the other."""
+    values = image.astype(np.float64)
+    for axis in (0, 1):
+        count = values.shape[axis]
+        at = np.clip((np.arange(side) + 0.5) * count / side - 0.5, 0, count - 1)
+        lower = np.floor(at).astype(int)
+        weight = (at - lower).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+        upper = np.minimum(lower + 1, count - 1)
+        values = values.take(lower, axis) * (1 - weight) + values.take(upper, axis) * weight
+    return values
+
+
 def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_path: Path) -> None:
     cached = fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
     assert load_manifest(cached.directory) == cached
@@ -95,10 +107,10 @@ def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_pat
         assert shard.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     old, new = RecordReader(source.directory, source, "train"), RecordReader(cached.directory, cached, "train")
     for one, other in zip(old, new, strict=True):
-        image = tf.io.decode_image(one["image/encoded"][0], channels=3, expand_animations=False)
-        expected = tf.image.resize(image, [SIDE, SIDE]).numpy()
+        image = np.array(Image.open(io.BytesIO(one["image/encoded"][0])).convert("RGB"))
+        expected = resize_slowly(image, SIDE)
         pixels = np.frombuffer(other["image/encoded"][0], np.uint8).reshape(SIDE, SIDE, 3)
-        assert np.abs(pixels - expected).max() <= 0.51
+        assert np.abs(pixels - expected).max() <= LEVELS[one["image/format"][0]]
         assert other["image/format"] == [b"RAW"]
         for name in one.keys() - CHANGED:
             np.testing.assert_array_equal(other[name], one[name])
@@ -106,17 +118,6 @@ def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_pat
     # Raw images of that size stay as they are.
     again = fill_cache(cached, "train", config_of("decoded", tmp_path / "again"))
     assert [path.read_bytes() for path in shards_of(again)] == [path.read_bytes() for path in shards_of(cached)]
-
-
-def test_the_pipeline_reads_the_same_records_from_it(source: Manifest, tmp_path: Path) -> None:
-    config = config_of("decoded", tmp_path / "cache", extra_features=("image/filename",), block_records=2)
-    batches = build_dataset(source, "train", config, start_step=2).take(3).as_numpy_iterator()  # of 3 an epoch
-    plan = ReadPlan(Source.from_manifest(source, "train"), without_cache(config))
-    reader = RecordReader(source.directory, source, "train")
-    for global_step, batch in enumerate(batches, start=2):
-        numbers = plan.order.list_numbers(*plan.order.locate(global_step)).tolist()
-        names = [reader[number]["image/filename"][0] for number in numbers]
-        assert batch["image/filename"].tolist() == names
 
 
 # Reuse
@@ -180,7 +181,7 @@ def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: 
 FILL = """
 import os, signal, sys, time
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.pipeline.file_cache.cache import fill_cache
+from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.open_dataset import load_manifest
 from tfpipe.system.progress import Observer
 
@@ -205,7 +206,6 @@ def before_fsync(function):
     os.fsync = fsync
 
 def in_child(function):
-    # Before TensorFlow has done anything, so it has no threads that a fork would lose.
     child = os.fork()
     if not child:
         try:
@@ -232,7 +232,7 @@ for child in [in_child(lambda n=n: fill_slowly(n)) for n in range(3)]:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("native_library")  # which the processes have in any case
 def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", FILL, source.directory, str(tmp_path)]
@@ -367,7 +367,7 @@ def test_an_image_that_cannot_be_decoded_is_named(source: Manifest, tmp_path: Pa
     shard.write_bytes(data[:offset] + frame + data[offset + len(frame) :])
     with pytest.raises(FormatError) as caught:
         fill_cache(source, "train", config_of("decoded", tmp_path / "cache"))
-    assert f"record 3 of {shard} (byte {offset}) is not: its image cannot be decoded, " in str(caught.value)
+    assert f"record 3 of {shard} (byte {offset}) is not: its image cannot be used, " in str(caught.value)
     assert "{{" not in str(caught.value)
     assert "[Op" not in str(caught.value)
 
@@ -376,11 +376,11 @@ def test_an_image_that_cannot_be_decoded_is_named(source: Manifest, tmp_path: Pa
     ("change", "cache", "sentence"),
     [
         (lambda path: path.unlink(), "bytes", r"train-00001-of-00002\.tfrecord is missing\. Copy"),
-        (lambda path: path.unlink(), "decoded", r"train-00001-of-00002\.tfrecord cannot be read: No such file"),
+        (lambda path: path.unlink(), "decoded", r"train-00001-of-00002\.tfrecord is missing\. Copy"),
         (lambda path: os.truncate(path, 99), "bytes", r"must have [\d,]+ bytes, as its manifest says, got 99\. Copy"),
-        (lambda path: path.write_bytes(path.read_bytes() * 2), "bytes", r"must have [\d,]+ bytes.*got more\."),
+        (lambda path: path.write_bytes(path.read_bytes() * 2), "bytes", r"must have [\d,]+ bytes, as its.*Copy"),
         (
-            lambda path: path.write_bytes(b"".join(frames(path)[::-1])),
+            lambda path: path.write_bytes(b"".join(other_frames(path))),
             "bytes",
             r"must have the SHA-256 of its manifest",
         ),
@@ -395,9 +395,11 @@ def test_another_file_than_the_manifest_says(
     assert not whole_caches(tmp_path / "cache")
 
 
-def frames(path: Path) -> list[bytes]:
+def other_frames(path: Path) -> list[bytes]:
+    """Records with another last byte each, and checksums that fit."""
     with open(path, "rb") as file:
-        return [record_header(len(data)) + data + record_footer(data) for _, data in scan_records(file)]
+        payloads = [data[:-1] + bytes([data[-1] ^ 1]) for _, data in scan_records(file)]
+    return [record_header(len(data)) + data + record_footer(data) for data in payloads]
 
 
 def test_a_missing_index_is_named(source: Manifest, tmp_path: Path) -> None:

@@ -1,4 +1,20 @@
-"""The folder of a cache in files: its name, its lock, what it holds, and whether it is whole."""
+"""The folder of a cache in files: its name, its lock, what it holds, and whether it is whole.
+
+```
+/local/ssd/
+  flowers-train-0123456789abcdef/    a cache: a local dataset of one split, with the source's shards and records
+    train-00000-of-00002.tfrecord    a shard: it appears when it is complete, behind its index
+    train-00001-of-....4711.tmp      a shard that is being written, or whose process died
+    index/
+    manifest.json                    written last: the cache is whole
+  .lock-0123456789abcdef             an empty file that stays
+```
+
+The number stands for the content: other data, another size or other decoding get a folder of their own, and none is
+ever removed. One process fills, and the others wait for its lock, an flock(2), which the kernel drops when the process
+ends, however it ends. On a network folder that all hosts share the lock holds where that file system knows flock, as
+NFS does. Whoever goes on where a process died keeps the shards that are there: shards beside no manifest are good ones.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +32,17 @@ from typing import BinaryIO
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
-from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format import file_names, manifest_json
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.format.record_index import decode_index, max_index_bytes
+from tfpipe.open_dataset import check_readable, load_manifest
 from tfpipe.system import file_io, host_limits
 from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 """The version of the cache's bytes. Raise it when the same data would be cached as other bytes."""
 
 _RECORD_BYTES = 500  # of a decoded record without its pixels
@@ -34,7 +50,7 @@ _IF_DISK_FULL = "Free some space and run again: finished shards are kept. Or rem
 
 
 def without_cache(config: PipelineConfig) -> PipelineConfig:
-    """Returns the config for reading from a filled cache."""
+    """Returns the config for reading the source, or a filled cache."""
     return dataclasses.replace(config, cache="none", cache_dir=None, cache_bytes=None)
 
 
@@ -62,13 +78,6 @@ class CacheFolder:
         """The source, which is read to fill the cache."""
         return Source.from_manifest(self.manifest, self.split)
 
-    @cached_property
-    def plan(self) -> ReadPlan:
-        """The read plan of the source for decoding."""
-        # Damage is an error here, even if the pipeline leaves bad records out.
-        config = dataclasses.replace(without_cache(self.config), training=False, on_bad_record="raise")
-        return ReadPlan(self.source, config)
-
     @property
     def is_decoded(self) -> bool:
         """Whether the cache keeps decoded images."""
@@ -77,12 +86,8 @@ class CacheFolder:
     @cached_property
     def size(self) -> tuple[int, int]:
         """The height and width of decoded images."""
-        return self.plan.decoded_size
-
-    @property
-    def images(self) -> StoredImages:
-        """The form of the images in the cache."""
-        return StoredImages(frozenset({"RAW"}), self.size) if self.is_decoded else self.source.images
+        stored = self.source.images.size
+        return self.config.resolve_decoded_size(None if stored is None else stored[0])
 
     @property
     def record_bytes(self) -> float:
@@ -96,7 +101,7 @@ class CacheFolder:
     def parent(self) -> str:
         """The folder of all caches."""
         assert self.config.cache_dir is not None
-        return self.config.cache_dir
+        return os.path.abspath(self.config.cache_dir)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -107,21 +112,20 @@ class CacheFolder:
             parts += [self.size, self.config.dct_scaling, self.config.augment_options.antialias]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    @property
-    def key(self) -> str:
-        """The end of the folder's name, which stands for the content."""
-        return self.fingerprint[:16]
-
     @cached_property
     def path(self) -> str:
-        """The path of the folder."""
+        """The path of the folder, whose name ends with the key of its content."""
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.manifest.name).strip("-")[:64] or "dataset"
-        return os.path.join(self.parent, f"{name}-{self.split}-{self.key}")
+        return os.path.join(self.parent, f"{name}-{self.split}-{self.fingerprint[:16]}")
 
     @property
     def manifest_path(self) -> str:
         """The path of the manifest, which only a whole cache has."""
         return os.path.join(self.path, file_names.MANIFEST)
+
+    @property
+    def _lock_path(self) -> str:
+        return os.path.join(self.parent, f".lock-{self.fingerprint[:16]}")
 
     def shard_path(self, shard: ShardInfo) -> str:
         """Returns the path of a shard in the cache."""
@@ -150,12 +154,15 @@ class CacheFolder:
                 "A cache in files needs `cache` bytes or decoded and a local folder as `cache_dir`, got "
                 f"{cache!r} and {folder!r}."
             )
+        if self.is_decoded and self.manifest.has_several_images:
+            raise ConfigError("`cache` decoded in files keeps one image a record, and these have several. Use bytes.")
         height, width = self.size
         if self.is_decoded and height != width:
             raise ConfigError(
                 f"A decoded cache in files needs a square `decoded_size`, got {height} x {width}: manifests know raw "
                 f"images as squares only. Set `decoded_size` to {max(height, width)}, or leave `cache_dir` out."
             )
+        check_readable(self.manifest.directory)
 
     def check_disk(self) -> None:
         """Refuses a cache that would not fit on the disk; what the folder holds already needs no more space.
@@ -163,23 +170,16 @@ class CacheFolder:
         Raises:
             ConfigError: The cache needs more space than is free.
         """
-        needed, free = max(self._needed_bytes - self._used_bytes(), 0), host_limits.free_disk_bytes(self.parent)
+        paths = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
+        used = sum(max(file_io.get_file_size(path), 0) for path in paths)
+        needed = max(round(self.info.records * (self.record_bytes + 24)) - used, 0)  # with 24 bytes of index
+        free = host_limits.free_disk_bytes(self.parent)
         if needed > free:
             advice = "Free some, use a smaller `decoded_size`," if self.is_decoded else "Free some,"
             raise ConfigError(
                 f"The cache of {self.source.name} needs {human_bytes(needed)} in {self.parent}, and "
                 f"{human_bytes(free)} are free there. {advice} or give another `cache_dir`."
             )
-
-    @property
-    def _needed_bytes(self) -> int:
-        """The estimated bytes of the cache, indexes included."""
-        return round(self.info.records * (self.record_bytes + 24))
-
-    def _used_bytes(self) -> int:
-        """Counts the bytes of all files in the folder, also of those that will be written anew."""
-        paths = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
-        return sum(max(file_io.get_file_size(path), 0) for path in paths)
 
     # Content
 
@@ -198,15 +198,10 @@ class CacheFolder:
             FormatError: The manifest is damaged, or a shard or its index is.
             DataError: The manifest cannot be read.
         """
-        path = self.manifest_path
-        try:
-            text = file_io.read_bytes(path, manifest_json.MAX_BYTES).decode()
-            manifest = dataclasses.replace(manifest_json.loads(text, path), directory=self.path)
-        except FileNotFoundError:
+        if not os.path.lexists(self.manifest_path):
             return None
-        except UnicodeDecodeError as error:
-            raise FormatError(f"{path}: {error}.") from None
-        if manifest.fingerprint != self.new_fingerprint or set(manifest.splits) != {self.split}:
+        manifest = load_manifest(self.path)
+        if manifest.fingerprint != self._new_fingerprint or set(manifest.splits) != {self.split}:
             return None
         for shard in manifest.splits[self.split].shards:
             size = file_io.get_file_size(self.shard_path(shard))
@@ -214,8 +209,20 @@ class CacheFolder:
                 raise FormatError(f"{shard.file} is not whole.")
         return manifest
 
+    def measure(self, shard: ShardInfo) -> ShardInfo | None:
+        """Returns a shard of the source with the size that it has in the cache; None if it is not complete there."""
+        num_bytes = file_io.get_file_size(self.shard_path(shard))
+        if num_bytes < 0 or (not self.is_decoded and num_bytes != shard.bytes):
+            return None
+        try:
+            index = file_io.read_bytes(self.index_path(shard), max_index_bytes(num_bytes, shard.records))
+            decode_index(index, num_bytes, shard.records)
+        except (FileNotFoundError, FormatError, DataError):
+            return None
+        return dataclasses.replace(shard, bytes=num_bytes)
+
     @property
-    def new_fingerprint(self) -> str:
+    def _new_fingerprint(self) -> str:
         """The fingerprint in the cache's manifest: equal ones promise equal shards, so a copy keeps the source's."""
         return self.fingerprint if self.is_decoded else self.manifest.fingerprint
 
@@ -230,7 +237,7 @@ class CacheFolder:
             self.manifest,
             splits={self.split: info},
             image=image,
-            fingerprint=self.new_fingerprint,
+            fingerprint=self._new_fingerprint,
             directory=self.path,
         )
 
@@ -248,7 +255,7 @@ class CacheFolder:
             yield
 
     def prepare(self) -> None:
-        """Makes the folder of all caches, and the lock, so that one which cannot be written is found at once.
+        """Makes the folder of all caches and the lock, so that one which cannot be written is found at once.
 
         Raises:
             ConfigError: The disk is too small.
@@ -256,35 +263,44 @@ class CacheFolder:
         """
         with self.explain_errors():
             os.makedirs(self.parent, exist_ok=True)
-            self._open_lock().close()
+            open(self._lock_path, "ab").close()
         self.check_disk()
 
-    def try_lock(self) -> BinaryIO | None:
-        """Makes this process the only one that fills, until the file is closed; None if another one fills now.
+    def clear(self) -> None:
+        """Makes the folder, and removes what a dead process left, but keeps complete shards and indexes.
+
+        Of a damaged cache it removes all, the manifest last.
+        """
+        os.makedirs(os.path.join(self.path, file_names.INDEX_DIR), exist_ok=True)
+        shards = [] if os.path.lexists(self.manifest_path) else [shard.file for shard in self.info.shards]
+        kept = {*shards, *map(file_names.index_name, shards), file_names.INDEX_DIR, file_names.MANIFEST}
+        for place in (file_names.INDEX_DIR, ""):
+            for entry in list(os.scandir(os.path.join(self.path, place))):
+                if os.path.join(place, entry.name) not in kept:
+                    os.remove(entry.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.manifest_path)
+
+    def sync_names(self) -> None:
+        """Writes the names of all files to the disk, behind their bytes."""
+        for path in (os.path.join(self.path, file_names.INDEX_DIR), self.path, self.parent):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[BinaryIO]:
+        """Waits until this process is the only one that fills: in the block, or as long as a child has the file open.
 
         Raises:
             OSError: The file of the lock cannot be written, or its file system knows no locks.
         """
-        file = self._open_lock()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException as error:
-            file.close()
-            if isinstance(error, BlockingIOError):
-                return None
-            raise
-        return file
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Waits until this process is the only one that fills, in the block. Raises the errors of `try_lock`."""
-        file = self.try_lock()
-        if file is None:
-            logger.info("Waiting for another process that fills the cache in %s.", self.path)
-            file = self._open_lock()
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    def _open_lock(self) -> BinaryIO:
-        return open(os.path.join(self.parent, f".lock-{self.key}"), "ab", buffering=0)
+        with open(self._lock_path, "ab", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                logger.info("Waiting for another process that fills the cache in %s.", self.path)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
