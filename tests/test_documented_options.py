@@ -10,13 +10,13 @@ import inspect
 from typing import Any
 
 import pytest
+from tfpipe.data_service import ServiceConfig
 
 import tfpipe
 from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
-from tfpipe.data_service import ServiceConfig
 from tfpipe.doctor.result import TargetConfig
 from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm

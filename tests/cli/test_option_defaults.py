@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 import pytest
+from tfpipe.data_service import ServiceConfig
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.main import tfpipe
-from tfpipe.data_service import ServiceConfig
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tfpipe.data_service import ServiceConfig, Worker
 
 from tests.conftest import Tfpipe
 from tfpipe import data_service
-from tfpipe.data_service import ServiceConfig, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfpipe", "serve"]

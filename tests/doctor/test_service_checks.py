@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import pytest
 import tensorflow as tf
+from tfpipe.data_service import claim_ports
+from tfpipe.pipeline.service_client import announce_journal, announce_workers
 
 from tests.conftest import Tfpipe
-from tfpipe.data_service import claim_ports
 from tfpipe.doctor.result import Check
 from tfpipe.doctor.service_checks import (
     ProbeAnswers,
@@ -29,7 +30,6 @@ from tfpipe.doctor.service_checks import (
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.service_client import announce_journal, announce_workers
 
 GRPC = "grpc://d:5050"
 

@@ -59,6 +59,9 @@ Batch = dict[str, Any]
 Transform = Callable[[Any, int], Any]
 """A function from a whole Pillow image and its seed to the trainer's image, in place of crop, resize and flip."""
 
+STEPS_AHEAD = 2
+"""The steps that this process makes at once, beside the one that the trainer waits for."""
+
 _MOST_RUN_STEPS = 64
 _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
 
@@ -112,12 +115,12 @@ class Clocks:
     decode_s: float = 0.0
     rest_s: float = 0.0
 
-    def add(self, stored: StoredBatch, decode_s: float, rest_s: float) -> None:
+    def add(self, read_s: float, parse_s: float, decode_s: float, rest_s: float) -> None:
         """Adds the seconds of one batch."""
         with _CLOCKS:
             self.batches += 1
-            self.read_s += stored.read_s
-            self.parse_s += stored.parse_s
+            self.read_s += read_s
+            self.parse_s += parse_s
             self.decode_s += decode_s
             self.rest_s += rest_s
 
@@ -172,6 +175,8 @@ class BatchMaker:
     Raises:
         ConfigError: A transform does not fit the data.
     """
+
+    steps_ahead = STEPS_AHEAD
 
     def __init__(
         self,
@@ -333,7 +338,7 @@ class BatchMaker:
                 batch["image"] = self._make_images(images, threads, out, rows)
                 decode_s = time.perf_counter() - before
             batch |= self.make_others(stored, images, 0 if rows is not None else None)
-        self.clocks.add(stored, decode_s, time.perf_counter() - begin - decode_s)
+        self.clocks.add(stored.read_s, stored.parse_s, decode_s, time.perf_counter() - begin - decode_s)
         return batch
 
     def choose_images(self, stored: StoredBatch) -> StoredImages:

@@ -6,21 +6,19 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import tensorflow as tf
 
-from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import check_class_names
+from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture, apportion, check_same_images, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
-from tfpipe.pipeline import service_client
-from tfpipe.pipeline.engine_stages import offer_engine, open_mixed_engine
+from tfpipe.pipeline.engine_stages import offer_engine, open_engine, open_mixed_engine, serve_stages
 from tfpipe.pipeline.file_cache.cache_folder import CacheFolder, without_cache
 from tfpipe.pipeline.file_cache.read_cache import plan_cached_read
 from tfpipe.pipeline.native_stages import count_calls, count_held_threads, fuse_stages
@@ -52,8 +50,7 @@ def build_dataset(
 
     A cache in files (`cache_dir`) that is not whole is filled while the dataset is read, by a process of low priority.
     Until it has a record the source gives it, with the same pixels and in the same order. The process ends with this
-    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on. With a
-    `service` this host fills the cache before the first batch, and the workers read it: they need the same folder.
+    one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
 
     Args:
         manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
@@ -109,12 +106,9 @@ def build_stages(
         return _mixture_stages(manifest, split, config, context, start_step)
     if config.cache_dir is None:
         return build_planned_stages(ReadPlan.for_host(get_source(manifest, split), config, context, start_step))
-    if config.service is not None:
-        # Workers have other working folders, and cannot see what this process notes about a cache that it fills.
-        config, fill_first = replace(config, cache_dir=os.path.abspath(config.cache_dir)), True
     cache = _open_cache(manifest, split, config)
     plan = ReadPlan.for_host(cache.source, without_cache(config), context, start_step)
-    plan = _ask_workers(plan_cached_read(plan, cache, fill_first))
+    plan = plan_cached_read(plan, cache, fill_first)
     stages = (cache_in_files(plan, config.cache, cache.path), *_stages_from_files(plan))
     return _with_options(stages, plan, plan.deterministic)
 
@@ -157,7 +151,9 @@ def _open_cache(manifest: Manifest | Source, split: str | None, config: Pipeline
 
 def build_planned_stages(plan: ReadPlan) -> Stages:
     """Builds the stages of a host from its read plan, whose config must not ask for a cache in files."""
-    plan = _ask_workers(plan)
+    if plan.config.service is not None:
+        plan.check()
+        return _serve(plan, open_engine(plan))
     return _with_options(_stages_from_files(plan), plan, plan.deterministic)
 
 
@@ -241,9 +237,10 @@ def _mixture_stages(
     # Each dataset has a cache of its own.
     source = get_whole_source(mixture, split)
     whole = ReadPlan.for_host(source, replace(config, cache_bytes=None), context, start_step)
-    if whole.by_steps:
-        raise ConfigError("A `service` keeps the exact order of one dataset, not of a mixture. Leave one of them out.")
-    whole = _ask_workers(whole)
+    if config.service is not None:
+        if split is None or (served := open_mixed_engine(mixture, split, whole)) is None:
+            raise ConfigError("A `service` needs the name of a split.")
+        return _serve(whole, served)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
     plans = []
     for manifest, share in zip(mixture.manifests, shares, strict=True):
@@ -278,22 +275,10 @@ def _mixture_stages(
     return Stages((first, *stages[1:]), stages.options)
 
 
-def _ask_workers(plan: ReadPlan) -> ReadPlan:
-    """Asks a service whether its workers have the native library, and returns the plan with the answer."""
-    service, decoder = plan.config.service, plan.config.decoder
-    if service is None:
-        return plan
-    service_client.check_address(service)
-    if decoder == "tensorflow" or not library.is_available():
-        return plan
-    worker_cpus = service_client.count_native_cpus(service)
-    if decoder == "native" and worker_cpus is None:
-        raise ConfigError(
-            f"`decoder` native needs tfpipe {__version__} with its native library in every worker of the `service`, "
-            f"and the dispatcher {service} does not know it of all. Install it there and start the workers again, or "
-            "use auto."
-        )
-    return replace(plan, worker_cpus=worker_cpus)
+def _serve(plan: ReadPlan, maker: AnyMaker) -> Stages:
+    """Builds the stages of a pipeline whose batches the workers of a service make. Each request holds a thread."""
+    stages = (*serve_stages(plan, maker, count_calls(plan)), prefetch_batches(plan))
+    return Stages(stages, tf_data_options(plan.config, True, maker.steps_ahead))
 
 
 def _check(plan: ReadPlan) -> None:

@@ -28,8 +28,10 @@ from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.mixed_batch import AnyMaker, make_maker, make_mixed_maker, share_config
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.source import get_source
+from tfpipe.errors import ConfigError
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Merge, Stage, without_autograph
+from tfpipe.service.remote import serve_remotely
 
 CALL_NAME = "tfpipe_engine"
 """The name of its calls in a graph. They hold Python's lock for a small part of their time only."""
@@ -71,7 +73,15 @@ def offer_engine(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence
     return replace(stages[0], merges=(merge, *stages[0].merges))
 
 
+def serve_stages(plan: ReadPlan, maker: AnyMaker, calls: Calls) -> tuple[Stage, ...]:
+    """Makes the stages up to `batch` of a pipeline whose batches the workers of a service make."""
+    names = ("list", "read", "batch")
+    stages = [Stage(name, _pass_on, {"service": ", ".join(plan.config.service_addresses)}) for name in names]
+    return tuple(map(without_autograph, _make_stages(plan, maker, calls, stages)))
+
+
 def _make_stages(plan: ReadPlan, maker: AnyMaker, calls: Calls, stages: Sequence[Stage]) -> list[Stage]:
+    calls = replace(calls, reads=max(calls.reads, maker.steps_ahead))
     steps = _Steps(plan, maker, calls)
     names = [stage.name for stage in stages]
     last = next(name for name in ("decode", "parse", "batch") if name in names)  # a mixture has `mix` and `batch`
@@ -268,7 +278,6 @@ def can_serve(plan: ReadPlan) -> bool:
         source.is_split
         and source.shard_records is not None
         and in_order
-        and config.service is None
         and config.on_bad_record == "raise"
         and config.decoder != "tensorflow"
         and not config.augment_options.antialias
@@ -280,14 +289,35 @@ def can_serve(plan: ReadPlan) -> bool:
 
 
 def open_engine(plan: ReadPlan) -> AnyMaker:
-    """Opens the maker of the batches of a plan."""
-    return make_maker(plan.make_batch_plan())
+    """Opens the maker of the batches of a plan.
+
+    Raises:
+        ConfigError: A `service` cannot make them, or none of its workers answers.
+    """
+    if plan.config.service is not None and not can_serve(plan):
+        raise refuse_service(plan)
+    return serve_remotely(make_maker(plan.make_batch_plan()))
+
+
+def refuse_service(plan: ReadPlan) -> ConfigError:
+    """Returns the error that says why workers cannot make the batches of a plan."""
+    if plan.source.shard_records is None or not plan.source.is_split:
+        return ConfigError(
+            f"A `service` needs a dataset with a manifest whose files are not compressed, got {plan.source.name}. "
+            "`tfpipe index` describes files of others."
+        )
+    return ConfigError(
+        "A `service` makes batches without TensorFlow, so it has no `decoder` tensorflow, no `antialias`, and no "
+        "features with several open sizes without `pad_to`. Leave them out."
+    )
 
 
 def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker | None:
     """Opens the maker of the batches of a mixture; None if the engine cannot read one of its datasets."""
     configs = share_config(mixture, whole.config, whole.global_batch_size)
     plans = [ReadPlan(get_source(one, split), config) for one, config in zip(mixture.manifests, configs, strict=True)]
-    if not all(can_serve(plan) for plan in plans):
+    if refused := [plan for plan in plans if not can_serve(plan)]:
+        if whole.config.service is not None:
+            raise refuse_service(refused[0])
         return None
-    return make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows, whole.num_hosts)
+    return serve_remotely(make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows))

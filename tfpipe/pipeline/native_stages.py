@@ -26,7 +26,7 @@ from tfpipe.pipeline import native_operations
 from tfpipe.pipeline.engine_stages import Calls, can_serve, offer_engine, open_engine
 from tfpipe.pipeline.mask_operations import crop_masks
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.stage import Merge, Stage, tf_data_options, without_autograph
+from tfpipe.pipeline.stage import Merge, Stage, without_autograph
 from tfpipe.pipeline.stages._exact_order import list_batches, list_step_batches
 from tfpipe.pipeline.stages.batch import format_batches
 from tfpipe.pipeline.stages.decode import choose_crop, decode_and_resize, get_stored_size
@@ -233,11 +233,6 @@ def _drop_used(plan: ReadPlan, features: Features) -> Features:
     """Drops the features that are not needed once the image is made."""
     used = ("encoded",) if plan.config.augment == "device" else ("encoded", "height", "width", "seed")
     return {name: value for name, value in features.items() if name not in used}
-
-
-def make_worker_options(plan: ReadPlan) -> tf.data.Options:
-    """Makes the `tf.data` options of a pipeline that the workers of a service run."""
-    return tf_data_options(plan.config, plan.deterministic, count_held_threads(plan), plan.worker_cpus)
 
 
 def count_calls(plan: ReadPlan) -> Calls:

@@ -16,15 +16,15 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
-
 from tfpipe.data_service import Service, ServiceConfig, claim_ports
+from tfpipe.pipeline.plan.step_shares import StepShares
+from tfpipe.pipeline.service_client import announce_workers
+from tfpipe.pipeline.service_measure import Compression
+
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline import service_measure
-from tfpipe.pipeline.plan.step_shares import StepShares
-from tfpipe.pipeline.service_client import announce_workers
-from tfpipe.pipeline.service_measure import Compression
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure import simulated_accelerator
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline

@@ -412,8 +412,6 @@ class ReadPlan:
             )
         if config.cache != "none" and counted:
             return True  # positions in a cache cost the same in any order
-        if config.service is not None:
-            return config.order == "exact"
         asked = config.order != "throughput" and config.deterministic is not False
         # Where records are read one by one, those of any order cost the same.
         any_order = not isinstance(config.shuffle_buffer_size, int) and self._is_in_store
@@ -422,7 +420,7 @@ class ReadPlan:
     @property
     def by_steps(self) -> bool:
         """Whether the workers of a tf.data service make the batches of the exact order, each those of its own steps."""
-        return self.exact and self.config.service is not None
+        return False
 
     @cached_property
     def order(self) -> ExactOrder:
@@ -668,12 +666,12 @@ class ReadPlan:
     @property
     def _has_native_library(self) -> bool:
         """Whether the native library is there where the batches are made, and here, where they are planned."""
-        return library.is_available() and (self.config.service is None or self.worker_cpus is not None)
+        return library.is_available()
 
     @property
     def lacks_native_library(self) -> bool:
         """Whether the native library would decode if it were there."""
-        asks = self.config.decoder == "auto" and self.config.service is None
+        asks = self.config.decoder == "auto"
         return asks and self._explain_misfit() is None and not library.is_available()
 
     @property
@@ -721,9 +719,9 @@ class ReadPlan:
 
     @cached_property
     def _is_in_store(self) -> bool:
-        """Whether the files lie where tfpipe's own client reads, which the workers of a service do not have."""
-        counted, here = self.source.shard_records is not None, self.config.service is None
-        return self._is_plain and counted and here and all(map(object_store.can_read, self.source.files))
+        """Whether the files lie where tfpipe's own client reads."""
+        counted = self.source.shard_records is not None
+        return self._is_plain and counted and all(map(object_store.can_read, self.source.files))
 
     @property
     def _is_plain(self) -> bool:
