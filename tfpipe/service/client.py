@@ -139,8 +139,8 @@ class Workers:
             logger.warning("The worker %s of the service does not answer (%s).", worker.address, worker.trouble)
             self._begin_calls(worker)
 
-    def ask(self, request: Request, make_here: Callable[[], Batch]) -> Batch:
-        """Returns the batch of a step, by the worker that has least to do, or by this host.
+    def ask(self, request: Request, make_here: Callable[[], Batch]) -> tuple[Batch, bool]:
+        """Returns the batch of a step, and whether it is of a worker: the one that had least to do.
 
         Args:
             request: The request.
@@ -156,9 +156,9 @@ class Workers:
         while True:
             with self._take(deadline, request) as worker:
                 if worker is self._here:
-                    return make_here()
+                    return make_here(), False
                 try:
-                    return self._ask_worker(worker, request, deadline)
+                    return self._ask_worker(worker, request, deadline), True
                 except (OSError, wire.BrokenMessage) as error:
                     if is_left() or time.monotonic() > deadline:
                         raise self._explain_silence(request) from None

@@ -28,10 +28,10 @@ _MOST_LOCAL = 8  # steps that this host makes are ahead beside those of workers
 
 @dataclass(frozen=True)
 class _Made:
-    """A batch that was made elsewhere, and the seconds for which this host waited."""
+    """A batch that is made, and the seconds for which this host waited; None if it made the batch itself."""
 
     batch: Batch
-    read_s: float
+    read_s: float | None
 
 
 def serve_remotely(maker: AnyMaker) -> AnyMaker:
@@ -126,14 +126,15 @@ class RemoteMaker:
             return self._local.read(epoch, step)
         begin = time.perf_counter()
         request = Request(self._text, epoch, step, self.plan.rows)
-        batch = self._workers.ask(request, lambda: self._local.make(epoch, step, usable_cpus()))
-        return _Made(batch, time.perf_counter() - begin)
+        batch, came = self._workers.ask(request, lambda: self._local.make(epoch, step, usable_cpus()))
+        return _Made(batch, time.perf_counter() - begin if came else None)
 
     def decode(self, stored: Any, threads: int = 1) -> Batch:
         """Returns the batch that a worker made, or makes the arrays if this host has read the records."""
         if not isinstance(stored, _Made):
             return self._local.decode(stored, threads)
-        self.clocks.add(stored.read_s, 0.0, 0.0, 0.0)
+        if stored.read_s is not None:
+            self.clocks.add(stored.read_s, 0.0, 0.0, 0.0)
         return stored.batch
 
     def make_example_image(self) -> Any:

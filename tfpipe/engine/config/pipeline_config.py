@@ -108,8 +108,9 @@ class PipelineConfig:
         seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
         order: The order of the records. "exact": the order of `tfpipe.order`, which is the same for any number of
             hosts, and in which a run can start at any step. "throughput": interleaved files, then a shuffle buffer.
-            "auto": exact with a manifest; throughput for files that match a pattern, and if `deterministic` is false. A cache in memory always gives the exact order, because all of its records cost
-            the same; so do small records, see `shuffle_buffer_size`. "auto", "exact" or "throughput". Default: "auto".
+            "auto": exact with a manifest; throughput for files that match a pattern, and if `deterministic` is false. A
+            cache in memory always gives the exact order, because all of its records cost the same; so do small records,
+            see `shuffle_buffer_size`. "auto", "exact" or "throughput". Default: "auto".
         num_streams: The number of parts of an epoch that exact order reads side by side, see
             `tfpipe.order.ExactOrder`. None: the largest power of two that divides the global batch size, at most 8. At
             least 1. Default: None.
