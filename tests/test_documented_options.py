@@ -10,7 +10,6 @@ import inspect
 from typing import Any
 
 import pytest
-from tfpipe.data_service import ServiceConfig
 
 import tfpipe
 from beam_jobs.config import ShardConfig
@@ -23,6 +22,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
 from tfpipe.readers.device_images.config import DeviceConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 from tfpipe.tuning.advise_config import AdviseConfig

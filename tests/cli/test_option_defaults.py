@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import pytest
-from tfpipe.data_service import ServiceConfig
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
@@ -17,6 +16,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import Choice, Count, Flag, Kind, Number, get_options
 from tfpipe.training.config import TrainConfig
 from tfpipe.tuning.advise_config import AdviseConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ StartWorkers = Callable[[int], tuple[str, ...]]
 
 
 @pytest.fixture(scope="session")
-def start_workers() -> Iterator[StartWorkers]:
+def start_workers() -> StartWorkers:
     """Starts workers and returns their addresses."""
     listeners: list[socket.socket] = []
 
@@ -29,7 +29,7 @@ def start_workers() -> Iterator[StartWorkers]:
             addresses.append(f"127.0.0.1:{listener.getsockname()[1]}")
         return tuple(addresses)
 
-    yield start
+    return start
 
 
 @pytest.fixture(scope="session")

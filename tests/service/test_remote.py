@@ -19,6 +19,9 @@ import numpy as np
 import pytest
 
 import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.conftest import Foreign
 from tests.integrity.made import payload, write_dataset
 from tests.mask_images import MASK_NAME, make_masked_images
 from tests.service.conftest import StartWorkers
@@ -96,7 +99,9 @@ def test_an_evaluation_has_every_record_once(start_workers: StartWorkers, made: 
     for rank in range(ranks):
         given = take(made, served, rank=(rank, ranks), split="validation")
         check_all_same(given, take(made, config, rank=(rank, ranks), split="validation"))
-        names += [name for batch in given for name, here in zip(batch["image/filename"], batch["mask"], strict=True) if here]
+        names += [
+            name for batch in given for name, here in zip(batch["image/filename"], batch["mask"], strict=True) if here
+        ]
     assert len(names) == len(set(names)) == 11
 
 
@@ -115,14 +120,9 @@ def test_a_mixture_is_served(start_workers: StartWorkers, made: Path, tmp_path: 
         check_all_same(given, take(mixture, replace(served, service=None), 9, rank=rank))
 
 
-def test_several_images_masks_text_and_tensors_are_served(start_workers: StartWorkers, tmp_path: Path) -> None:
+def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers, tmp_path: Path) -> None:
     addresses = start_workers(2)
     several = write_several(tmp_path / "several", number=None)
-    folder = tmp_path / "images"
-    for name, data in make_masked_images(12).items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
     records = [
         {"id": k, "tokens": np.full((k % 4, 2), k, np.int32), "caption": f"é {k}", "words": ["a"] * (k % 3)}
         for k in range(20)
@@ -238,9 +238,7 @@ def test_a_killed_worker_costs_no_batch(
     assert service.pids[0] != killed
 
 
-def test_a_worker_that_is_halted_counts_as_lost(
-    service: Service, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SILENCE_S", 0.5)
     batches = NumpyBatches(made, "train", replace(CONFIG, service=service.addresses))
     iterator = itertools.chain.from_iterable(itertools.repeat(batches))
@@ -298,7 +296,9 @@ def test_a_worker_that_is_missing_at_the_start_is_left_out(
     assert "The worker 127.0.0.1:9 of the service does not answer (connection refused)." in caplog.text
 
 
-def test_another_release_is_a_sentence(start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_release_is_a_sentence(
+    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     addresses = start_workers(1)
     monkeypatch.setattr(client, "name_release", lambda: "tfpipe 0.0")
     with pytest.raises(ConfigError) as caught:
@@ -313,7 +313,7 @@ def test_a_worker_refuses_another_release(start_workers: StartWorkers, made: Pat
     batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
     assert isinstance(batches._maker, RemoteMaker)
     batches._maker._workers._release = "tfpipe 0.0"
-    with pytest.raises(ConfigError, match=r"^At the worker 127.*: A trainer and its workers must have the same release"):
+    with pytest.raises(ConfigError, match=r"^At the worker 127.*: A trainer and its workers must have the same"):
         batches.read(0)
 
 
@@ -370,7 +370,7 @@ def test_a_transform_is_refused(made: Path) -> None:
     )
 
 
-def test_torch_jax_keras_and_tf_data_get_the_same_batches(start_workers: StartWorkers, made: Path) -> None:
+def test_torch_jax_and_tf_data_get_the_same_batches(start_workers: StartWorkers, made: Path) -> None:
     import jax
 
     from tfpipe.readers.jax import DeviceBatches
@@ -406,9 +406,64 @@ def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorker
 
 
 def test_masks_follow_their_images(start_workers: StartWorkers, tmp_path: Path) -> None:
-    from tests.beam_jobs.datasets import make_dataset
-    from tests.beam_jobs.images import write_files
-
-    folder = make_dataset(write_files(tmp_path / "in", make_masked_images(12)), tmp_path / "out", num_shards=2, masks=True)
+    make_dataset(write_files(tmp_path / "in", make_masked_images(12)), tmp_path / "out", num_shards=2)
     config = PipelineConfig(global_batch_size=4, image_size=8, extra_features=(MASK_NAME,))
-    check_all_same(take(folder, replace(config, service=start_workers(2)), 5), take(folder, config, 5))
+    served = replace(config, service=start_workers(2))
+    check_all_same(take(tmp_path / "out", served, 5), take(tmp_path / "out", config, 5))
+
+
+def test_tf_data_gets_whole_images_mixtures_and_an_evaluation(
+    start_workers: StartWorkers, made: Path, tmp_path: Path
+) -> None:
+    other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
+    mixture, manifest, addresses = (
+        tfpipe.mix({str(made): 2, str(other): 1}),
+        tfpipe.load_manifest(str(made)),
+        start_workers(2),
+    )
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (manifest, {"augment": "device"}),
+        (mixture, {"global_batch_size": 12}),
+        (manifest, {"training": False, "service_share": "auto"}),
+        (manifest, {"image_dtype": "bfloat16", "service_share": 0.5}),
+    ]
+    for data, options in cases:
+        served = replace(CONFIG, service=addresses, **options)
+        given, expected = (
+            [{name: np.asarray(part) for name, part in batch.items()} for batch in dataset.take(STEPS)]
+            for dataset in (
+                tfpipe.build_dataset(data, "train", each)
+                for each in (served, replace(served, service=None, service_share=0.0))
+            )
+        )
+        check_all_same(given, expected)
+
+
+def test_several_replicas_of_a_host_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
+    import tensorflow as tf
+
+    context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=4)
+    manifest, served = tfpipe.load_manifest(str(made)), replace(CONFIG, service=start_workers(2))
+    given, expected = (
+        [batch["image/filename"].tolist() for batch in dataset.take(10).as_numpy_iterator()]
+        for dataset in (
+            tfpipe.build_dataset(manifest, "train", config, context, start_step=4)
+            for config in (served, replace(served, service=None))
+        )
+    )
+    assert given == expected
+
+
+def test_files_without_a_manifest_and_what_the_engine_lacks_are_refused(
+    made: Path, foreign: Foreign, tmp_path: Path
+) -> None:
+    config = PipelineConfig(global_batch_size=8, image_size=8, service="127.0.0.1:9")
+    files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
+    with pytest.raises(ConfigError) as caught:
+        tfpipe.build_dataset(files, None, config)
+    assert str(caught.value) == (
+        f"A `service` needs a dataset with a manifest whose files are not compressed, got {files.name}. `tfpipe index` "
+        "describes files of others."
+    )
+    with pytest.raises(ConfigError, match="so it has no `decoder` tensorflow, no `antialias`, and"):
+        tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", replace(config, decoder="tensorflow"))

@@ -104,6 +104,7 @@ class Workers:
         self._changed = threading.Condition()  # guards all workers
         self._workers = [_Worker(address, WorkerClock(address)) for address in addresses]
         self._here = _Worker("", WorkerClock(""))
+        weakref.finalize(self, _close, self._workers)
 
     @property
     def clocks(self) -> list[WorkerClock]:
@@ -279,6 +280,11 @@ def split_address(address: str) -> tuple[str, int]:
     """Splits "host:port", where an IPv6 address stands in brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _close(workers: list[_Worker]) -> None:
+    for connection in [connection for worker in workers for connection in worker.idle]:
+        connection.close()
 
 
 def _open_connection(address: str) -> socket.socket:

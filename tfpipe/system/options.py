@@ -27,7 +27,7 @@ from tfpipe.system.units import A_SIZE, parse_bytes
 Affects = Literal["speed", "cache", "order", "images"]
 
 _KEY = "option"
-_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^:/,\s\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:\[[^/,\s\[\]]+\]|[^:/,\s\[\]]+):([0-9]{1,5})")
 
 
 class Kind(ABC):

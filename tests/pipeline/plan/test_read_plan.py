@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,8 +122,7 @@ def uncounted(foreign) -> Source:
         ({"order": "throughput"}, False, False),
         ({"order": "throughput", "deterministic": True}, False, True),
         ({"order": "exact"}, True, True),
-        ({"service": "grpc://a:1"}, False, False),
-        ({"service": "grpc://a:1", "order": "exact"}, True, True),
+        ({"service": "a:1"}, True, True),
         ({"cache": "bytes", "order": "throughput"}, True, True),
         ({"training": False}, False, True),
         ({"training": False, "deterministic": False}, False, False),
@@ -149,7 +147,6 @@ def test_which_order(
         ({"deterministic": False}, True),
         ({"order": "throughput", "shuffle_buffer_size": "1KB"}, False),  # holds few
         ({"order": "throughput", "shuffle_buffer_size": 200}, False),  # the user wants this many
-        ({"order": "throughput", "service": "grpc://a:1"}, False),
         ({"order": "throughput", "training": False}, False),
     ],
 )
@@ -162,16 +159,8 @@ def test_small_records_come_in_exact_order(
 ) -> None:
     monkeypatch.setattr(read_plan, "_SCATTERED_BUFFER", 50)  # as if a buffer of 256 MiB held very many of them
     small = plan(**options)
-    assert (small.exact, small.scatters) == (exact, "service" in options)
+    assert small.exact == exact
     assert not ReadPlan(uncounted, PipelineConfig(global_batch_size=1, **options)).exact
-
-
-def test_workers_of_a_service_read_near_files_with_few_threads(plan: Callable[..., ReadPlan]) -> None:
-    near = plan(service="grpc://a:1", order="exact", lanes=4, run_records=4)
-    assert (near.read_threads, near.cycle_length, near.tracks_ahead) == (4, 32, 0)
-    assert replace(near, source=replace(near.source, files=("gs://b/1",))).read_threads == 32
-    assert plan(service="grpc://a:1", order="exact", read_parallel_calls=7).read_threads == 7
-    assert plan(order="exact", lanes=4, run_records=4).read_threads == 32
 
 
 def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted: Source) -> None:

@@ -13,11 +13,10 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan import read_plan
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import without_autograph
-from tfpipe.pipeline.stages.list import list_exact, list_files, list_once, list_step_records
-from tfpipe.pipeline.stages.read import read_exact, read_files, read_once, read_steps
+from tfpipe.pipeline.stages.list import list_exact, list_files, list_once
+from tfpipe.pipeline.stages.read import read_exact, read_files, read_once
 from tfpipe.pipeline.stages.repeat import repeat_epochs
 from tfpipe.pipeline.stages.shuffle import shuffle_buffer
 
@@ -54,22 +53,6 @@ def test_throughput_order_has_every_record_once_an_epoch(many: Manifest, on_bad_
     assert seen == numbers(dataset)
 
 
-@pytest.mark.parametrize("options", [{}, {"run_records": 8, "lanes": 1, "num_streams": 1}])
-def test_single_steps_have_the_records_of_the_exact_order(many: Manifest, options: dict[str, int]) -> None:
-    plan = plan_of(many, order="exact", service="grpc://a:1", **options)
-    assert plan.track_records == options.get("run_records", 1)  # whole turns, some of which begin in one file of two
-    steps = [0, 31, 32, 70]
-    listed = list_step_records(plan).apply(tf.data.Dataset.from_tensor_slices(np.array(steps)))
-    expected = [
-        plan.order.rising_numbers(step // 32, plan.order.row_positions(np.array([step % 32]), 8, plan.rows).reshape(-1))
-        for step in steps
-    ]
-    read = list(without_autograph(read_steps(plan)).apply(listed).as_numpy_iterator())
-    assert [record for _, (record, _) in read] == np.concatenate(expected).tolist()
-    assert all(place == record for (place, _), (record, _) in read)
-    assert [int(decode_example(payload)["id"][0]) for (_, payload), _ in read] == [r % RECORDS for _, (r, _) in read]
-
-
 def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:
     parts = [numbers(read_epochs(plan_of(many, 2, host), 1)) for host in range(2)]
     assert sorted(parts[0] + parts[1]) == list(range(RECORDS))
@@ -79,28 +62,6 @@ def test_two_hosts_share_the_files_between_them(many: Manifest) -> None:
         f"9 input pipelines but only 8 files in 'train' of {many.directory}. Write 9 or more shards, or read in exact "
         "order, which shares out records."
     )
-
-
-@pytest.mark.parametrize("on_bad_record", ["raise", "skip"])
-def test_workers_of_a_service_read_small_records_in_short_runs_from_all_files(
-    many: Manifest, monkeypatch: pytest.MonkeyPatch, on_bad_record: str
-) -> None:
-    monkeypatch.setattr(read_plan, "_SCATTERED_BUFFER", 50)  # as if a buffer of 256 MiB held very many of them
-    parts = []
-    for host in range(2):
-        plan = plan_of(many, 2, host, on_bad_record=on_bad_record, deterministic=True, service="grpc://a:1")
-        assert plan.scatters
-        assert plan.shuffle_records == 50
-        seen = numbers(read_epochs(plan, 2))
-        epochs = seen[: len(seen) // 2], seen[len(seen) // 2 :]
-        assert sorted(epochs[0]) == sorted(epochs[1])
-        assert epochs[0] != epochs[1]
-        follows = np.mean(np.diff(epochs[0]) == 1)
-        assert 0.6 < follows < 0.9  # runs of eight, shorter at the ends of files
-        parts.append(epochs[0])
-    assert sorted(parts[0] + parts[1]) == list(range(RECORDS))
-    asked = plan_of(many, shuffle_buffer_size=200, service="grpc://a:1")
-    assert not asked.scatters  # the user wants this many
 
 
 def test_seeds_are_those_of_the_exact_order(many: Manifest) -> None:
