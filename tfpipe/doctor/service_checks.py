@@ -55,7 +55,7 @@ def describe_workers(workers: Sequence[str], missing: Mapping[str, str]) -> Chec
 
     Args:
         workers: The workers.
-        missing: Those that cannot be used, each with the trouble.
+        missing: The workers that cannot be used, each with the trouble.
     """
     if missing:
         listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())

@@ -145,7 +145,8 @@ def _is_done(made: Future[Any]) -> bool:
 
 
 def _read_numbers(header: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    numbers = [header.get("epoch"), header.get("step"), *header.get("rows", ())]
+    rows = header.get("rows")
+    numbers = [header.get("epoch"), header.get("step"), *(rows if isinstance(rows, list) else ())]
     if len(numbers) != 4 or not all(type(number) is int and 0 <= number < 2**62 for number in numbers):
         raise ConfigError(f"A request must have an epoch, a step and rows, got {numbers!r:.100}.")
     epoch, step, first, end = numbers

@@ -39,6 +39,7 @@ TICK_S = 0.5
 
 _PREFIX = struct.Struct("<4sIQII")
 _MAGIC = b"tfpS"
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _ALIGNMENT = 64
 _PIECE_BYTES = 1 << 20  # are received at once, so that their checksum is taken from the processor's cache
 _COPIED_BYTES = 1 << 20  # smaller arrays are copied, so that whoever keeps one does not keep the images
@@ -86,10 +87,13 @@ Waiting = Callable[[float], None]
 
 
 def prepare(connection: socket.socket) -> None:
-    """Sets the options of a connection: small messages go at once, and one whose other end is gone ends some time."""
+    """Sets the options of a connection: small messages go at once, and it ends soon after its other end is gone."""
     connection.settimeout(TICK_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def send(
