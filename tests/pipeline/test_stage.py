@@ -270,9 +270,6 @@ def test_operations_that_hold_threads_leave_one_for_each_core(monkeypatch: pytes
     for changes, size in (({}, 6), ({"cpu_budget": 0.5}, 4), ({"private_threadpool_size": 3}, 3)):
         options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True, held_threads=2)
         assert options.threading.private_threadpool_size == size
-    for changes, size in (({}, 34), ({"cpu_budget": 0.5}, 4), ({"private_threadpool_size": 3}, 3)):
-        options = tf_data_options(dataclasses.replace(CONFIG, **changes), True, held_threads=2, worker_cpus=32)
-        assert options.threading.private_threadpool_size == size
 
 
 def test_options_that_nobody_gave() -> None:

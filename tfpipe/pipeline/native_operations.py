@@ -29,15 +29,6 @@ def _load_operations() -> Any:
         ) from error
 
 
-def loads_operations() -> bool:
-    """Returns whether this TensorFlow can load the operations. If so, it runs graphs of others that hold them."""
-    try:
-        _load_operations()
-    except ConfigError:
-        return False
-    return True
-
-
 class Result(NamedTuple):
     """The image that becomes of a crop.
 

@@ -53,8 +53,6 @@ class Stage:
         random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
         per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
             accelerator. None: unknown.
-        apply_around: The function that builds the stages before it as well, which it gets. A service needs this,
-            because its workers begin elsewhere. None: `apply` is enough.
     """
 
     name: str
@@ -66,7 +64,6 @@ class Stage:
     shrinks: bool | None = None
     random: bool | None = None
     per_image: bool | None = None
-    apply_around: Callable[[Stages], Any] | None = field(default=None, repr=False, compare=False)
 
 
 class Merge(NamedTuple):
@@ -196,13 +193,7 @@ class Stages(tuple[Stage, ...]):
 
     def apply_to(self, dataset: Any) -> tf.data.Dataset:
         """Builds the stages on a dataset that takes the place of all earlier stages."""
-        stages = self.merge_neighbors()
-        around = [place for place, stage in enumerate(stages) if stage.apply_around is not None and dataset is None]
-        for place in around[-1:]:
-            apply_around, earlier = stages[place].apply_around, Stages(stages[:place])
-            assert apply_around is not None
-            dataset, stages = apply_around(earlier), Stages(stages[place + 1 :])
-        for stage in stages:
+        for stage in self.merge_neighbors():
             dataset = stage.apply(dataset)
         options = self.make_options()
         return dataset if options is None else dataset.with_options(options)
@@ -269,9 +260,7 @@ def without_autograph(stage: Stage) -> Stage:
 
     It is only for stages that do not branch in Python on a tensor.
     """
-    convert_not = tf.autograph.experimental.do_not_convert
-    around = None if stage.apply_around is None else convert_not(stage.apply_around)
-    return replace(stage, apply=convert_not(stage.apply), apply_around=around)
+    return replace(stage, apply=tf.autograph.experimental.do_not_convert(stage.apply))
 
 
 Customize = Callable[[Stages], Stages]
@@ -298,9 +287,7 @@ def customize_stages(stages: Stages, customize: Customize | None, config: Pipeli
     return stages
 
 
-def tf_data_options(
-    config: PipelineConfig, deterministic: bool, held_threads: int = 0, worker_cpus: int | None = None
-) -> tf.data.Options:
+def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
     """Makes the `tf.data` options that a config asks for.
 
     Args:
@@ -309,7 +296,6 @@ def tf_data_options(
         held_threads: The number of threads that long operations hold, such as those that decode a batch. TensorFlow's
             pool has a thread for each core, and the others would not get on: reading stops until a batch is done. So
             the pipeline gets a pool of its own with as many more, unless `private_threadpool_size` says its size.
-        worker_cpus: The cores of the worker that runs the pipeline; None if this host does.
     """
     options = tf.data.Options()
     options.deterministic = deterministic
@@ -325,8 +311,7 @@ def tf_data_options(
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
     if held_threads and config.private_threadpool_size is None:
-        free_threads = config.max_threads if worker_cpus is None or config.cpu_budget is not None else worker_cpus
-        options.threading.private_threadpool_size = free_threads + held_threads
+        options.threading.private_threadpool_size = config.max_threads + held_threads
     if config.max_intra_op_parallelism:
         options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.
