@@ -20,7 +20,7 @@ PACKAGES = ("tfpipe", "beam_jobs")
 FLOORS = {
     4: ("tfpipe", "tfpipe.__main__", "tfpipe.cli", "beam_jobs.__main__"),
     3: (
-        *("tfpipe.data_service", "tfpipe.distribution", "tfpipe.doctor", "tfpipe.export", "tfpipe.profiler"),
+        *("tfpipe.distribution", "tfpipe.doctor", "tfpipe.export", "tfpipe.profiler"),
         *(
             "tfpipe.training",
             "tfpipe.tuning",
@@ -33,7 +33,7 @@ FLOORS = {
         "beam_jobs.write_graph",
     ),
     2: (
-        *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.writer"),
+        *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.service", "tfpipe.writer"),
         *("beam_jobs.engine", "beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.list_and_plan"),
         "beam_jobs.run_in_process",
         *("beam_jobs.sample", "beam_jobs.shards"),
@@ -55,6 +55,8 @@ NEIGHBORS = {
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.pipeline.plan", "tfpipe.engine"),
+    ("tfpipe.readers", "tfpipe.service"),  # their batches may come from its workers
+    ("tfpipe.pipeline", "tfpipe.service"),
     ("tfpipe.engine", "tfpipe.images"),
     ("tfpipe.engine", "tfpipe.open_dataset"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
@@ -76,7 +78,6 @@ IMPORT_BEAM_JOBS = ("tfpipe.cli", "beam_jobs")
 # do it in a function where the command line or a Beam worker could do without; tests/test_imports.py measures that.
 HEAVY = {
     "tensorflow": (
-        "tfpipe.data_service",
         "tfpipe.distribution",
         "tfpipe.doctor",
         "tfpipe.pipeline.build",
@@ -85,10 +86,6 @@ HEAVY = {
         "tfpipe.pipeline.image_choice",
         "tfpipe.pipeline.mask_operations",
         "tfpipe.pipeline.native_stages",
-        "tfpipe.pipeline.service_client",
-        "tfpipe.pipeline.service_limit",
-        "tfpipe.pipeline.service_measure",
-        "tfpipe.pipeline.service_steps",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",
         "tfpipe.pipeline.store_records",

@@ -16,13 +16,13 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
-from tfpipe.data_service import ServiceConfig
 from tfpipe.doctor.result import TargetConfig
 from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
 from tfpipe.readers.device_images.config import DeviceConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 from tfpipe.tuning.advise_config import AdviseConfig

@@ -47,7 +47,7 @@ if __name__ == "__main__":
         pytest.param("tfpipe.tuning.search", "tune DATASET --global-batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.bench", "bench DATASET --global-batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.doctor.run", "doctor DATASET", marks=pytest.mark.slow),
-        pytest.param("tfpipe.data_service", "serve", marks=pytest.mark.slow),
+        pytest.param("tfpipe.service.processes", "serve --port 0", marks=pytest.mark.slow),
     ],
 )
 def test_an_interrupt_in_a_garbage_collection(module: str, command: str, small_dataset: Path, tmp_path: Path) -> None:

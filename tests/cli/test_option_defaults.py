@@ -12,11 +12,11 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.main import tfpipe
-from tfpipe.data_service import ServiceConfig
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
+from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import Choice, Count, Flag, Kind, Number, get_options
 from tfpipe.training.config import TrainConfig
 from tfpipe.tuning.advise_config import AdviseConfig

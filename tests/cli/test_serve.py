@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Tfpipe
-from tfpipe import data_service
-from tfpipe.data_service import ServiceConfig, Worker
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.service import processes
+from tfpipe.service.client import Workers
+from tfpipe.service.config import ServiceConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "tfpipe", "serve"]
@@ -81,18 +84,27 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
     ("signum", "code"),
     [
         (signal.SIGTERM, 0),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((signal.SIGKILL, -9), (signal.SIGINT, 0))),
+        (signal.SIGINT, 0),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_ends_all_processes(start, tmp_path: Path, signum: int, code: int) -> None:
-    server = start(
-        "--port", "0", "--workers", "2" if signum == signal.SIGINT else "1", "--work-dir", str(tmp_path / "j")
-    )
-    assert any((tmp_path / "j").rglob("*"))
-    assert server.json["dispatcher"].startswith("grpc://127.0.0.1:")
+def test_a_signal_ends_all_processes(start: Callable[..., Server], signum: int, code: int) -> None:
+    server = start("--port", "0", "--workers", "2" if signum == signal.SIGINT else "1")
+    assert all(worker["address"].startswith("127.0.0.1:") for worker in server.json["workers"])
     assert all(map(is_alive, server.pids))
     assert server.end(signum) == code
     assert all_gone(server.pids, 0.1 if code == 0 else 5)
+
+
+def test_a_killed_worker_is_started_again_on_its_port(start: Callable[..., Server]) -> None:
+    server = start("--port", "0")
+    address = server.json["workers"][0]["address"]
+    os.kill(server.pids[0], signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while Workers((address,), 1).call_all() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert Workers((address,), 1).call_all() == {}
+    assert server.end(signal.SIGTERM) == 0
 
 
 def test_a_signal_stops_a_server_wherever_it_arrives() -> None:
@@ -116,41 +128,19 @@ assert stop.wait(30)
 
 
 def test_a_port_in_use_is_one_sentence() -> None:
-    with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as TensorFlow's servers do
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        done = run("--port", str(port))
-    sentence = f"Error: Port {port} must be free, and is not (address already in use). Choose another --port.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
-
-
-def test_a_dead_dispatcher_is_one_sentence() -> None:
-    done = run("--dispatcher", "grpc://127.0.0.1:9")
-    assert done.returncode == 2
-    assert done.stderr == (
-        "Error: --dispatcher must name a running dispatcher, got grpc://127.0.0.1:9, which does not answer "
-        "(connection refused). Start one with: tfpipe serve\n"
+        done = run("--port", str(port), "--host", "127.0.0.1")
+    sentence = (
+        f"Error: Port {port} of 127.0.0.1 must be free, and is not (address already in use). Choose another --port or "
+        "--host.\n"
     )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", sentence)
 
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (
-            ["--dispatcher", "grpc://a:1", "--dispatcher-only"],
-            "--dispatcher runs only workers, and --dispatcher-only runs none. Leave one of them out.",
-        ),
-        (
-            ["--dispatcher", "grpc://a:1", "--port", "1"],
-            "--port is the port of a new dispatcher, and --dispatcher names a running one. Leave one of them out.",
-        ),
-        (["--dispatcher", "a:1"], "--dispatcher must be like grpc://host:5050, got 'a:1'."),
-        (
-            ["--dispatcher-only", "--workers", "2"],
-            "--dispatcher-only excludes --workers, got 2. Leave one of them out.",
-        ),
         (
             ["--check", "a:1", "--workers", "2"],
             "--check excludes --workers. Leave one of them out.",
@@ -167,20 +157,14 @@ def test_a_dead_dispatcher_is_one_sentence() -> None:
             ["--kubernetes", "--image", "a", "--worker-memory", "much"],
             "--worker-memory must be like 8, 500m or 16Gi, got 'much'.",
         ),
-        (["--workers", "-1"], "--workers must be at least 0, got -1."),
+        (["--workers", "0"], "--workers must be at least 1, got 0."),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
-        (
-            ["--worker-port", "65535", "--workers", "2"],
-            "--worker-port must be from 0 to 65534, got 65535.",
-        ),
+        (["--port", "65535", "--workers", "2"], "--port must be at most 65534, so that all workers have one."),
+        (["--check", "a"], "`service` must be addresses like host:5050, got ('a',)."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_option_ends_with_2(
-    tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args: list[str], sentence: str
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it, and the log level
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+def test_a_wrong_option_ends_with_2(tfpipe: Tfpipe, args: list[str], sentence: str) -> None:
     assert tfpipe("serve", *args) == (2, "", f"Error: {sentence}\n")
 
 
@@ -196,12 +180,8 @@ def signal_handlers() -> Iterator[None]:
 class StartedService:
     """A service that is ready at once, and ends at once."""
 
-    dispatcher = "grpc://127.0.0.1:5051"
-
     def __init__(self, config: ServiceConfig) -> None:
-        self.config = config
-        self.workers = [Worker(5052 + i, f"127.0.0.1:{5052 + i}") for i in range(config.workers)]
-        self.known_workers = tuple(worker.address for worker in self.workers)
+        self.addresses = tuple(f"127.0.0.1:{config.port + i}" for i in range(config.workers))
 
     def __enter__(self) -> "StartedService":
         return self
@@ -213,50 +193,23 @@ class StartedService:
         assert not stop.is_set()
 
 
-@pytest.mark.parametrize(
-    ("args", "workers", "others"),
-    [
-        (["--dispatcher-only"], "no worker here", "tfpipe serve --dispatcher grpc://127.0.0.1:5051"),
-        (
-            ["--workers", 2],
-            "2 workers: 127.0.0.1:5052, 127.0.0.1:5053",
-            "name their workers here with --worker-address HOST:PORT",
-        ),
-    ],
-)
 @pytest.mark.usefixtures("signal_handlers")
-def test_what_people_read(
-    tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, args: list[object], workers: str, others: str
-) -> None:
-    monkeypatch.setattr(data_service, "Service", StartedService)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it, and the log level
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
-    done = tfpipe("serve", "--host", "127.0.0.1", "--port", 0, *args)
+def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "Service", StartedService)
+    done = tfpipe("serve", "--host", "127.0.0.1", "--workers", 2)
     assert (done.code, done.err) == (0, "")
     assert done.lines == [
-        f"Dispatcher grpc://127.0.0.1:5051, {workers}",
-        'Trainers        PipelineConfig(service="grpc://127.0.0.1:5051", ...)',
-        '  or in TOML    service = "grpc://127.0.0.1:5051"',
-        f"Other machines  {others}",
-        "Only this machine reaches 127.0.0.1; for others name it with --host.",
+        "2 workers: 127.0.0.1:5050, 127.0.0.1:5051",
+        'Trainers      PipelineConfig(service="127.0.0.1:5050,127.0.0.1:5051", ...)',
+        '  or in TOML  service = ["127.0.0.1:5050", "127.0.0.1:5051"]',
+        "Only this machine reaches 127.0.0.1; for others leave --host out.",
     ]
 
 
-def test_help_and_a_missing_tensorflow_need_no_tensorflow() -> None:
-    code = """
-import importlib.util, sys
-sys.argv = ["tfpipe", "serve", *sys.argv[1:]]
-sys.modules["tensorflow"] = None
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "tensorflow" else find(name, *more)
-from tfpipe.cli.main import main
-main()
-"""
-    for args, exit_code, text in (
-        (["--help"], 0, "Run a tf.data service"),
-        ([], 1, "Error: `tfpipe serve` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'.\n"),
-    ):
-        command = [sys.executable, "-c", code, *args]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == exit_code
-        assert text in done.stdout + done.stderr
+def test_a_worker_loads_no_tensorflow(start: Callable[..., Server], small_dataset: Path) -> None:
+    server = start("--port", "0")
+    address = server.json["workers"][0]["address"]
+    config = PipelineConfig(global_batch_size=4, image_size=8, service=address)
+    NumpyBatches(small_dataset, "train", config).read(0)
+    if sys.platform == "linux":
+        assert "tensorflow" not in Path(f"/proc/{server.pids[0]}/maps").read_text()

@@ -78,7 +78,7 @@ def test_the_dataset(small_dataset: Path) -> None:
 def test_no_path_name_or_free_text_is_in_it(small_dataset: Path, tmp_path: Path) -> None:
     settings, manifest = dict.fromkeys(SETTINGS, f"/home/{SECRET}"), load_manifest(str(small_dataset))
     cached = PipelineConfig(global_batch_size=64, cache="bytes", cache_dir=str(tmp_path / SECRET))
-    served = PipelineConfig(global_batch_size=64, service=f"grpc://{SECRET}:5000", extra_features=(SECRET,))
+    served = PipelineConfig(global_batch_size=64, service=f"{SECRET}:5000", extra_features=(SECRET,))
     for config in (cached, served):
         report = make_report(settings, config, manifest)
         for text in (format_report(report), json.dumps(report)):

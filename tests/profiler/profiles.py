@@ -84,15 +84,10 @@ PROFILE = Profile(
 
 
 SERVICE = ServiceUse(
-    workers=(WorkerTiming("a:1", 0.5, 0.4, 500.0), WorkerTiming("b:1", 0.5, 0.3, 600.0)),
+    workers=(WorkerTiming("a:1", 500.0, 0.9), WorkerTiming("b:1", 600.0, 0.95)),
     local_fraction=0.0,
     batch_bytes=10e6,
     wire_bytes_per_second=100e6,
-    wire_limit_images_per_second=9000.0,
-    hand_over_s=make_spread(0.012),
-    compressed_fraction=0.84,
-    compress_s=0.015,
-    uncompress_s=0.005,
 )
 """Two workers that together make 1,100 images/s, in batches of 100."""
 

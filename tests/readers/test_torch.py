@@ -166,7 +166,6 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
         ({"cache": "bytes", "cache_dir": "gs://a/b"}, "A cache in files needs `cache` bytes or decoded and a local"),
         ({"augment": "device"}, "`augment` 'device' is for"),
         ({"deterministic": False}, "`deterministic` False is for"),
-        ({"service": "grpc://a:1"}, "`service` 'grpc://a:1' is for"),
         ({"rank": (0, 3)}, "Global batch size 4 must be divisible by 3 replicas; use 3 or 6."),
         ({"extra_features": ("nothing",)}, "`extra_features` must name features of"),
         ({"global_batch_size": 16}, "`global_batch_size` must be at most the"),

@@ -9,7 +9,7 @@ import pytest
 
 from tfpipe.errors import ConfigError
 from tfpipe.system.options import (
-    Address,
+    Addresses,
     Amount,
     Choice,
     Count,
@@ -79,7 +79,9 @@ def refused(kind: Kind, value: object) -> str:
         (Text(), "", "`x` must be text in Unicode and not empty, got ''."),
         (Names(), ["a"], "`x` must be a list of names, none of them empty, got ['a']."),
         (Names(), ("a", "a"), "`x` must name each only once, got ('a', 'a')."),
-        (Address(), "host:1", "`x` must begin with grpc://, as in 'grpc://host:5000', got 'host:1'."),
+        (Addresses(), "host", "`x` must be addresses like host:5050, got 'host'."),
+        (Addresses(), ("a:1", "b:0"), "`x` must be addresses like host:5050, got ('a:1', 'b:0')."),
+        (Addresses(), ("::1:5",), "`x` must be addresses like host:5050, got ('::1:5',)."),
         (Nested(Inner), {}, "`x` must be Inner, got {}."),
     ],
     ids=repr,
@@ -105,7 +107,7 @@ def test_a_wrong_value_is_refused(kind: Kind, value: object, message: str) -> No
         (Size(100), [1, 100, (100, 1)]),
         (Amount(), [1, "1", "8 GiB"]),
         (Names(), [(), ("a", "b")]),
-        (Address(), ["grpc://a:1"]),
+        (Addresses(), ["a:1", ("a:1", "[::1]:65535")]),
         (Nested(Inner), [Inner()]),
     ],
     ids=repr,

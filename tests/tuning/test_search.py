@@ -216,7 +216,7 @@ def test_as_json(tune) -> None:
 def test_what_cannot_be_searched() -> None:
     with pytest.raises(ConfigError, match=r"^A search needs at least 45 s, got 20\.$"):
         search.tune(JOB, CONFIG, 20, False, Observer())
-    served = PipelineConfig(global_batch_size=100, service="grpc://localhost:5000")
+    served = PipelineConfig(global_batch_size=100, service="localhost:5000")
     with pytest.raises(ConfigError, match="`service` must be left out to tune"):
         search.tune(JOB, served, 60, False, Observer())
 

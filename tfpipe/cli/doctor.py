@@ -157,11 +157,10 @@ def _run_checks(
     customize = load_stages(stages)
     checks = run_checks(data, split, config, target, customize)
     if config.service is not None:
-        from tfpipe.doctor.service_checks import check_delivery, check_service
-        from tfpipe.engine.source import get_source
+        from tfpipe.doctor.service_checks import check_service, check_speed
 
-        source = get_source(data, split)
-        checks = chain(check_service(config.service, source), checks, check_delivery(source, config, customize))
+        service = check_service(config.service_addresses, data, split)
+        checks = chain(service, checks, check_speed(data, split, config))
     if not tuned:
         return checks
     from tfpipe.doctor.runtime_checks import check_tuned

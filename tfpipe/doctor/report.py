@@ -25,7 +25,7 @@ from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
 from tfpipe.system import host_limits, versions
-from tfpipe.system.options import Address, Names, Text, get_options
+from tfpipe.system.options import Addresses, Names, Text, get_options
 from tfpipe.system.units import human_bytes, human_count
 
 SETTINGS = (
@@ -38,7 +38,7 @@ SETTINGS = (
 GIVEN = "(given)"
 _NUMBERS = re.compile(r"-?[0-9][0-9,.]{0,19}|-?1|true|false")
 _PATHS = re.compile(r"/.*/[^\s:]*|/[^\s:]*")
-_FREE_TEXT = (Address, Names, Text)
+_FREE_TEXT = (Addresses, Names, Text)
 _DEVICES = {"NVIDIA GPU": "nvidia[0-9]*", "TPU": "accel[0-9]*"}
 
 

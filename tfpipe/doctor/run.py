@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.doctor import data_checks, probes, runtime_checks, service_checks, tpu_checks
+from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
@@ -246,8 +246,6 @@ def _check_image_size(facts: _Facts) -> Check:
 def _check_decoder(facts: _Facts) -> Check:
     if not facts.source.has_images:
         return Check("decoder", "ok", "The records have no image.")
-    if facts.config.service is not None:
-        return service_checks.check_decoder(facts.plan)
     missing = library.explain_missing() if facts.plan.lacks_native_library else None
     return data_checks.check_decoder(facts.plan.decoder, missing)
 

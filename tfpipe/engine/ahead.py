@@ -30,12 +30,17 @@ PAUSE_S = 0.001
 """The seconds for which a thread waits before it makes a batch, if the trainer has one: it needs Python's lock to go on
 with that."""
 
-_STEPS_AHEAD = 2  # are made, beside the one that the trainer waits for
-_STEPS_ANNOUNCED = 4  # beyond these storage is asked for, which takes no memory of this process
+_STEPS_ANNOUNCED = 4  # beyond those that are made storage is asked for, which takes no memory of this process
+_DECODING = 2  # batches are decoded at once; each uses all threads that decode
+_working = threading.local()
 
 
 class Maker(Protocol):
     """A maker of batches in two parts: `BatchMaker`, or `MixedMaker` for several datasets."""
+
+    @property
+    def steps_ahead(self) -> int:
+        """The steps that are made at once, beside the one that the trainer waits for."""
 
     @property
     def block_steps(self) -> int:
@@ -72,7 +77,8 @@ def make_ahead(
         FormatError: A file is missing or damaged, or an image is.
         DataError: A file cannot be read.
     """
-    readers, decoders = (ThreadPoolExecutor(_STEPS_AHEAD, f"tfpipe-{name}") for name in ("read", "decode"))
+    readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
+    decoders = ThreadPoolExecutor(_DECODING, "tfpipe-decode")
     steps = _Steps(maker, positions)
 
     def make(stored: Future[Any]) -> Any:
@@ -98,7 +104,7 @@ def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[
         FormatError: A file is missing or damaged.
         DataError: A file cannot be read.
     """
-    readers = ThreadPoolExecutor(_STEPS_AHEAD, "tfpipe-read")
+    readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
     steps = _Steps(maker, positions)
     return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,))
 
@@ -111,7 +117,7 @@ def _take_in_order(
     try:
         for index in itertools.count():
             started.append(submit(index, bool(started) and started[0].done()))
-            if len(started) > _STEPS_AHEAD:
+            if len(started) > steps.maker.steps_ahead:
                 try:
                     batch = started.popleft().result()
                 except _NoMoreSteps:
@@ -122,6 +128,12 @@ def _take_in_order(
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
         steps.close()
+
+
+def is_left() -> bool:
+    """Returns whether this thread reads for a trainer that has left, so that nobody waits for what it reads."""
+    steps: _Steps | None = getattr(_working, "steps", None)
+    return steps is not None and steps.is_closed
 
 
 class _NoMoreSteps(Exception):
@@ -139,11 +151,11 @@ class _Steps:
     """
 
     def __init__(self, maker: Maker, positions: Iterable[tuple[int, int]]) -> None:
-        self._maker, self._positions = maker, iter(positions)
+        self.maker, self._positions = maker, iter(positions)
         self._lock = threading.Lock()  # guards what follows
         self._listed: dict[int, _Step] = {}
         self._num_listed = self._num_announced = 0
-        self._is_closed = False
+        self.is_closed = False
 
     def read(self, index: int, pauses: bool) -> Any:
         """Reads the records of the batch with this number.
@@ -166,23 +178,24 @@ class _Steps:
         if step is None:
             raise _NoMoreSteps
         for steps in filter(None, asked):
-            self._maker.announce(steps[0], steps)
-        return self._maker.read(*step)
+            self.maker.announce(steps[0], steps)
+        _working.steps = self
+        return self.maker.read(*step)
 
     def close(self) -> None:
         """Lists no steps any more."""
         with self._lock:
-            self._is_closed = True
+            self.is_closed = True
             self._listed.clear()
 
     def _list_block(self, index: int) -> list[Any]:
         """Lists the records of a step, and of the steps that use up a block of records with it."""
-        end = index + self._maker.block_steps
-        while self._num_listed < end and not self._is_closed:
+        end = index + self.maker.block_steps
+        while self._num_listed < end and not self.is_closed:
             position = next(self._positions, None)
             if position is None:
                 break
-            self._listed[self._num_listed] = (*position, self._maker.list_numbers(*position))
+            self._listed[self._num_listed] = (*position, self.maker.list_numbers(*position))
             self._num_listed += 1
         return [self._listed[k][2] for k in range(index, end) if k in self._listed]
 

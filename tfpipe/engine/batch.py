@@ -60,6 +60,9 @@ Batch = dict[str, Any]
 Transform = Callable[[Any, int], Any]
 """A function from a whole Pillow image and its seed to the trainer's image, in place of crop, resize and flip."""
 
+STEPS_AHEAD = 2
+"""The steps that this process makes at once, beside the one that the trainer waits for."""
+
 _MOST_BLOCK_STEPS, _MOST_BLOCK_BYTES = 64, 2**30  # of the records that a store is asked for at once
 _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes no memory
 
@@ -128,12 +131,12 @@ class Clocks:
     decode_cpu_s: float = 0.0
     rest_cpu_s: float = 0.0
 
-    def add(self, stored: StoredBatch, decode_s: float, rest_s: float) -> None:
+    def add(self, read_s: float, parse_s: float, decode_s: float, rest_s: float) -> None:
         """Adds the seconds of one batch."""
         with _CLOCKS:
             self.batches += 1
-            self.read_s += stored.read_s
-            self.parse_s += stored.parse_s
+            self.read_s += read_s
+            self.parse_s += parse_s
             self.decode_s += decode_s
             self.rest_s += rest_s
 
@@ -196,6 +199,8 @@ class BatchMaker:
     Raises:
         ConfigError: A transform does not fit the data.
     """
+
+    steps_ahead = STEPS_AHEAD
 
     def __init__(
         self,
@@ -369,7 +374,7 @@ class BatchMaker:
                 batch["image"] = self._make_images(images, threads, out, rows)
                 decode_s, decode_cpu_s = time.perf_counter() - before, time.thread_time() - before_cpu
             batch |= self.make_others(stored, images, filled)
-        self.clocks.add(stored, decode_s, time.perf_counter() - begin - decode_s)
+        self.clocks.add(stored.read_s, stored.parse_s, decode_s, time.perf_counter() - begin - decode_s)
         self.clocks.add_cpu(stored, decode_cpu_s, time.thread_time() - begin_cpu - decode_cpu_s)
         return batch
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import Batch, BatchMaker, Clocks, StoredBatch
+from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks, StoredBatch
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.join import join_rows
@@ -56,6 +56,8 @@ class WrappedMaker(ABC):
     Attributes:
         plan: The plan of the batches.
     """
+
+    steps_ahead = STEPS_AHEAD
 
     def __init__(self, maker: BatchMaker) -> None:
         self._maker, self.plan = maker, maker.plan

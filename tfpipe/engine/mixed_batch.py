@@ -15,11 +15,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from tfpipe.engine.batch import Batch, BatchMaker, Transform
+from tfpipe.engine.ahead import Maker
+from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks, Transform
 from tfpipe.engine.cache import share_cache_bytes
 from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -54,7 +55,7 @@ class MixedPlan:
         config: The options.
         steps_per_epoch: The number of batches that have as many records as all datasets together.
         global_batch_size: The number of rows of a batch of all hosts.
-        num_hosts: The number of hosts, or of all who have so many rows each.
+        rows: The rows of the global batch that this host has.
     """
 
     parts: tuple[BatchPlan, ...]
@@ -62,12 +63,12 @@ class MixedPlan:
     config: PipelineConfig
     steps_per_epoch: int
     global_batch_size: int
-    num_hosts: int = 1
+    rows: range
 
     @property
     def batch_size(self) -> int:
         """The number of rows that this host has in each batch."""
-        return self.global_batch_size // self.num_hosts
+        return len(self.rows)
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
@@ -101,6 +102,8 @@ class MixedMaker:
         clocks: The seconds that the makers spent.
     """
 
+    steps_ahead = STEPS_AHEAD
+
     def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker | CachingMaker]) -> None:
         self.plan, self._makers = plan, tuple(makers)
         self.clocks = makers[0].clocks
@@ -130,8 +133,8 @@ class MixedMaker:
             makers.append(maker.for_rows(begin, stop))
             part_rows.append(rows[begin:stop] - first)
         parts = tuple(maker.plan for maker in makers)
-        hosts = self.plan.global_batch_size // (end - first)
-        return MixedMaker(replace(self.plan, parts=parts, part_rows=tuple(part_rows), num_hosts=hosts), makers)
+        plan = replace(self.plan, parts=parts, part_rows=tuple(part_rows), rows=self.plan.rows[first:end])
+        return MixedMaker(plan, makers)
 
     def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
         """Makes one batch; arguments, result and errors are those of `BatchMaker.make`."""
@@ -181,7 +184,7 @@ def share_config(mixture: Mixture, config: PipelineConfig, global_batch_size: in
 
 
 def make_mixed_maker(
-    mixture: Mixture, plans: Sequence[BatchPlan], rows: range, num_hosts: int, transform: Transform | None = None
+    mixture: Mixture, plans: Sequence[BatchPlan], rows: range, transform: Transform | None = None
 ) -> MixedMaker:
     """Makes the maker of one host's batches of a mixture.
 
@@ -189,7 +192,6 @@ def make_mixed_maker(
         mixture: The datasets.
         plans: The plan of each dataset's whole share of a batch.
         rows: The rows of the global batch that this host has.
-        num_hosts: The number of hosts.
         transform: A function that replaces crops, resizing and flips.
 
     Raises:
@@ -213,7 +215,7 @@ def make_mixed_maker(
         makers.append(_make_maker_of_one(parts[-1], transform, classes))
     steps = sum(plan.source.num_records or 0 for plan in plans) // len(owners)
     config = replace(config, global_batch_size=len(owners), cache_bytes=None)
-    return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, steps, len(owners), num_hosts), makers)
+    return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, steps, len(owners), rows), makers)
 
 
 def make_maker(plan: BatchPlan, transform: Transform | None = None) -> BatchMaker | CachingMaker | FolderCacheMaker:
@@ -260,5 +262,25 @@ def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
 AnyPlan: TypeAlias = BatchPlan | MixedPlan
 """The batches of one host, of one dataset or of several."""
 
-AnyMaker: TypeAlias = BatchMaker | CachingMaker | FolderCacheMaker | MixedMaker
-"""A maker of such batches."""
+
+class AnyMaker(Maker, Protocol):
+    """A maker of such batches: of this process, or workers elsewhere."""
+
+    clocks: Clocks
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The plan of the batches."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it holds connections, which a forked process cannot use: to an object store, or to workers."""
+
+    def for_rows(self, first: int, end: int) -> AnyMaker:
+        """Returns a maker of some of the rows of this host's batches. It shares all that this one has open."""
+
+    def make(self, epoch: int, step: int, threads: int = 1) -> Batch:
+        """Makes one batch: `decode` of what `read` returns."""
+
+    def make_example_image(self) -> Any:
+        """Returns the result of the transform for the first image."""

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
-from tfpipe.engine.mixed_batch import locate_split, make_maker
+from tfpipe.engine.mixed_batch import AnyMaker, locate_split, make_maker
 from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
@@ -27,6 +27,7 @@ from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook, tf_data_options
 from tfpipe.pipeline.steps import count_held_threads, list_engine_stages, open_mixed_engine
 from tfpipe.pipeline.textbook import list_textbook_stages
+from tfpipe.service.remote import serve_remotely
 from tfpipe.system import file_io
 
 
@@ -118,10 +119,10 @@ def build_planned_stages(plan: ReadPlan, *, fill_first: bool = True) -> Stages:
             plan.source.check()  # a whole cache in files needs no source
         elif fill_first:
             fill_cache(*locate_split(batches), plan.config)
-        return _with_options(plan, Stages(list_engine_stages(plan, make_maker(batches))))
+        return _list_engine_stages(plan, serve_remotely(make_maker(batches)))
     plan.source.check()
     file_io.check_tensorflow_reads(plan.source.files[0])
-    return _with_options(plan, Stages(list_textbook_stages(plan)))
+    return Stages(list_textbook_stages(plan), tf_data_options(plan.config, plan.deterministic))
 
 
 def check_stages(
@@ -157,16 +158,16 @@ def _build_mixture(
         raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
     whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
     maker = open_mixed_engine(mixture, split or "", whole)
-    first, *others = list_engine_stages(whole, maker)
+    stages = _list_engine_stages(whole, maker)
     shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
     datasets = [
         f"{share} of {whole.global_batch_size} from {manifest.directory}"
         for share, manifest in zip(shares, mixture.manifests, strict=True)
     ]
-    listing = replace(first, settings={**first.settings, "datasets": ", ".join(datasets)})
-    return _with_options(whole, Stages((listing, *others)))
+    listing = replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)})
+    return Stages((listing, *stages[1:]), stages.options)
 
 
-def _with_options(plan: ReadPlan, stages: Stages) -> Stages:
-    held_threads = count_held_threads(plan) if plan.in_steps else 0
-    return Stages(stages, tf_data_options(plan.config, plan.deterministic, held_threads))
+def _list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> Stages:
+    options = tf_data_options(plan.config, plan.deterministic, count_held_threads(plan, maker))
+    return Stages(list_engine_stages(plan, maker), options)

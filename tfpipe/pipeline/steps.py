@@ -35,6 +35,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
+from tfpipe.service.remote import serve_remotely
 from tfpipe.system import host_limits
 
 CALL_NAME = "tfpipe_engine"
@@ -70,13 +71,16 @@ def list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> tuple[Stage, ...]:
         plan: The plan of the pipeline.
         maker: The maker of this host's batches.
     """
-    calls = count_calls(plan)
+    calls = count_calls(plan, maker)
     steps = _Steps(plan, maker, calls)
     config, source = plan.config, plan.source
     listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host} of {plan.num_hosts}"}
     if config.training:
         listed |= {"order": "exact", "seed": config.seed, "start_step": plan.start_step}
-    reading = {"reader": "obstore" if plan.reads_store else "engine", "num_parallel_calls": calls.reads}
+    reader = "service" if config.service else "obstore" if plan.reads_store else "engine"
+    reading: dict[str, object] = {"reader": reader, "num_parallel_calls": calls.reads}
+    if config.service:
+        reading["workers"] = ", ".join(config.service_addresses)
     if config.on_bad_record == "skip":
         reading["on_bad_record"] = "skip"
     making: dict[str, object] = {"num_parallel_calls": calls.decodes, "threads": calls.threads}
@@ -326,24 +330,24 @@ def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
 
 
-def count_calls(plan: ReadPlan) -> Calls:
-    """Counts the calls of the engine that work at once.
+def count_calls(plan: ReadPlan, maker: AnyMaker) -> Calls:
+    """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too.
 
     Threads of the native library are not in tf.data's statistics. Where these must tell the stages apart, each batch
     has the one thread that tf.data counts.
     """
-    config = plan.config
+    config, reads = plan.config, max(plan.batches_read, maker.steps_ahead)
     threads = config.num_parallel_calls or host_limits.usable_cpus()
     threads = min(threads, config.threadpool_size or threads)
     if not config.map_fusion:
-        return Calls(plan.batches_read, threads, 1)
-    return Calls(plan.batches_read, min(threads, _BATCHES_AT_ONCE), threads)
+        return Calls(reads, threads, 1)
+    return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)
 
 
-def count_held_threads(plan: ReadPlan) -> int:
-    """Counts the threads of tf.data that wait in a call of the engine: for a batch, or for an object store."""
-    calls = count_calls(plan)
-    return calls.decodes + (calls.reads if plan.reads_store else 0)
+def count_held_threads(plan: ReadPlan, maker: AnyMaker) -> int:
+    """Counts the threads of tf.data that wait in a call of the engine: for a batch, an object store or a worker."""
+    calls = count_calls(plan, maker)
+    return calls.decodes + (calls.reads if maker.is_remote else 0)
 
 
 def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker:
@@ -358,5 +362,7 @@ def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker
         plan.check()
         plan.source.check()
         if not plan.in_steps:
-            raise ConfigError(f"A mixture is read in exact order, and {plan.explain_stock()}. Leave this dataset out.")
-    return make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows, whole.num_hosts)
+            raise ConfigError(
+                f"A mixture is read in exact order, and {plan.explain_textbook()}. Leave this dataset out."
+            )
+    return serve_remotely(make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows))

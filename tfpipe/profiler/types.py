@@ -32,7 +32,6 @@ FixAction = Literal[
     "write_data",
     "install_package",
     "add_machines",
-    "mend_worker",
 ]
 """The parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines."""
 
@@ -334,63 +333,41 @@ class CallCosts:
 
 @dataclass(frozen=True)
 class WorkerTiming:
-    """A worker of a tf.data service in steady state.
+    """A worker of a service while all workers make as many batches as they can.
 
     Attributes:
         address: The address, host:port.
-        batch_fraction: The share of the measured batches that it made; None if batches do not say who made them, which
-            they do in exact order alone.
-        wait_fraction: The share of wall time in which the trainer waited for its batches; None as above.
-        images_per_second: The images that it makes in a second while all workers make as many as they can; None if that
-            was not measured.
-        late: Whether it makes less than 0.7 of the median of the others, and the trainer waits for it.
+        images_per_second: The images that it gives in a second.
+        busy_fraction: The share of the time in which it makes batches; the rest it waits for the network or the
+            trainer.
     """
 
     address: str
-    batch_fraction: float | None = None
-    wait_fraction: float | None = None
-    images_per_second: float | None = None
-    late: bool = False
+    images_per_second: float
+    busy_fraction: float
 
 
 @dataclass(frozen=True)
 class ServiceUse:
-    """The tf.data service that made the batches.
+    """The service that made the batches.
 
     Attributes:
-        workers: The workers, in the order of their numbers, or sorted by address if they have none.
+        workers: The workers.
         local_fraction: The share of the batches that the trainer made itself (`service_share`).
         batch_bytes: The mean size of a batch, in bytes.
-        wire_bytes_per_second: The bytes of batches that came from workers. They are not compressed.
-        wire_limit_images_per_second: The images per second that would come if batches of this size cost nothing to
-            make; None if that was not measured.
-        hand_over_s: The seconds in which a worker hands over such a batch; None if that was not measured.
-        compressed_fraction: The size of a batch that Snappy compressed, as a share of the batch.
-        compress_s: The seconds of a core in which a worker would compress a batch.
-        uncompress_s: The seconds of a core in which the trainer would take it apart.
+        wire_bytes_per_second: The bytes of batches that came from workers during the run.
     """
 
     workers: tuple[WorkerTiming, ...]
     local_fraction: float
     batch_bytes: float
     wire_bytes_per_second: float
-    wire_limit_images_per_second: float | None
-    hand_over_s: Spread | None
-    compressed_fraction: float
-    compress_s: float
-    uncompress_s: float
 
     @property
-    def late_worker(self) -> WorkerTiming | None:
-        """The worker that is late; None if there is none."""
-        return next((worker for worker in self.workers if worker.late), None)
-
-    @property
-    def rates(self) -> dict[str, float]:
-        """The images per second of the workers that were measured, by address."""
-        return {
-            worker.address: worker.images_per_second for worker in self.workers if worker.images_per_second is not None
-        }
+    def images_per_second(self) -> float:
+        """The images per second that all workers and this host can make."""
+        remote = sum(worker.images_per_second for worker in self.workers)
+        return remote / (1 - self.local_fraction) if self.local_fraction < 1 else float("inf")
 
 
 @dataclass(frozen=True)
@@ -418,7 +395,7 @@ class Profile:
             of four.
         host_place: The number of the host whose share was read, from 0, and the number of hosts; None if the pipeline
             read everything.
-        service: The tf.data service that made the batches; None if this host did. With a service `stages` has what this
+        service: The service that made the batches; None if this host did. With a service `stages` has what this
             host does: it takes the batches.
     """
 
@@ -487,7 +464,7 @@ class Bottleneck:
     """The part of the pipeline, or of the machine, that limits the rate.
 
     Attributes:
-        stage: A stage's name, or "storage", "cpu", "memory", "first_batch" or "accelerator"; with a tf.data service
+        stage: A stage's name, or "storage", "cpu", "memory", "first_batch" or "accelerator"; with a service
             also "service" or "wire".
         reason: A sentence with the numbers that prove it.
         limit_images_per_second: The rate that it allows.

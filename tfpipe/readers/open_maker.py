@@ -10,7 +10,7 @@ import numpy as np
 
 from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import AnyMaker, MixedMaker, make_maker, make_mixed_maker, share_config
+from tfpipe.engine.mixed_batch import AnyMaker, make_maker, make_mixed_maker, share_config
 from tfpipe.engine.mixture import Mixture, get_whole_source
 from tfpipe.engine.position import Position
 from tfpipe.engine.source import Source
@@ -18,6 +18,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.service.remote import serve_remotely
 from tfpipe.system.options import get_options
 
 
@@ -61,11 +62,13 @@ def open_maker(
         FormatError: A file is missing, or has another size than the manifest says.
     """
     _check_config(config)
+    if transform is not None and config.service is not None:
+        raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
     if isinstance(data, Mixture):
-        return _open_mixture(data, split, config, rank, transform, for_devices)
+        return serve_remotely(_open_mixture(data, split, config, rank, transform, for_devices))
     manifest = data if isinstance(data, Manifest) else load_manifest(os.fspath(data))
     plan = _check_plan(Source.from_manifest(manifest, split), config, rank, for_devices)
-    return make_maker(plan.make_batch_plan(), transform)
+    return serve_remotely(make_maker(plan.make_batch_plan(), transform))
 
 
 def _open_mixture(
@@ -75,7 +78,7 @@ def _open_mixture(
     rank: Rank,
     transform: Transform | None,
     for_devices: bool,
-) -> MixedMaker:
+) -> AnyMaker:
     if not config.training:
         raise ConfigError("A mixture cannot be evaluated as a whole. Take its datasets one by one.")
     whole = ReadPlan(get_whole_source(mixture, split), config, rank.num_ranks, rank.index, rank.num_replicas)
@@ -84,7 +87,7 @@ def _open_mixture(
         mixture.manifests, share_config(mixture, config, whole.global_batch_size), strict=True
     ):
         plans.append(_check_plan(Source.from_manifest(manifest, split), options, Rank(), for_devices).make_batch_plan())
-    return make_mixed_maker(mixture, plans, whole.rows, rank.num_ranks, transform)
+    return make_mixed_maker(mixture, plans, whole.rows, transform)
 
 
 def _check_plan(source: Source, config: PipelineConfig, rank: Rank, for_devices: bool) -> ReadPlan:

@@ -15,6 +15,7 @@ faster options, and the test that compares the documentation of each option with
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -26,6 +27,7 @@ from tfpipe.system.units import A_SIZE, parse_bytes
 Affects = Literal["speed", "cache", "order", "images"]
 
 _KEY = "option"
+_ADDRESS = re.compile(r"(?:\[[^/,\s\[\]]+\]|[^:/,\s\[\]]+):([0-9]{1,5})")
 
 
 class Kind(ABC):
@@ -257,15 +259,18 @@ class Names(Kind):
             raise ConfigError(f"`{name}` must name each only once, got {value!r}.")
 
 
-class Address(Kind):
-    """The address of a tf.data service, `grpc://host:port`."""
+class Addresses(Kind):
+    """A tuple of different addresses, `host:port` each, where an IPv6 address stands in brackets."""
 
-    allowed = "Begins with grpc://."
+    allowed = "Like host:5050, one or several."
 
     def check(self, name: str, value: object) -> None:
-        """Checks how the value begins."""
-        if not _is_text(value) or not value.startswith("grpc://") or value == "grpc://":
-            raise ConfigError(f"`{name}` must begin with grpc://, as in 'grpc://host:5000', got {value!r}.")
+        """Checks that there is an address, and that each is one."""
+        addresses = value if isinstance(value, tuple) else (value,)
+        if not addresses or not all(map(_is_address, addresses)):
+            raise ConfigError(f"`{name}` must be addresses like host:5050, got {value!r}.")
+        if len(set(addresses)) < len(addresses):
+            raise ConfigError(f"`{name}` must name each worker only once, got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -352,6 +357,11 @@ def check_options(config: Any) -> None:
 def is_number(value: object) -> TypeGuard[float]:
     """Tests whether a value is a finite number that a float can hold; `True` is not one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
+
+
+def _is_address(value: object) -> bool:
+    match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    return match is not None and 1 <= int(match[1]) <= 65535
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -104,25 +104,30 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             {"cache": "bytes", "cache_dir": "\udc80"},
             "`cache_dir` must be text in Unicode and not empty, got '\\udc80'.",
         ),
-        ({"service": "host:1"}, "`service` must begin with grpc://, as in 'grpc://host:5000', got 'host:1'."),
-        ({"service": "grpc://"}, "`service` must begin with grpc://, as in 'grpc://host:5000', got 'grpc://'."),
+        ({"service": "grpc://a:1"}, "`service` must be addresses like host:5050, got ('grpc://a:1',)."),
+        ({"service": ()}, "`service` must be addresses like host:5050, got ()."),
+        ({"service": "a:1,a:1"}, "`service` must name each worker only once, got ('a:1', 'a:1')."),
         (
             {"order": "exact", "deterministic": False},
             "`deterministic` false excludes `order` exact. Leave it out, or use throughput.",
         ),
         (
-            {"order": "exact", "service": "grpc://a:1", "on_bad_record": "skip"},
-            "`order` exact by a `service` needs `on_bad_record` raise: a record that is left out would move all later "
-            "ones to other steps, which other workers make.",
+            {"service": "a:1", "on_bad_record": "skip"},
+            "A `service` needs `on_bad_record` raise: each worker would count the records that it left out by itself.",
+        ),
+        ({"service_share": 0.5}, "`service_share` needs a `service`, got 0.5 without."),
+        (
+            {"cache": "bytes", "service": "a:1"},
+            "A `service` excludes a cache, got `cache` 'bytes': any worker may make any step, so each would keep all "
+            "data. Leave one of them out.",
         ),
         (
-            {"service_share": 0.5, "service": "grpc://a:1"},
-            "`service_share` needs a `service` and `order` exact, got 0.5 without.",
+            {"order": "throughput", "service": "a:1"},
+            "A `service` gives batches in exact order, got `order` throughput or `deterministic` false. Leave it out.",
         ),
         (
-            {"cache": "bytes", "service": "grpc://a:1"},
-            "`service` excludes a cache in memory, got `cache` 'bytes': no worker meets the same records in each "
-            "epoch. Leave one of them out, or give a `cache_dir` that all workers reach.",
+            {"stage_moves": ("a before b",), "service": "a:1"},
+            "The stages of a `service` run on its workers: leave `stage_moves` and `vectorized_stages` out.",
         ),
         (
             {"augment": "device", "image_dtype": "float32"},
@@ -157,8 +162,8 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         {"order": "exact", "deterministic": True, "block_length": 16},
         {"augment": "device", "cache": "decoded", "cache_dir": "/tmp/c"},
         {"autotune": False},
-        {"service": "grpc://a:1", "order": "throughput"},
-        {"service": "grpc://a:1", "cache": "decoded", "cache_dir": "/tmp/c"},
+        {"service": "a:1", "order": "exact", "service_share": "auto"},
+        {"service": ["[::1]:1", "b.c:65535"], "service_share": 0.3},
         {"prefetch_batches": 0, "max_bad_records": 0},
         {"shuffle_buffer_size": 1000, "ram_budget": "8 GiB"},
     ],
@@ -166,3 +171,20 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 )
 def test_what_goes_together(options: dict[str, Any]) -> None:
     make_config(**options)
+
+
+@pytest.mark.parametrize(
+    ("service", "addresses"),
+    [
+        (None, ()),
+        ("a:1", ("a:1",)),
+        ("tcp://a:1", ("a:1",)),
+        ("a:1, b:2", ("a:1", "b:2")),
+        (["a:1", "b:2"], ("a:1", "b:2")),
+        (("[fe80::1%eth0]:1",), ("[fe80::1%eth0]:1",)),
+    ],
+)
+def test_the_workers_of_a_service(service: Any, addresses: tuple[str, ...]) -> None:
+    config = PipelineConfig(global_batch_size=1, service=service)
+    assert config.service_addresses == addresses
+    assert config.service == (addresses or None)

@@ -79,11 +79,12 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         **dict.fromkeys(("private_threadpool_size", "max_intra_op_parallelism"), counts()),
         "cpu_budget": st.floats(0.01, 1),
     }
-    if cache == "none":
-        optional["service"] = TEXTS.map("grpc://{}".format)
-    elif draw(st.booleans()):
+    if cache == "none" and draw(st.booleans()):
+        optional["service"] = st.sampled_from([("a:1",), ("a:1", "[::1]:2")])
+        optional["on_bad_record"], optional["deterministic"], order = st.just("raise"), st.just(True), "auto"
+    elif cache != "none" and draw(st.booleans()):
         optional["cache_dir"] = TEXTS
-    else:
+    elif cache != "none":
         optional["cache_bytes"] = AMOUNTS
     if draw(st.booleans()):
         optional["augment"] = st.sampled_from(["host", "device", "none"])

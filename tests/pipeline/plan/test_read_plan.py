@@ -118,6 +118,7 @@ def uncounted(foreign) -> Source:
         ({"order": "exact"}, True, True),
         ({"cache": "bytes", "order": "throughput"}, False, False),
         ({"augment_options": AugmentOptions(antialias=True)}, True, True),
+        ({"service": "a:1"}, True, True),
         ({"training": False}, False, True),
         ({"training": False, "deterministic": False}, False, False),
     ],

@@ -213,7 +213,7 @@ def test_raw_pixels_need_storage_that_gives_them() -> None:
         assert shortfall.raw_images == enough
 
 
-@pytest.mark.parametrize("config", [{"service": "grpc://a:1"}, {"cache": "bytes"}])
+@pytest.mark.parametrize("config", [{"service": "a:1"}, {"cache": "bytes"}])
 def test_machines_are_left_out_where_the_pipeline_cannot_be_served(config: dict[str, str]) -> None:
     shortfall = make_report(make_profile(config=config)).shortfall
     assert shortfall is not None

@@ -69,14 +69,12 @@ def report() -> Report:
 
 def test_the_workers_of_a_service_have_a_table(report: Report) -> None:
     assert "The workers of the service" not in parse_page(report).text
-    workers = (WorkerTiming("<a>:1", 0.5, 0.02, 1000.0), WorkerTiming("b:1", 0.5, 0.7, 200.0, late=True))
+    workers = (WorkerTiming("<a>:1", 1000.0, 0.9), WorkerTiming("b:1", 200.0, 0.7))
     page = parse_page(make_report(make_profile(service=replace(SERVICE, workers=workers))))
-    assert "Worker Images/s Batches Waited for" in page.text
-    assert "<a>:1 1,000 50 % 2 % b:1 (late) 200 50 % 70 % " in page.text
-    assert "For 4,000 images/s it takes 4 workers of 1,000 images/s." in page.text
+    assert "Worker Images/s Busy" in page.text
+    assert "<a>:1 1,000 90 % b:1 200 70 % " in page.text
+    assert "For 4,000 images/s it takes 7 workers of 600 images/s." in page.text
     assert "run this on a worker without service ." in page.text
-    unknown = parse_page(make_report(make_profile(service=replace(SERVICE, workers=(WorkerTiming("a:1"),)))))
-    assert "a:1 – – – " in unknown.text
 
 
 def test_the_budget_is_the_headline(report: Report) -> None:

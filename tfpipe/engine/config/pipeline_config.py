@@ -18,7 +18,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import MAX_SIDE
 from tfpipe.system import host_limits
 from tfpipe.system.options import (
-    Address,
+    Addresses,
     Amount,
     Choice,
     Count,
@@ -166,19 +166,16 @@ class PipelineConfig:
         vectorized_stages: The stages of yours whose function gets 32 images in one call: their names, such as "blur",
             or "blur with vectorized_map" for a function that takes a single image only. Each must declare
             `per_image`: see `Stage`. Default: ().
-        service: The dispatcher of a tf.data service, "grpc://host:port", whose workers run the pipeline. With `order`
-            exact each worker makes the batches of its own steps, and the sequence is that of a pipeline without a
-            service, for any number of workers; it needs a manifest and a dispatcher that knows its workers. Otherwise
-            workers give records to any host that asks, in no fixed order. A service excludes a cache in memory; a
-            `cache_dir` must be a folder that the workers reach too. None: this host runs the pipeline. Begins with
-            grpc://. Default: None.
-        service_share: The share of the steps that this host makes itself in exact order, on cores that would be idle.
-            They are always the same steps, so the order stays. "auto": a measurement of a few seconds, when the
-            pipeline is built, finds the share at which neither this host nor the workers wait for each other. At least
-            0 and below 1, or "auto". Default: 0.0.
-        service_timeout_s: The seconds that this host waits for a batch of the service. Then an error ends the pipeline;
-            in exact order it names the worker that is late. A worker that starts again under its address within them
-            ends nothing. At least 1. Default: 300.
+        service: The workers that make the batches, started by `tfpipe serve`: ("host1:5050", "host2:5050"), or in one
+            text "host1:5050,host2:5050". Any of them makes any step, so the batches are those of this host alone, for
+            any number of workers, and one may end at any time. They must reach the dataset under the same path or URL.
+            It needs a manifest, and excludes a `cache`. None: this host makes the batches. Like host:5050, one or
+            several. Default: None.
+        service_share: The share of the steps that this host makes itself, on cores that would be idle. "auto": it makes
+            a step when all workers have as many requests as they take. The batches are equal wherever they are made.
+            At least 0 and below 1, or "auto". Default: 0.0.
+        service_timeout_s: The seconds that this host waits for the batch of a step by the service. Then an error names
+            the workers. At least 1. Default: 300.
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
@@ -240,17 +237,18 @@ class PipelineConfig:
     auto_shard_policy: AutoShardPolicy = option(Choice(get_args(AutoShardPolicy)), "off")
     stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
     vectorized_stages: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
-    service: str | None = option(Address(), None, without_tensorflow=(None,))
-    service_share: float | Literal["auto"] = option(
-        Number(at_least=0, below=1, word="auto"), 0.0, affects="speed", without_tensorflow=(0.0,)
-    )
+    service: str | tuple[str, ...] | None = option(Addresses(), None)
+    service_share: float | Literal["auto"] = option(Number(at_least=0, below=1, word="auto"), 0.0, affects="speed")
     service_timeout_s: int = option(Count(1), 300)
 
     def __post_init__(self) -> None:
         lists = ("extra_features", "pad_to", "multi_hot", "stage_moves", "vectorized_stages")
-        for name in ("image_size", "decoded_size", *lists):
+        for name in ("image_size", "decoded_size", "service", *lists):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
+        if isinstance(self.service, str):
+            addresses = (address.strip() for address in self.service.removeprefix("tcp://").split(","))
+            object.__setattr__(self, "service", tuple(addresses))
         _check_batch(self)
         check_options(self)
         _check_pairs(self)
@@ -259,6 +257,11 @@ class PipelineConfig:
     def size(self) -> tuple[int, int]:
         """The height and width of the images that the model gets."""
         return as_pair(self.image_size)
+
+    @property
+    def service_addresses(self) -> tuple[str, ...]:
+        """The addresses of the workers of the `service`; none without one."""
+        return self.service if isinstance(self.service, tuple) else ()
 
     @property
     def autotunes(self) -> bool:
@@ -351,21 +354,9 @@ def _check_pairs(config: PipelineConfig) -> None:
             raise ConfigError(
                 f"`vectorized_stages` must have names such as 'blur' or 'blur with vectorized_map', got {entry!r}."
             )
-    if config.order == "exact":
-        if config.deterministic is False:
-            raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")
-        if config.service is not None and config.training and config.on_bad_record == "skip":
-            raise ConfigError(
-                "`order` exact by a `service` needs `on_bad_record` raise: a record that is left out would move all "
-                "later ones to other steps, which other workers make."
-            )
-    if config.service_share and (config.service is None or config.order != "exact"):
-        raise ConfigError(f"`service_share` needs a `service` and `order` exact, got {config.service_share!r} without.")
-    if config.service is not None and config.cache != "none" and config.cache_dir is None:
-        raise ConfigError(
-            f"`service` excludes a cache in memory, got `cache` {config.cache!r}: no worker meets the same records in "
-            "each epoch. Leave one of them out, or give a `cache_dir` that all workers reach."
-        )
+    if config.order == "exact" and config.deterministic is False:
+        raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")
+    _check_service(config)
     if config.augment == "device" and config.image_dtype != "uint8":
         raise ConfigError(
             f"`augment` device needs `image_dtype` uint8, got {config.image_dtype!r}: the device normalizes."
@@ -376,3 +367,27 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
     if config.cache_bytes is not None and config.cache_dir is not None:
         raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")
+
+
+def _check_service(config: PipelineConfig) -> None:
+    if config.service is None:
+        if config.service_share:
+            raise ConfigError(f"`service_share` needs a `service`, got {config.service_share!r} without.")
+        return
+    if config.order == "throughput" or config.deterministic is False:
+        raise ConfigError(
+            "A `service` gives batches in exact order, got `order` throughput or `deterministic` false. Leave it out."
+        )
+    if config.on_bad_record == "skip":
+        raise ConfigError(
+            "A `service` needs `on_bad_record` raise: each worker would count the records that it left out by itself."
+        )
+    if config.cache != "none":
+        raise ConfigError(
+            f"A `service` excludes a cache, got `cache` {config.cache!r}: any worker may make any step, so each would "
+            "keep all data. Leave one of them out."
+        )
+    if config.stage_moves or config.vectorized_stages:
+        raise ConfigError(
+            "The stages of a `service` run on its workers: leave `stage_moves` and `vectorized_stages` out."
+        )

@@ -210,9 +210,7 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     number = math.ceil(required / profile.images_per_second)
     if number < 2:
         return
-    instruction = (
-        f"Run `tfpipe serve` on {number} machines like this one, and set `service` to the dispatcher's address."
-    )
+    instruction = f"Run `tfpipe serve` on {number} machines like this one, and set `service` to their addresses."
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
     reason = f"{number} machines make what one cannot."

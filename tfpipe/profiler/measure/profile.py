@@ -5,7 +5,6 @@ profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, 
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.plan.read_plan import ReadPlan
-from tfpipe.pipeline.service_measure import SAMPLED_BATCHES
 from tfpipe.pipeline.stage import Customize, Stages, explain_customize_errors, prefer_textbook
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
@@ -29,7 +27,7 @@ from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.read_costs import measure_read_costs
-from tfpipe.profiler.measure.service_use import ServedRun, get_shares, measure_service, time_taking
+from tfpipe.profiler.measure.service_use import measure_service, time_taking
 from tfpipe.profiler.measure.simulated_accelerator import (
     MIN_WARM_UP_S,
     Accelerator,
@@ -103,7 +101,7 @@ def profile_pipeline(
     first second. Apart, it may give each of them one for more than ten seconds, and the rate is a third too low.
 
     With a `service` the batches come from its workers, and the options are those of the training. The stages then run
-    there, so the profile has only what this host does, and the figures of the service. These take about 8 s more.
+    there, so the profile has only what this host does, and the figures of the service. These take about 4 s more.
 
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
@@ -115,9 +113,9 @@ def profile_pipeline(
         customize: A function that changes the stages first, for a trainer that adds stages.
 
     Raises:
-        ConfigError: The pipeline cannot be built, or the dispatcher of its service does not answer.
+        ConfigError: The pipeline cannot be built, or no worker of its service answers.
         DataError: A record is damaged, or a file cannot be read.
-        TfpipeError: A worker of its service gives no batch in time.
+        TfpipeError: Its service gives no batch in time.
     """
     config = prefer_textbook(config, customize)
     run_config = run_config or ProfileConfig()
@@ -130,7 +128,7 @@ def profile_pipeline(
     source = get_source(data, split)
     plan = ReadPlan.for_host(source, config, context, 0)
     fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
-    limits = _Limits(run_config, fill_steps, SAMPLED_BATCHES if config.service is not None else 0)
+    limits = _Limits(run_config, fill_steps)
     observer = observer or Observer()
     service = None
     try:
@@ -142,10 +140,7 @@ def profile_pipeline(
         timing = compute_step_timing(run.steps, accelerator)
         if config.service is not None:
             observer.phase("Measuring the workers")
-            shares = get_shares(plan, stages)
-            service = measure_service(
-                plan, stages, ServedRun(run.steps[1:], run.first_step, timing, shares, run.batches)
-            )
+            service = measure_service(plan, timing)
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
     costs = OptionCosts()
@@ -197,12 +192,10 @@ class _Limits:
     Attributes:
         config: The duration that was asked for.
         fill_steps: The number of steps that fill a cache in memory; 0 if there is none.
-        batches: The number of batches to keep from behind the run.
     """
 
     config: ProfileConfig
     fill_steps: int
-    batches: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,9 +209,7 @@ class _Run:
         after: The processor time at the end.
         first_batch_at: When the first batch came, by `time.perf_counter`.
         missing_steps: The number of steps after the run that would still fill the cache.
-        first_step: The number of the step behind the warm-up, from the first batch on.
         peak_memory_bytes: The most memory that the process has held since the pipeline began.
-        batches: A few batches from behind the run, if they were asked for.
     """
 
     steps: list[Step]
@@ -227,9 +218,7 @@ class _Run:
     after: HostTime
     first_batch_at: float
     missing_steps: int
-    first_step: int
     peak_memory_bytes: int
-    batches: list[Any]
 
 
 def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
@@ -283,17 +272,16 @@ def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, ob
         steps = _CountedSteps(drive(_note_first(held[0], arrivals), accelerator))
         _fill_cache(steps, limits, observer)
         last_of_warm_up = _warm_up(steps, limits.config.max_warm_up_s, observer)
-        first_step, before = steps.count, HostTime.now()
+        before = HostTime.now()
         measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, limits, observer)]
         after = HostTime.now()
     peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
-    batches = list(itertools.islice(held[0], limits.batches))
     taken, samples = steps.count, [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
     held.append(steps)
     del steps
     _drop(held)
     missing = max(limits.fill_steps - taken, 0)
-    return _Run(measured, samples, before, after, arrivals[0], missing, first_step, peak_bytes, batches)
+    return _Run(measured, samples, before, after, arrivals[0], missing, peak_bytes)
 
 
 def _drop(held: list[Any]) -> None:

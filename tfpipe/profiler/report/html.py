@@ -31,7 +31,6 @@ from tfpipe.profiler.report.text_json import (
     format_budget,
     format_combination,
     format_out_per_in,
-    format_share,
     format_shortfall,
     list_service_notes,
     name_bottleneck,
@@ -171,7 +170,7 @@ def _make_environment() -> jinja2.Environment:
     )
     environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
     environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
-    environment.filters.update(out_per_in=format_out_per_in, share_or_dash=format_share)
+    environment.filters.update(out_per_in=format_out_per_in)
     return environment
 
 

@@ -16,7 +16,6 @@ from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
 from tfpipe.profiler.diagnose.service import (
     count_needed_workers,
-    explain_late_worker,
     explain_needed_workers,
     explain_wire,
 )
@@ -142,13 +141,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def _service_to_json(use: ServiceUse, report: Report) -> dict[str, Any]:
-    hand_over = use.hand_over_s
-    return {
-        **asdict(use),
-        "hand_over_s": None if hand_over is None else hand_over.median,
-        "hand_over_s_spread": None if hand_over is None else _spread_to_json(hand_over),
-        "needed_workers": count_needed_workers(use, report.required_images_per_second),
-    }
+    return {**asdict(use), "needed_workers": count_needed_workers(use, report.required_images_per_second)}
 
 
 def step_to_json(step: StepTiming) -> dict[str, Any]:
@@ -216,17 +209,12 @@ def _stage_lines(report: Report) -> Iterator[str]:
 
 
 def list_service_notes(report: Report) -> list[str]:
-    """Returns the sentences about the service of a profile: its late worker, the wire, the number of workers."""
+    """Returns the sentences about the service of a profile: the network, the number of workers."""
     use = report.profile.service
     if use is None:
         return []
     required = report.required_images_per_second
-    return [*filter(None, (explain_late_worker(use), explain_wire(use), explain_needed_workers(use, required)))]
-
-
-def format_share(share: float | None) -> str:
-    """Returns a share for people, or a dash if it was not measured."""
-    return "–" if share is None else human_share(share)
+    return [*filter(None, (explain_wire(use), explain_needed_workers(use, required)))]
 
 
 def _service_lines(report: Report) -> Iterator[str]:
@@ -235,13 +223,10 @@ def _service_lines(report: Report) -> Iterator[str]:
         return
     yield SERVICE_NOTE
     yield ""
-    yield f"{'worker':<30}{'images/s':>10}{'batches':>10}{'waited for':>12}"
+    yield f"{'worker':<30}{'images/s':>10}{'busy':>8}"
     for worker in use.workers:
-        rate = "–" if worker.images_per_second is None else human_rate(worker.images_per_second)
-        yield (
-            f"{worker.address:<30}{rate:>10}{format_share(worker.batch_fraction):>10}"
-            f"{format_share(worker.wait_fraction):>12}{'  late' if worker.late else ''}"
-        )
+        rate, busy = human_rate(worker.images_per_second), human_share(worker.busy_fraction)
+        yield f"{worker.address:<30}{rate:>10}{busy:>8}"
     yield from list_service_notes(report)
 
 

@@ -1,0 +1,469 @@
+"""Batches of workers are those of this host alone, for any number of workers, whoever ends, and for every face."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.conftest import Foreign
+from tests.integrity.made import payload, write_dataset
+from tests.mask_images import MASK_NAME, make_masked_images
+from tests.service.conftest import StartWorkers
+from tests.service.test_wire import check_same
+from tests.several_images import write_several
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.service import client, server
+from tfpipe.service.config import ServiceConfig
+from tfpipe.service.processes import Service
+from tfpipe.service.remote import RemoteMaker, is_local
+
+CONFIG = PipelineConfig(global_batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
+STEPS = 15  # more than two epochs of six
+
+
+def take(data: Any, config: PipelineConfig, steps: int = STEPS, **options: Any) -> list[dict[str, Any]]:
+    split = options.pop("split", "train")
+    batches = NumpyBatches(data, split, config, num_threads=1, **options)
+    passes = itertools.chain.from_iterable(itertools.repeat(batches) if config.training else [batches])
+    return list(itertools.islice(passes, steps))
+
+
+def check_all_same(given: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(given) == len(expected) > 0
+    for one, other in zip(given, expected, strict=True):
+        check_same(one, other)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert is_so()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_any_number_of_workers_gives_the_same_batches(start_workers: StartWorkers, made: Path, workers: int) -> None:
+    addresses = start_workers(workers)
+    served = NumpyBatches(made, "train", replace(CONFIG, service=addresses))
+    check_all_same(
+        list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS)), take(made, CONFIG)
+    )
+    assert isinstance(served._maker, RemoteMaker)
+    clocks = served._maker.worker_clocks
+    assert [clock.address for clock in clocks] == list(addresses)
+    assert all(clock.batches > 0 for clock in clocks)
+    assert sum(clock.batches for clock in clocks) >= STEPS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"image_dtype": "float32", "one_hot": True},
+        {"image_dtype": "bfloat16", "order": "exact"},
+        {"augment": "none"},
+        {"image_size": (5, 9), "as_supervised": True, "extra_features": ()},
+        {"num_streams": 1, "run_records": 3, "lanes": 2},
+    ],
+)
+def test_options_reach_the_workers(start_workers: StartWorkers, made: Path, options: dict[str, Any]) -> None:
+    config = replace(CONFIG, **options)
+    given, expected = (take(made, each, 7) for each in (replace(config, service=start_workers(2)), config))
+    if config.as_supervised:
+        given, expected = ([dict(enumerate(batch)) for batch in batches] for batches in (given, expected))
+    check_all_same(given, expected)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_evaluation_has_every_record_once(start_workers: StartWorkers, made: Path, ranks: int) -> None:
+    config = replace(CONFIG, training=False, global_batch_size=4)
+    served = replace(config, service=start_workers(2))
+    names = []
+    for rank in range(ranks):
+        given = take(made, served, rank=(rank, ranks), split="validation")
+        check_all_same(given, take(made, config, rank=(rank, ranks), split="validation"))
+        names += [
+            name for batch in given for name, here in zip(batch["image/filename"], batch["mask"], strict=True) if here
+        ]
+    assert len(names) == len(set(names)) == 11
+
+
+def test_ranks_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
+    served = replace(CONFIG, service=start_workers(2))
+    for rank in range(4):
+        check_all_same(take(made, served, 5, rank=(rank, 4)), take(made, CONFIG, 5, rank=(rank, 4)))
+
+
+def test_a_mixture_is_served(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
+    other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
+    mixture = tfpipe.mix({str(made): 2, str(other): 1})
+    served = replace(CONFIG, global_batch_size=12, service=start_workers(2))
+    for rank in ((0, 1), (1, 3)):
+        given = take(mixture, served, 9, rank=rank)
+        check_all_same(given, take(mixture, replace(served, service=None), 9, rank=rank))
+
+
+def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers, tmp_path: Path) -> None:
+    addresses = start_workers(2)
+    several = write_several(tmp_path / "several", number=None)
+    records = [
+        {"id": k, "tokens": np.full((k % 4, 2), k, np.int32), "caption": f"é {k}", "words": ["a"] * (k % 3)}
+        for k in range(20)
+    ]
+    schema = {
+        "id": tfpipe.Values("int64"),
+        "tokens": tfpipe.Tensor("int32", (None, 2)),
+        "caption": tfpipe.Text(),
+        "words": tfpipe.Values("bytes", None),
+    }
+    plain = tfpipe.write(records, tmp_path / "plain", schema, num_shards=2, workers=0)
+    small = {"global_batch_size": 4, "image_size": 8}
+    for data, options in (
+        (several, {"images": 2, "extra_features": ("caption",), **small}),
+        (several, {"images": "first", **small}),
+        (plain, {"global_batch_size": 4}),
+        (plain, {"global_batch_size": 4, "pad_to": ("tokens=3",)}),
+    ):
+        config = PipelineConfig(**options)
+        check_all_same(take(data, replace(config, service=addresses), 7), take(data, config, 7))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, "auto"])
+def test_a_share_of_the_steps_is_made_here(start_workers: StartWorkers, made: Path, share: Any) -> None:
+    served = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(2), service_share=share))
+    given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS))
+    check_all_same(given, take(made, CONFIG))
+    assert isinstance(served._maker, RemoteMaker)
+    came = sum(clock.batches for clock in served._maker.worker_clocks)
+    assert came >= (STEPS * (1 - share) - 1 if share != "auto" else 1)
+
+
+def test_local_steps_are_spread_evenly() -> None:
+    assert [step for step in range(20) if is_local(step, 0.25)] == [3, 7, 11, 15, 19]
+    assert [step for step in range(10) if is_local(step, 0.7)] == [1, 2, 4, 5, 7, 8, 9]
+    assert not any(is_local(step, 0.0) for step in range(100))
+    for share in (0.1, 1 / 3, 0.9):
+        assert sum(is_local(step, share) for step in range(10**6, 10**6 + 9000)) == pytest.approx(9000 * share, abs=1)
+
+
+def test_this_host_makes_steps_while_workers_have_enough(
+    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    make = server.Server._make
+
+    def wait(self: server.Server, request: Any) -> Any:
+        free.wait(10)
+        return make(self, request)
+
+    monkeypatch.setattr(server.Server, "_make", wait)
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1), service_share="auto"))
+    maker = batches._maker
+    assert maker.steps_ahead == 4
+    made_here = [threading.Thread(target=maker.make, args=(0, step)) for step in range(4)]
+    for thread in made_here:
+        thread.start()
+    wait_until(lambda: maker.clocks.batches == 2)
+    free.set()
+    for thread in made_here:
+        thread.join()
+    assert isinstance(maker, RemoteMaker)
+    assert (maker.clocks.batches, maker.worker_clocks[0].batches) == (4, 2)
+
+
+def test_a_run_goes_on_with_other_workers(start_workers: StartWorkers, made: Path) -> None:
+    whole = take(made, CONFIG)
+    first = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(first)), 8))
+    second = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(3)))
+    second.load_state_dict(first.state_dict())
+    given += list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(second)), STEPS - 8))
+    check_all_same(given, whole)
+
+
+def test_a_pickled_maker_connects_anew(start_workers: StartWorkers, made: Path) -> None:
+    served = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(2)))
+    served._maker.make(0, 0)
+    copied = pickle.loads(pickle.dumps(served._maker))
+    check_same(copied.make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service(ServiceConfig(port=0, workers=2, host="127.0.0.1", threads=1)) as running:
+        yield running
+
+
+def test_a_killed_worker_costs_no_batch(
+    service: Service, made: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=service.addresses))
+    iterator = itertools.chain.from_iterable(itertools.repeat(batches))
+    expected = take(made, CONFIG, 40)
+    given = list(itertools.islice(iterator, 10))
+    killed = service.pids[0]
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    given += list(itertools.islice(iterator, 20))
+    maker = batches._maker
+    assert isinstance(maker, RemoteMaker)
+    wait_until(lambda: f"The worker {service.addresses[0]} of the service is lost" in caplog.text)
+    stop = threading.Event()
+    watch = threading.Thread(target=service.run_until, args=(stop,))
+    watch.start()
+    wait_until(lambda: f"The worker {service.addresses[0]} of the service answers again." in caplog.text, 30)
+    before = maker.worker_clocks[0].batches
+    given += list(itertools.islice(iterator, 10))
+    stop.set()
+    watch.join()
+    check_all_same(given, expected)
+    assert maker.worker_clocks[0].batches > before
+    assert service.pids[0] != killed
+
+
+def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SILENCE_S", 0.5)
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=service.addresses))
+    iterator = itertools.chain.from_iterable(itertools.repeat(batches))
+    given = list(itertools.islice(iterator, 5))
+    halted = service.pids[1]
+    assert halted is not None
+    os.kill(halted, signal.SIGSTOP)
+    try:
+        given += list(itertools.islice(iterator, 10))
+    finally:
+        os.kill(halted, signal.SIGCONT)
+    check_all_same(given, take(made, CONFIG))
+
+
+def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
+    with Service(ServiceConfig(port=0, workers=1, host="127.0.0.1", threads=1)) as running:
+        config = replace(CONFIG, service=running.addresses, service_timeout_s=1)
+        batches = NumpyBatches(made, "train", config)
+        batches.read(0)
+    begin = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        batches.read(1)
+    assert 0.9 < time.monotonic() - begin < 4
+    assert str(caught.value) == (
+        "The `service` must give a batch within 1 s (`service_timeout_s`), and gave none for step 1 of epoch 0: "
+        f"{running.addresses[0]} (connection refused). Start the workers again, then run the same command."
+    )
+
+
+def test_who_leaves_waits_for_nobody(made: Path) -> None:
+    with Service(ServiceConfig(port=0, workers=1, host="127.0.0.1", threads=1)) as running:
+        batches = NumpyBatches(made, "train", replace(CONFIG, service=running.addresses))
+        next(iter(batches))
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("tfpipe-read")]
+    batches._passes.close()
+    for thread in threads:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        NumpyBatches(made, "train", replace(CONFIG, service="127.0.0.1:9"))
+    assert str(caught.value) == (
+        "`service` must name running workers, and none answers: 127.0.0.1:9 (connection refused). Start one with: "
+        "tfpipe serve"
+    )
+
+
+def test_a_worker_that_is_missing_at_the_start_is_left_out(
+    start_workers: StartWorkers, made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(CONFIG, service=("127.0.0.1:9", *start_workers(1)))
+    check_all_same(take(made, config, 5), take(made, CONFIG, 5))
+    assert "The worker 127.0.0.1:9 of the service does not answer (connection refused)." in caplog.text
+
+
+def test_another_release_is_a_sentence(
+    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = start_workers(1)
+    monkeypatch.setattr(client, "name_release", lambda: "tfpipe 0.0")
+    with pytest.raises(ConfigError) as caught:
+        NumpyBatches(made, "train", replace(CONFIG, service=addresses))
+    assert str(caught.value) == (
+        "Every worker of the `service` must have this release, tfpipe 0.0: "
+        f"{addresses[0]} (it has the release {server.name_release()})."
+    )
+
+
+def test_a_worker_refuses_another_release(start_workers: StartWorkers, made: Path) -> None:
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    assert isinstance(batches._maker, RemoteMaker)
+    batches._maker._workers._release = "tfpipe 0.0"
+    with pytest.raises(ConfigError, match=r"^At the worker 127.*: A trainer and its workers must have the same"):
+        batches.read(0)
+
+
+def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.recv(1000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"something else than tfpipe answers"):
+            NumpyBatches(made, "train", replace(CONFIG, service=address))
+        thread.join()
+
+
+def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(made, tmp_path / "copied"))
+    manifest = tfpipe.load_manifest(str(copied))
+    config = replace(CONFIG, global_batch_size=53, num_streams=1, run_records=1, service=start_workers(1))
+    shard = copied / manifest.splits["train"].shards[0].file
+    data = bytearray(shard.read_bytes())
+    data[60] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(FormatError) as local:
+        NumpyBatches(manifest, "train", replace(config, service=None)).read(0)
+    with pytest.raises(FormatError) as caught:
+        NumpyBatches(manifest, "train", config).read(0)
+    assert str(caught.value) == f"At the worker {config.service_addresses[0]}: {local.value}"
+
+
+def test_a_dataset_that_a_worker_lacks_is_a_sentence(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(made, tmp_path / "copied"))
+    config = replace(CONFIG, service=start_workers(1))
+    batches = NumpyBatches(copied, "train", config)
+    copied.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match=rf"^At the worker .*: Workers must reach the dataset under .* {copied}: "):
+        batches.read(0)
+    write_dataset(copied, {"train": [payload(k) for k in range(7)]})
+    with pytest.raises(DataError, match=r"must be the trainer's, of 53 records and \d+ bytes, and has 7 and \d+ here"):
+        batches.read(0)
+
+
+def test_a_transform_is_refused(made: Path) -> None:
+    from tfpipe.readers.torch import ShardedImages
+
+    with pytest.raises(ConfigError) as caught:
+        ShardedImages(made, "train", replace(CONFIG, service="a:1"), transform=lambda image: image)
+    assert str(caught.value) == (
+        "A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out."
+    )
+
+
+def test_torch_jax_and_tf_data_get_the_same_batches(start_workers: StartWorkers, made: Path) -> None:
+    import jax
+
+    from tfpipe.readers.jax import DeviceBatches
+    from tfpipe.readers.torch import ShardedImages, data_loader
+
+    config = replace(CONFIG, service=start_workers(2), extra_features=())
+    expected = take(made, replace(config, service=None), 8)
+    loader = data_loader(ShardedImages(made, "train", config, rank=(0, 1)))
+    placed = DeviceBatches(made, "train", config)
+    dataset = tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", config)
+    faces = {
+        "torch": ({"image": b["image"].movedim(1, -1).numpy(), "label": b["label"].numpy()} for b in repeat(loader)),
+        "jax": (jax.tree.map(np.asarray, batch) for batch in repeat(placed)),
+        "tf.data": dataset.as_numpy_iterator(),
+    }
+    for face, batches in faces.items():
+        for given, batch in zip(itertools.islice(batches, 8), expected, strict=True):
+            np.testing.assert_array_equal(given["image"], batch["image"], err_msg=face)
+            np.testing.assert_array_equal(given["label"], batch["label"], err_msg=face)
+
+
+def repeat(batches: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(itertools.repeat(batches))
+
+
+def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorkers, made: Path) -> None:
+    from tfpipe.readers.torch import ShardedImages, data_loader
+
+    images = ShardedImages(made, "train", replace(CONFIG, service=start_workers(1)), rank=(0, 1))
+    loader = data_loader(images, num_workers=1)
+    assert loader.multiprocessing_context is not None
+    assert loader.multiprocessing_context.get_start_method() == "spawn"
+
+
+def test_masks_follow_their_images(start_workers: StartWorkers, tmp_path: Path) -> None:
+    make_dataset(write_files(tmp_path / "in", make_masked_images(12)), tmp_path / "out", num_shards=2)
+    config = PipelineConfig(global_batch_size=4, image_size=8, extra_features=(MASK_NAME,))
+    served = replace(config, service=start_workers(2))
+    check_all_same(take(tmp_path / "out", served, 5), take(tmp_path / "out", config, 5))
+
+
+def test_tf_data_gets_whole_images_mixtures_and_an_evaluation(
+    start_workers: StartWorkers, made: Path, tmp_path: Path
+) -> None:
+    other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
+    mixture, manifest, addresses = (
+        tfpipe.mix({str(made): 2, str(other): 1}),
+        tfpipe.load_manifest(str(made)),
+        start_workers(2),
+    )
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (manifest, {"augment": "device"}),
+        (mixture, {"global_batch_size": 12}),
+        (manifest, {"training": False, "service_share": "auto"}),
+        (manifest, {"image_dtype": "bfloat16", "service_share": 0.5}),
+    ]
+    for data, options in cases:
+        served = replace(CONFIG, service=addresses, **options)
+        given, expected = (
+            [{name: np.asarray(part) for name, part in batch.items()} for batch in dataset.take(STEPS)]
+            for dataset in (
+                tfpipe.build_dataset(data, "train", each)
+                for each in (served, replace(served, service=None, service_share=0.0))
+            )
+        )
+        check_all_same(given, expected)
+
+
+def test_several_replicas_of_a_host_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
+    import tensorflow as tf
+
+    context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=4)
+    manifest, served = tfpipe.load_manifest(str(made)), replace(CONFIG, service=start_workers(2))
+    given, expected = (
+        [batch["image/filename"].tolist() for batch in dataset.take(10).as_numpy_iterator()]
+        for dataset in (
+            tfpipe.build_dataset(manifest, "train", config, context, start_step=4)
+            for config in (served, replace(served, service=None))
+        )
+    )
+    assert given == expected
+
+
+def test_files_without_a_manifest_and_what_the_engine_lacks_are_refused(
+    made: Path, foreign: Foreign, tmp_path: Path
+) -> None:
+    config = PipelineConfig(global_batch_size=8, image_size=8, service="127.0.0.1:9")
+    files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
+    with pytest.raises(ConfigError) as caught:
+        tfpipe.build_dataset(files, None, config)
+    assert str(caught.value) == (
+        f"A `service` needs a dataset with a manifest whose files are not compressed, got {files.name}. `tfpipe index` "
+        "describes files of others."
+    )
+    with pytest.raises(ConfigError, match="so it has no `decoder` tensorflow, no `antialias`, and"):
+        tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", replace(config, decoder="tensorflow"))

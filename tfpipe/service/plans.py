@@ -1,0 +1,123 @@
+"""The plan of batches as text that a worker can read: where the data lies, the options, and the order.
+
+```
+trainer: text = describe_plan(maker.plan)       the same for all hosts of a training
+worker:  whole = open_plan(text)                a maker of the batches of all hosts together
+         whole.for_rows(128, 256).read(epoch, step)
+```
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Any
+
+from tfpipe._version import __version__
+from tfpipe.engine.config import toml_json
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan, make_maker, make_mixed_maker, share_config
+from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.order import ORDER_VERSION, Order
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.native import library
+from tfpipe.open_dataset import load_manifest
+from tfpipe.system.file_io import is_url
+
+_OF_THE_TRAINER = ("service", "service_share", "service_timeout_s")
+
+
+def name_release() -> str:
+    """Returns all that must be the same at a trainer and its workers, so that their batches are equal."""
+    decoder = "with" if library.is_available() else "without"
+    return f"tfpipe {__version__}, order {ORDER_VERSION}, {decoder} the native library"
+
+
+def describe_plan(plan: AnyPlan) -> bytes:
+    """Returns the text by which a worker makes the batches of a plan, of all rows.
+
+    Raises:
+        ConfigError: The records are not a whole split of a dataset.
+    """
+    parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
+    sources = [_describe_source(part.source) for part in parts]
+    orders = [None if part.order is None else asdict(part.order) for part in parts]
+    evaluates = isinstance(plan, BatchPlan) and plan.order is None
+    description = {
+        "sources": sources,
+        "split": parts[0].source.split,
+        "orders": orders,
+        "config": _describe_config(plan),
+        "global_batch_size": plan.global_batch_size,
+        "shares": [part.global_batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
+        "hosts": [plan.host, plan.num_hosts] if evaluates and isinstance(plan, BatchPlan) else [0, 1],
+    }
+    return json.dumps(description, sort_keys=True).encode()
+
+
+def open_plan(text: bytes) -> AnyMaker:
+    """Opens the maker of the batches of all rows that a text describes.
+
+    Raises:
+        ConfigError: The text cannot be used, or its options do not fit the data.
+        DataError: The dataset is not here, or is another one than the trainer's.
+        FormatError: A file is missing, or has another size than the manifest says.
+    """
+    try:
+        table = json.loads(text)
+        config = toml_json.build(PipelineConfig, table["config"], "The options of the trainer")
+        split, rows = str(table["split"]), range(int(table["global_batch_size"]))
+        sources = [_open_source(each, split) for each in table["sources"]]
+        orders = [None if each is None else Order(**each) for each in table["orders"]]
+        host, num_hosts = map(int, table["hosts"])
+        shares = None if table["shares"] is None else tuple(map(int, table["shares"]))
+    except (TypeError, KeyError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"A plan must be one of a trainer of this release, got {text[:100]!r}.") from None
+    if shares is None:
+        return make_maker(BatchPlan(sources[0], config, orders[0], len(rows), rows, num_hosts, host))
+    mixture = Mixture(tuple(source.manifest for source in sources if source.manifest is not None), shares)
+    plans = [
+        BatchPlan(source, options, order, share, range(share))
+        for source, options, order, share in zip(
+            sources, share_config(mixture, config, len(rows)), orders, shares, strict=True
+        )
+    ]
+    return make_mixed_maker(mixture, plans, rows)
+
+
+def _describe_config(plan: AnyPlan) -> dict[str, Any]:
+    table = {name: value for name, value in asdict(plan.config).items() if value is not None}
+    return {name: value for name, value in table.items() if name not in _OF_THE_TRAINER}
+
+
+def _describe_source(source: Source) -> dict[str, Any]:
+    manifest = source.manifest
+    if manifest is None or not source.is_split:
+        raise ConfigError(f"A `service` needs a split of a dataset with a manifest, got {source.name}.")
+    directory = manifest.directory or ""
+    return {
+        "directory": directory if is_url(directory) else os.path.abspath(directory),
+        "records": source.num_records,
+        "bytes": source.total_bytes,
+    }
+
+
+def _open_source(description: dict[str, Any], split: str) -> Source:
+    directory = description["directory"]
+    try:
+        source = Source.from_manifest(load_manifest(directory), split)
+    except DataError as error:
+        raise DataError(f"Workers must reach the dataset under the trainer's path {directory}: {error}") from None
+    here = {"records": source.num_records, "bytes": source.total_bytes}
+    if {**description, **here} != description:
+        raise DataError(
+            f"{source.name} must be the trainer's, of {description['records']} records and {description['bytes']} "
+            f"bytes, and has {source.num_records} and {source.total_bytes} here. Copy the dataset again."
+        )
+    source.check()
+    return source
