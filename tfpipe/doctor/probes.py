@@ -136,7 +136,7 @@ def _read_values(source: Source, file: int, count: int, config: PipelineConfig, 
         columns = maker.read(0, 0, numbers).columns
         if name == "label":
             assert source.label_key is not None
-            return number_classes(source.label_key, columns[source.label_key], source.label_base).tolist()
+            return list(number_classes(source.label_key, columns[source.label_key], source.label_base))
         return [] if source.image_key is None else [columns[source.image_key].get_bytes(0)]
     records = tf.data.TFRecordDataset(source.files[file], source.compression).take(count)
     values = [parse_example(plan, record).get(name) for record in records]

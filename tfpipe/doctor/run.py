@@ -270,9 +270,9 @@ def _check_labels(facts: _Facts) -> Check:
     class_counts = () if facts.info is None else facts.info.class_counts
     batch_size = plan.global_batch_size
     mixing = mixing_score(plan.order, source.shard_records or ()) if plan.exact else None
-    records = source.num_records
-    is_buffered = records and mixing is None
-    buffered = min(count_shuffled_records(plan) * facts.num_hosts / records, 1.0) if is_buffered else 0.0
+    buffered = 0.0
+    if mixing is None and source.num_records:
+        buffered = min(count_shuffled_records(plan) * facts.num_hosts / source.num_records, 1.0)
     return data_checks.check_labels(LabelFacts(samples, class_counts, mixing, batch_size, buffered))
 
 
