@@ -127,9 +127,12 @@ def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: py
 
 def test_what_tensorflow_would_have_to_read(bucket: str) -> None:
     manifest = load_manifest(bucket)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(ConfigError) as error:
         build_dataset(manifest, "train", replace(CONFIG, order="throughput"))
-    assert str(error.value) == ("")
+    assert str(error.value) == (
+        f"TensorFlow must read {bucket}/train-00000-of-00002.tfrecord, because `order` is throughput, and it cannot. "
+        "Leave that out, or copy the dataset to a local disk."
+    )
 
 
 def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path) -> None:

@@ -173,8 +173,8 @@ def _check_client(plan: ReadPlan) -> None:
     file = plan.source.files[0]
     if not file_io.can_tensorflow_read(file) and object_store.can_read(file):
         raise ConfigError(
-            f"TensorFlow must read {file}, because {plan.explain_textbook()}, and it cannot. Leave that out, or copy the "
-            "dataset to a local disk."
+            f"TensorFlow must read {file}, because {plan.explain_textbook()}, and it cannot. Leave that out, or copy "
+            "the dataset to a local disk."
         )
     file_io.check_tensorflow_reads(file)
 
