@@ -21,7 +21,7 @@ from tfpipe.engine import batch
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.mixed_batch import make_maker
 from tfpipe.engine.source import get_source
-from tfpipe.errors import DataError, FormatError, first_line
+from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.readers.data_source import data_source
