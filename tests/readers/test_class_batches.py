@@ -73,7 +73,7 @@ def test_lists_are_ragged(manifest: tfpipe.Manifest, training: bool) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_lists_are_padded_with_no_class(manifest: tfpipe.Manifest, training: bool) -> None:
-    batches = read_all(manifest, make_config(training=training, pad_to=("tags=3",)))
+    batches = read_all(manifest, make_config(training=training, pad_to={"tags": 3}))
     numbers, count = join(batches, "id"), 16 if training else 20
     assert join(batches, "tags")[:count] == [([*list_tags(k)[:3], -1, -1, -1])[:3] for k in numbers[:count]]
     assert join(batches, "tags.sizes")[:count] == [[k % 5] for k in numbers[:count]]
@@ -89,7 +89,7 @@ def test_lists_are_vectors(manifest: tfpipe.Manifest, training: bool) -> None:
 
 
 def test_dtypes(manifest: tfpipe.Manifest) -> None:
-    for options, kind in (({}, "int64"), ({"pad_to": ("tags=3",)}, "int64"), ({"multi_hot": ("tags",)}, "float32")):
+    for options, kind in (({}, "int64"), ({"pad_to": {"tags": 3}}, "int64"), ({"multi_hot": ("tags",)}, "float32")):
         config = make_config(**options)
         assert tfpipe.build_dataset(manifest, "train", config).element_spec["tags"].dtype.name == kind
         batch = next(iter(data_loader(ShardedImages(manifest, "train", config), 0)))
@@ -118,10 +118,10 @@ def test_beside_images(tmp_path: Path) -> None:
             "`multi_hot` must name lists of classes in the batch (none), got 'tags'.",
         ),
         (
-            {"multi_hot": ("tags",), "pad_to": ("tags=3",)},
+            {"multi_hot": ("tags",), "pad_to": {"tags": 3}},
             "`pad_to` must not name 'tags', which `multi_hot` names too. Choose one.",
         ),
-        ({"pad_to": ("pair=3",)}, "`pad_to` must give 'pair' a size for each unknown axis, got 1 for values."),
+        ({"pad_to": {"pair": 3}}, "`pad_to` must give 'pair' a size for each unknown axis, got 1 for values."),
     ],
 )
 def test_options_that_do_not_fit_are_refused(manifest: tfpipe.Manifest, options: dict[str, Any], message: str) -> None:
@@ -134,5 +134,5 @@ def test_devices_need_one_shape(manifest: tfpipe.Manifest) -> None:
     with pytest.raises(ConfigError) as error:
         DeviceBatches(manifest, "train", make_config())
     assert str(error.value) == (
-        "Arrays on devices must have one shape, and tags has several. Give a size in `pad_to`, as in 'tags=77'."
+        "Arrays on devices must have one shape, and tags has several. Give a size in `pad_to`, as in {'tags': 77}."
     )

@@ -47,7 +47,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
 
 
 def make_config(**options: Any) -> tfpipe.PipelineConfig:
-    return tfpipe.PipelineConfig(global_batch_size=8, seed=5, pad_to=("tokens=2",), **options)
+    return tfpipe.PipelineConfig(global_batch_size=8, seed=5, pad_to={"tokens": 2}, **options)
 
 
 def read_tensorflow(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, **options: Any) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def test_what_a_device_cannot_hold_is_refused(manifest: tfpipe.Manifest) -> None
         (
             tfpipe.PipelineConfig(global_batch_size=8, extra_features=("tokens",)),
             "Arrays on devices must have one shape, and tokens has several. Give a size in `pad_to`, as in "
-            "'tokens=77'.",
+            "{'tokens': 77}.",
         ),
     ):
         with pytest.raises(ConfigError) as error:

@@ -139,7 +139,7 @@ def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers,
         (several, {"images": 2, "extra_features": ("caption",), **small}),
         (several, {"images": "first", **small}),
         (plain, {"global_batch_size": 4}),
-        (plain, {"global_batch_size": 4, "pad_to": ("tokens=3",)}),
+        (plain, {"global_batch_size": 4, "pad_to": {"tokens": 3}}),
     ):
         config = PipelineConfig(**options)
         check_all_same(take(data, replace(config, service=addresses), 7), take(data, config, 7))

@@ -38,7 +38,7 @@ from tfpipe.engine.columns.images import (
     measure_headers,
     measure_images,
 )
-from tfpipe.engine.columns.labels import form_labels, make_class_lists, number_classes, rename_classes
+from tfpipe.engine.columns.labels import form_labels, make_multi_hot, number_classes, rename_classes
 from tfpipe.engine.columns.masks import make_masks
 from tfpipe.engine.columns.tensors import make_tensors
 from tfpipe.engine.columns.values import make_values
@@ -457,13 +457,13 @@ class BatchMaker:
                     assert images is not None
                     sizes, name = _squeeze(images.sizes, source.images.size), feature.name
                     batch[name] = make_masks(name, column, images, sizes, self.decoding.size, filled, squeeze_to)
-                elif feature.spec.names:
-                    batch |= make_class_lists(feature, column, filled)
+                elif feature.multi_hot:
+                    batch[feature.name] = make_multi_hot(feature.spec, column, filled)
                 elif tensor is not None:
                     axes = None if tensor.sizes is None else stored.columns[tensor.sizes]
                     batch |= make_tensors(feature, column, axes, filled)
                 else:
-                    batch[feature.name] = make_values(feature.spec, column, config.max_boxes, filled)
+                    batch |= make_values(feature, column, filled)
         if not config.training:
             batch["mask"] = np.concatenate((stored.numbers == stored.asked, np.zeros(filled, np.bool_)))
         return batch

@@ -1,11 +1,10 @@
 """The features of the records that a batch holds beside image and label, and the sizes that they are padded to.
 
-extra_features=("tokens", "caption", "tags"), pad_to=("tokens=77",), multi_hot=("tags",)
+extra_features=("tokens", "caption", "tags"), pad_to={"tokens": 77}, multi_hot=("tags",)
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_HEIGHT, IMAGE_WIDTH, RESERVED, FeatureSpec
 
-_PAD_TO = re.compile(r"(.+)=([0-9]{1,9}(?:x[0-9]{1,9})*)")
+_BOXES = "image/object/"
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,7 @@ class BatchFeature:
 
     Attributes:
         spec: The feature as it is stored.
-        pad_to: The size that each unknown axis of a tensor, or a list of classes, is padded or cut to; None if nothing
-            is.
+        pad_to: The size that each unknown axis of a tensor, or a list, is padded or cut to; None if nothing is.
         multi_hot: Whether classes become a vector with a 1 for each of them.
     """
 
@@ -46,7 +44,12 @@ class BatchFeature:
     def num_unknown(self) -> int:
         """The number of axes whose size differs between records."""
         tensor = self.spec.tensor
-        return int(self.spec.is_open_list) if tensor is None else tensor.num_unknown
+        return int(self.spec.shape is None) if tensor is None else tensor.num_unknown
+
+    @property
+    def is_box(self) -> bool:
+        """Whether it holds a value of each bounding box. They end with the boxes, so no batch holds their number."""
+        return self.name.startswith(_BOXES) and self.spec.tensor is None
 
     @property
     def sizes_name(self) -> str:
@@ -80,7 +83,9 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
             raise ConfigError(
                 f"`extra_features` must name features of {source.name}, got {name!r}; it has {', '.join(schema.names)}."
             )
-    sizes = dict(_read_pad_to(entry) for entry in config.pad_to)
+    sizes = {name: size if isinstance(size, tuple) else (size,) for name, size in config.pad_to.items()}
+    boxes = (name for name in names if name.startswith(_BOXES) and schema[name].shape is None)
+    sizes = {**dict.fromkeys(boxes, (config.max_boxes,)), **sizes}
     for name in config.multi_hot:
         if name not in names or not schema[name].names:
             listed = ", ".join(name for name in names if schema[name].names) or "none"
@@ -122,14 +127,6 @@ def check_class_names(parts: Sequence[Sequence[BatchFeature]]) -> None:
                 f"The classes of {feature.name!r} must have the same names in all datasets of a mixture. Leave it out "
                 "of `extra_features`."
             )
-
-
-def _read_pad_to(entry: str) -> tuple[str, tuple[int, ...]]:
-    match = _PAD_TO.fullmatch(entry)
-    sizes = tuple(map(int, match[2].split("x"))) if match else ()
-    if not match or not all(sizes):
-        raise ConfigError(f"`pad_to` must have entries such as 'tokens=77' or 'frames=16x128', got {entry!r}.")
-    return match[1], sizes
 
 
 def _check_sizes(feature: BatchFeature) -> None:

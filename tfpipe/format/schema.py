@@ -168,11 +168,6 @@ class FeatureSpec:
         """Makes the feature that holds a mask."""
         return cls(name, "bytes", (), doc, "mask")
 
-    @property
-    def is_open_list(self) -> bool:
-        """Whether each record holds a list of classes, of any length."""
-        return bool(self.names) and self.shape is None
-
     def decode(self, features: Mapping[str, Feature]) -> Any:
         """Returns the value of this feature in a decoded record.
 

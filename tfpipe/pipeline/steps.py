@@ -265,13 +265,14 @@ class _Output:
     def convert(self, batch: dict[str, Any]) -> Any:
         """Returns the array of a batch in this dtype."""
         if self.lengths_of is not None:
-            shapes = [values.shape for values in batch[self.lengths_of]]
+            shapes = [np.shape(values) for values in batch[self.lengths_of]]
             lists = [np.full(int(np.prod(shape[: self.axis])), shape[self.axis], np.int64) for shape in shapes]
             return np.concatenate(lists)
         values = batch[self.name]
         if isinstance(values, list):
             if self.dtype == tf.string:
-                return np.array(values, object)
+                is_ragged = self.shape[0] is None
+                return np.array(list(itertools.chain.from_iterable(values)) if is_ragged else values, object)
             values = np.concatenate([value.reshape(-1, *self.shape[1:]) for value in values])
         if self.dtype == tf.bfloat16:
             return values.view(tf.bfloat16.as_numpy_dtype)
@@ -318,14 +319,13 @@ def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output
             ]
             return [_Output(name, dtype, (None, *spec.tensor.shape[unknown:])), *axes]
         values = _Output(name, dtype, (rows, *feature.shape))
-    elif spec.names and feature.is_ragged:
-        return [_Output(name, tf.int64, (None,)), _Output(f"{name}{_RAGGED}0", tf.int64, (rows,), name)]
+    elif feature.is_ragged:
+        return [_Output(name, _TF_DTYPES[spec.dtype], (None,)), _Output(f"{name}{_RAGGED}0", tf.int64, (rows,), name)]
     elif feature.multi_hot:
         values = _Output(name, tf.float32, (rows, len(spec.names)))
     else:
-        length = feature.pad_to if feature.pad_to is not None else (plan.config.max_boxes,)
-        values = _Output(name, _TF_DTYPES[spec.dtype], (rows, *(length if spec.shape is None else spec.shape)))
-    if feature.pad_to is None:
+        values = _Output(name, _TF_DTYPES[spec.dtype], (rows, *(feature.pad_to or spec.shape or ())))
+    if feature.pad_to is None or feature.is_box:
         return [values]
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
 

@@ -259,6 +259,30 @@ class Names(Kind):
             raise ConfigError(f"`{name}` must name each only once, got {value!r}.")
 
 
+class SizesByName(dict[str, Any]):
+    """The sizes of axes by the names of features: a number for one axis, a tuple for several. Nobody may change it."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+class Sizes(Kind):
+    """A size for each axis of some features, which may be none."""
+
+    allowed = ""
+
+    def check(self, name: str, value: object) -> None:
+        """Checks that the names are text and the sizes whole numbers, at least 1."""
+        entries = value.items() if isinstance(value, dict) else [(None, None)]
+        for feature, sizes in entries:
+            axes = sizes if isinstance(sizes, tuple) and sizes else (sizes,)
+            if not _is_text(feature) or not all(_is_whole(size) and size >= 1 for size in axes):
+                raise ConfigError(
+                    f"`{name}` must have sizes from 1 by the names of features, such as {{'tokens': 77}} or "
+                    f"{{'frames': (16, 128)}}, got {value!r}."
+                )
+
+
 class Addresses(Kind):
     """A tuple of different addresses, `host:port` each, where an IPv6 address stands in brackets."""
 

@@ -59,7 +59,7 @@ def test_without_images_a_batch_has_all_features(dataset, order: str) -> None:
 
 
 def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
-    config = PipelineConfig(**SMALL, extra_features=("tokens", "frames"), pad_to=("tokens=1", "frames=2x2"))
+    config = PipelineConfig(**SMALL, extra_features=("tokens", "frames"), pad_to={"tokens": 1, "frames": (2, 2)})
     data = build_dataset(dataset, "train", config)
     assert data.element_spec["frames"].shape == (2, 2, 2, 3)
     (batch,) = data
@@ -72,17 +72,24 @@ def test_padding_cuts_and_fills_and_keeps_the_sizes(dataset) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pad_to": ("tokens",)}, "`pad_to` must have entries such as 'tokens=77' or 'frames=16x128', got 'tokens'."),
-        ({"pad_to": ("tokens=0",)}, "`pad_to` must have entries such as 'tokens=77' or"),
         (
-            {"pad_to": ("frames=3",)},
+            {"pad_to": ("tokens",)},
+            "`pad_to` must have sizes from 1 by the names of features, such as {'tokens': 77} or {'frames': (16, "
+            "128)}, got ('tokens',).",
+        ),
+        (
+            {"pad_to": {"tokens": 0}},
+            "`pad_to` must have sizes from 1 by the names of features, such as {'tokens': 77} or",
+        ),
+        (
+            {"pad_to": {"frames": 3}},
             "`pad_to` must give 'frames' a size for each unknown axis, got 1 for float32 [?, ?, 3].",
         ),
         (
-            {"pad_to": ("caption=3",)},
+            {"pad_to": {"caption": 3}},
             "`pad_to` must give 'caption' a size for each unknown axis, got 1 for text.",
         ),
-        ({"pad_to": ("x=3",)}, "`pad_to` must name features of the batch, got 'x'; it has tokens, frames, caption."),
+        ({"pad_to": {"x": 3}}, "`pad_to` must name features of the batch, got 'x'; it has tokens, frames, caption."),
         ({"augment": "device"}, "`augment` device needs images, and 'train' of "),
         ({"cache": "decoded"}, "`cache` decoded needs images, and 'train' of "),
         ({"decoder": "native"}, "`decoder` native needs images, and 'train' of "),

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.columns.values import locate_values, make_values, pad_lists, split_lists
-from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.columns.values import locate_values
 from tfpipe.engine.parse import BadRecord, Column
+from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.hash_permutation import IntArray
 
 _LEAST = -(2**63) + 1  # the least int64 stands for "no class" elsewhere
@@ -63,31 +63,24 @@ def form_labels(labels: IntArray, num_classes: int | None, filled: int) -> NDArr
     return vectors
 
 
-def make_class_lists(feature: BatchFeature, column: Column, filled: int) -> dict[str, Any]:
-    """Makes the part of a batch that holds lists of classes, in the form that the config asks for.
+def make_multi_hot(spec: FeatureSpec, column: Column, filled: int) -> NDArray[np.float32]:
+    """Makes vectors of lists of classes: float32 [rows, classes], with a 1 for each class of the record.
 
-    Returns:
-        Under the feature's name: an array for each record; or int64 [rows, length], padded with -1, with the stored
-        lengths beside it, int32 [rows, 1]; or float32 [rows, classes], with a 1 for each class of the record.
+    Args:
+        spec: The feature, which names the classes.
+        column: Its stored values.
+        filled: The number of rows of zeros behind the records.
 
     Raises:
         BadRecord: A record has a class that does not exist.
     """
-    spec = feature.spec
-    if feature.is_ragged:
-        return {spec.name: split_lists(column, filled)}
-    if feature.multi_hot:
-        rows, _ = locate_values(column)
-        wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
-        if len(wrong):
-            got = column.values[wrong[0]]
-            raise BadRecord(
-                int(rows[wrong[0]]), f"{spec.name!r} must hold classes from 0 to {len(spec.names) - 1}, got {got}"
-            )
-        vectors = np.zeros((len(column.counts) + filled, len(spec.names)), np.float32)
-        vectors[rows, column.values] = 1
-        return {spec.name: vectors}
-    if feature.pad_to is None:
-        return {spec.name: make_values(spec, column, 0, filled)}
-    sizes = np.concatenate((column.counts, np.zeros(filled, np.int64)))[:, None].astype(np.int32)
-    return {spec.name: pad_lists(column, feature.pad_to[0], -1, filled), feature.sizes_name: sizes}
+    rows, _ = locate_values(column)
+    wrong = np.flatnonzero((column.values < 0) | (column.values >= len(spec.names)))
+    if len(wrong):
+        got = column.values[wrong[0]]
+        raise BadRecord(
+            int(rows[wrong[0]]), f"{spec.name!r} must hold classes from 0 to {len(spec.names) - 1}, got {got}"
+        )
+    vectors = np.zeros((len(column.counts) + filled, len(spec.names)), np.float32)
+    vectors[rows, column.values] = 1
+    return vectors

@@ -7,30 +7,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.parse import Column
 from tfpipe.format.schema import FeatureSpec
 
 _PADDING: dict[str, Any] = {"bytes": b"", "int64": -1, "float": 0.0}
 
 
-def make_values(spec: FeatureSpec, column: Column, length: int, filled: int) -> Any:
+def make_values(feature: BatchFeature, column: Column, filled: int) -> dict[str, Any]:
     """Makes the part of a batch that holds numbers or text.
 
     Args:
-        spec: The feature.
+        feature: The feature, and the length that lists are padded to.
         column: Its stored values.
-        length: The length that lists are padded or cut to.
         filled: The number of rows behind the records, of zeros or empty text.
 
     Returns:
-        int64 or float32 [rows, *shape], where a list has the shape [length]. Text is a list, in which each record has
-        one bytes object, or a list of them unless the shape is `()`.
+        Under the feature's name: int64 or float32 [rows, *shape], where padded lists have the shape [length], and the
+        others are a list with an array for each record. Text is a list, in which each record has one bytes object, or a
+        list of them unless the shape is `()`. Beside padded lists are their stored lengths, int32 [rows, 1], but not
+        beside those of boxes.
 
     Raises:
         BadRecord: A record has another number of values.
     """
-    if spec.shape is None:
-        return pad_lists(column, length, _PADDING[spec.dtype], filled)
+    spec, name = feature.spec, feature.name
+    if spec.shape is not None:
+        return {name: _stack_values(spec, column, filled)}
+    if feature.pad_to is None:
+        return {name: _split_lists(column, filled)}
+    padded = _pad_lists(column, feature.pad_to[0], _PADDING[spec.dtype], filled)
+    if feature.is_box:
+        return {name: padded}
+    sizes = np.concatenate((column.counts, np.zeros(filled, np.int64)))[:, None].astype(np.int32)
+    return {name: padded, feature.sizes_name: sizes}
+
+
+def _stack_values(spec: FeatureSpec, column: Column, filled: int) -> Any:
+    assert spec.shape is not None
     count = int(np.prod(spec.shape, dtype=int))
     column.check_counts(count, spec.name)
     if column.memory is None:
@@ -42,7 +56,7 @@ def make_values(spec: FeatureSpec, column: Column, length: int, filled: int) -> 
     return [texts[k * count : (k + 1) * count] for k in range(len(column.counts))] + [[b""] * count] * filled
 
 
-def pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
+def _pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
     """Pads or cuts the lists of all records to one length, and adds rows of zeros or empty text behind them."""
     records = len(column.counts)
     if column.memory is not None:
@@ -57,8 +71,11 @@ def pad_lists(column: Column, length: int, padding: Any, filled: int) -> Any:
     return padded
 
 
-def split_lists(column: Column, filled: int) -> list[NDArray[Any]]:
-    """Splits numbers into an array for each record, with empty ones behind them."""
+def _split_lists(column: Column, filled: int) -> list[Any]:
+    """Splits numbers into an array for each record, and text into a list, with empty ones behind them."""
+    if column.memory is not None:
+        texts, ends = column.list_bytes(), np.cumsum(column.counts).tolist()
+        return [*(texts[begin:end] for begin, end in zip([0, *ends], ends, strict=False)), *[[]] * filled]
     lists = np.split(column.values, np.cumsum(column.counts)[:-1]) if len(column.counts) else []
     return [*lists, *[np.zeros(0, column.values.dtype)] * filled]
 

@@ -29,6 +29,8 @@ from tfpipe.system.options import (
     Seed,
     Share,
     Size,
+    Sizes,
+    SizesByName,
     Text,
     check_options,
     option,
@@ -94,14 +96,14 @@ class PipelineConfig:
         one_hot: Whether labels are one-hot float32 vectors instead of integers. Default: False.
         extra_features: The names of further features of the records that a batch holds. Masks are cropped as their
             images. If the records have no image and none is named, a batch holds all. Default: ().
-        pad_to: The sizes that tensors are padded with zeros to, or cut to, if the manifest leaves sizes of their axes
-            open: "tokens=77", or "frames=16x128" for two such axes. A batch then holds the stored sizes too, as
-            "tokens.sizes". Without it batches hold tf.RaggedTensor. Lists of classes are padded with -1, which is no
-            class. Default: ().
+        pad_to: The sizes that tensors and lists are padded to, or cut to, if the manifest leaves sizes of their axes
+            open: {"tokens": 77}, or {"frames": (16, 128)} for two such axes. A batch then holds the stored sizes too,
+            as "tokens.sizes". Without it batches hold tf.RaggedTensor. Tensors are padded with zeros; lists with -1,
+            which is no class, with 0.0 or with empty text. Default: {}.
         multi_hot: The names of lists of classes that become float32 vectors, with a 1 for each class of the record and
             a 0 for each other one. Default: ().
-        max_boxes: The number of bounding boxes of an image in a batch. Fewer boxes are padded, and boxes beyond it are
-            left out. At least 1. Default: 64.
+        max_boxes: The number of bounding boxes of an image in a batch: of the features that begin with
+            "image/object/". Fewer boxes are padded, and boxes beyond it are left out. At least 1. Default: 64.
         as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
             Default: False.
         seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
@@ -199,7 +201,7 @@ class PipelineConfig:
     image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
     one_hot: bool = option(Flag(), False)
     extra_features: tuple[str, ...] = option(Names(), ())
-    pad_to: tuple[str, ...] = option(Names(), ())
+    pad_to: Mapping[str, int | tuple[int, ...]] = option(Sizes(), default_factory=SizesByName)
     multi_hot: tuple[str, ...] = option(Names(), ())
     max_boxes: int = option(Count(1), 64)
     as_supervised: bool = option(Flag(), False)
@@ -242,10 +244,14 @@ class PipelineConfig:
     service_timeout_s: int = option(Count(1), 300)
 
     def __post_init__(self) -> None:
-        lists = ("extra_features", "pad_to", "multi_hot", "stage_moves", "vectorized_stages")
+        lists = ("extra_features", "multi_hot", "stage_moves", "vectorized_stages")
         for name in ("image_size", "decoded_size", "service", *lists):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
+        if isinstance(self.pad_to, Mapping):
+            given: dict[str, Any] = dict(self.pad_to)
+            sizes = {name: tuple(size) if isinstance(size, list) else size for name, size in given.items()}
+            object.__setattr__(self, "pad_to", SizesByName(sizes))
         if isinstance(self.service, str):
             addresses = (address.strip() for address in self.service.removeprefix("tcp://").split(","))
             object.__setattr__(self, "service", tuple(addresses))

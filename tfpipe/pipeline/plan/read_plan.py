@@ -230,7 +230,7 @@ class ReadPlan:
         if ragged:
             raise ConfigError(
                 f"Arrays on devices must have one shape, and {', '.join(ragged)} has several. Give a size in `pad_to`, "
-                f"as in '{ragged[0]}=77'."
+                f"as in {{{ragged[0]!r}: 77}}."
             )
         if text and not self.config.extra_features:
             raise ConfigError(f"No device holds text, got {', '.join(text)}. Name the others in `extra_features`.")

@@ -67,8 +67,8 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
 
     Returns:
         "encoded" (string), "label" (int64) where there are labels, "height" and "width" (int64, of the original)
-        where the manifest vouches for them, and each further feature under its own name. Lists are padded or cut to
-        `max_boxes`, tensors and classes to `pad_to`. Without images there is no "encoded". Of several images "encoded",
+        where the manifest vouches for them, and each further feature under its own name. Boxes are padded or cut to
+        `max_boxes`, tensors and lists to `pad_to`. Without images there is no "encoded". Of several images "encoded",
         "height" and "width" have one value for each.
     """
     source, keys = plan.source, _choose_keys(plan)
@@ -79,10 +79,8 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
         features["label"] -= source.label_base
     for feature in plan.features:
         tensor = feature.spec.tensor
-        if feature.spec.names:
-            features |= _read_classes(feature, example[feature.name])
-        elif tensor is None:
-            features[feature.name] = _pad_list(example[feature.name], feature.spec, plan.config.max_boxes)
+        if tensor is None:
+            features |= _read_values(feature, example[feature.name])
         else:
             sizes = None if tensor.sizes is None else example[tensor.sizes]
             features |= _read_tensor(feature, example[feature.name], sizes)
@@ -131,15 +129,15 @@ def _make_parser(spec: FeatureSpec) -> Any:
     return tf.io.VarLenFeature(dtype) if spec.shape is None else tf.io.FixedLenFeature(spec.shape, dtype)
 
 
-def _read_classes(feature: BatchFeature, value: Any) -> dict[str, tf.Tensor]:
-    """Reads a list of classes in the form that the config asks for."""
+def _read_values(feature: BatchFeature, value: Any) -> dict[str, tf.Tensor]:
+    """Reads values, or a list of them in the form that the config asks for."""
     if feature.multi_hot:
         return {feature.name: _make_multi_hot(_densify(value), len(feature.spec.names))}
     if feature.pad_to is None:
         return {feature.name: _densify(value)}
     (length,) = feature.pad_to
-    sizes = tf.cast(tf.size(value.values)[None], tf.int32)
-    return {feature.name: _pad_list(value, feature.spec, length), feature.sizes_name: sizes}
+    padded = {feature.name: _pad_list(value, feature.spec, length)}
+    return padded if feature.is_box else {**padded, feature.sizes_name: tf.cast(tf.size(value.values)[None], tf.int32)}
 
 
 def _make_multi_hot(classes: tf.Tensor, num_classes: int) -> tf.Tensor:
@@ -149,9 +147,7 @@ def _make_multi_hot(classes: tf.Tensor, num_classes: int) -> tf.Tensor:
 
 
 def _pad_list(value: Any, spec: FeatureSpec, length: int) -> tf.Tensor:
-    """Pads or cuts a list to one length; -1, 0.0 or "" stand behind its end. Returns other features as they are."""
-    if spec.shape is not None:
-        return value
+    """Pads or cuts a list to one length; -1, 0.0 or "" stand behind its end."""
     padding, values = tf.constant(_PADDING[spec.dtype], value.dtype), value.values[:length]
     return tf.ensure_shape(tf.concat([values, tf.fill([length - tf.size(values)], padding)], axis=0), [length])
 
