@@ -303,7 +303,9 @@ def _check_memory(facts: _Facts) -> Check:
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
-        advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
+        advice = "Use no cache, or a smaller `decoded_size`."
+        if plan.in_steps:
+            advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if config.service is None and (not held or config.cache_bytes is not None):
         record_bytes = facts.source.record_bytes
         if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
@@ -337,8 +339,8 @@ def _check_cache(facts: _Facts) -> Check:
         free = host_limits.free_disk_bytes(folder)
         filled = _has_cache(folder, facts.info)
         return runtime_checks.check_cache(CacheFacts(config.cache, folder, needed, free, filled))
-    free, parts = host_limits.available_memory_bytes(), facts.source.shard_records is not None
-    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=parts))
+    free, in_steps = host_limits.available_memory_bytes(), facts.plan.in_steps
+    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=in_steps))
     if check.status == "ok":
         check_cache_fits(facts.plan)  # it may refuse the cache for other reasons
     return check
