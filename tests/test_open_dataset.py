@@ -38,13 +38,16 @@ def test_no_directory_and_a_file_instead_of_one(tmp_path: Path) -> None:
     assert str(caught.value) == f"{file} must be the directory of a dataset, the one that holds manifest.json."
 
 
-def test_a_url_is_read_by_the_client_that_reads_shards(small_dataset: Path, tmp_path: Path) -> None:
+def test_a_url_of_a_local_folder_is_its_path(small_dataset: Path, tmp_path: Path) -> None:
     manifest = load_manifest(f"file://{small_dataset}")
     assert manifest == load_manifest(str(small_dataset))
-    assert manifest.directory == f"file://{small_dataset}"
+    assert manifest.directory == str(small_dataset)
     with pytest.raises(DataError) as caught:
         load_manifest(f"file://{tmp_path}")
-    assert str(caught.value) == f"file://{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset."
+    assert str(caught.value) == (
+        f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of "
+        "images, `tfpipe index` one for TFRecords of others."
+    )
 
 
 def test_a_manifest_that_is_huge_or_no_text(tmp_path: Path) -> None:

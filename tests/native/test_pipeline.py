@@ -133,7 +133,7 @@ def test_the_stages_say_which_decoder_runs(manifest: Manifest) -> None:
     assert "one call reads the records of a batch, each from its place" in text
     assert "one call crops, resizes and converts the images of a batch" in text
     assert "decoder=pillow" in str(build_stages(manifest, "train", make_config("pillow")))
-    assert "decoder=pillow" in str(build_stages(manifest, "train", make_config("auto", order="throughput")))
+    assert "decoder=tensorflow" in str(build_stages(manifest, "train", make_config("auto", order="throughput")))
 
 
 def test_a_damaged_image_has_one_sentence(tmp_path: Path, draw_jpeg: Draw) -> None:
@@ -174,10 +174,7 @@ def test_what_the_library_does_not_do_is_refused_or_left_to_others(manifest: Man
     antialias = AugmentOptions(antialias=True)
     with pytest.raises(tfpipe.ConfigError) as error:
         build_dataset(manifest, "train", make_config("native", augment_options=antialias))
-    assert str(error.value) == (
-        "`decoder` native is for batches by their steps, and `antialias` is done by TensorFlow's operations only. "
-        "Leave one of them out."
-    )
+    assert str(error.value) == "`decoder` native resizes without `antialias`. Use auto."
     assert "decoder=pillow" in str(build_stages(manifest, "train", make_config("auto", augment_options=antialias)))
     for formats, decoder in (({"JPEG": 24, "PNG": 1}, "native"), ({"PNG": 25}, "pillow")):
         splits = {"train": dataclasses.replace(manifest.splits["train"], formats=formats)}

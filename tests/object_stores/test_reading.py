@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from tfpipe.pipeline.store_records import StoreRecords
 
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
@@ -22,7 +20,6 @@ from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.engine import batch
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.mixed_batch import make_maker
-from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
@@ -74,11 +71,10 @@ def assert_equal(left: list[Any], right: list[Any]) -> None:
             np.testing.assert_array_equal(np.asarray(value), np.asarray(other[name]), err_msg=name)
 
 
-SLOW_OPTIONS = {"TensorFlow's decoder", "cached images", "device"}
+SLOW_OPTIONS = {"Pillow", "cached images", "device"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
-    "throughput": {"order": "throughput"},
-    "TensorFlow's decoder": {"decoder": "pillow"},
+    "Pillow": {"decoder": "pillow"},
     "cached bytes": {"cache": "bytes"},
     "cached images": {"cache": "decoded"},
     "text of open size": {"extra_features": ("image/filename",)},
@@ -105,22 +101,8 @@ def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
 
 def test_the_stage_says_what_reads(store: FolderStore) -> None:
     stages = build_stages(load_manifest("gs://data/photos"), "train", CONFIG)
-    assert "reader=engine, by obstore" in str(stages)
-    assert "one call of the engine reads the records of a batch" in str(stages)
-
-
-def test_a_block_of_records_is_one_request(store: FolderStore, copy: Path) -> None:
-    """The rest of a block is held for the next batches. A block ends with its file."""
-    config = replace(CONFIG, block_records=4)
-    manifest = load_manifest("gs://data/photos")
-    records = StoreRecords(ReadPlan(get_source(manifest, "train"), replace(config, global_batch_size=2)))
-    store.log.clear()
-    local = RecordReader(str(copy), load_manifest(str(copy)), "train").read_payloads(range(12))
-    for numbers in ([0, 4], [1, 5], [2 + 12, 6]):
-        payloads, whole = records.read(tf.constant(numbers, tf.int64))
-        assert payloads.numpy().tolist() == [local[number % 12] for number in numbers]
-        assert whole.numpy().all()
-    assert len(store.log) == 3  # records 0 to 3, 4 and 5, and 6 to 9
+    assert "reader=obstore" in str(stages)
+    assert "one call reads the records of a batch, each from its place" in str(stages)
 
 
 def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,17 +125,20 @@ def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: py
     assert make_maker(plan.make_batch_plan()).block_steps == 2
 
 
-def test_what_tensorflow_would_have_to_read(bucket: str, tmp_path: Path) -> None:
+def test_what_tensorflow_would_have_to_read(bucket: str) -> None:
     manifest = load_manifest(bucket)
-    buffer: dict[str, Any] = {"order": "throughput", "shuffle_buffer_size": 9}
-    for options in ({"on_bad_record": "skip"}, {"cache": "bytes", "cache_bytes": 4000}, buffer):
-        with pytest.raises(ConfigError) as error:
-            build_dataset(manifest, "train", replace(CONFIG, **options))
-        assert str(error.value) == (
-            "TensorFlow reads compressed files, and where a `service`, `cache_bytes`, `on_bad_record` skip or a number "
-            f"as `shuffle_buffer_size` is asked for, and it cannot read {bucket}/train-00000-of-00002.tfrecord. Leave "
-            "these out, or copy the dataset to a local disk."
-        )
+    with pytest.raises(ConfigError) as error:
+        build_dataset(manifest, "train", replace(CONFIG, order="throughput"))
+    assert str(error.value) == (
+        f"TensorFlow must read {bucket}/train-00000-of-00002.tfrecord, because `order` is throughput, and it cannot. "
+        "Leave that out, or copy the dataset to a local disk."
+    )
+
+
+def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path) -> None:
+    for options in ({"on_bad_record": "skip"}, {"cache": "bytes", "cache_bytes": 4000}):
+        config = replace(CONFIG, **options)
+        assert_equal(read(bucket, config, 5), read(small_dataset, config, 5))
 
 
 def test_a_cache_in_files(bucket: str, store: FolderStore, small_dataset: Path, tmp_path: Path) -> None:

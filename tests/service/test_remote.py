@@ -80,7 +80,7 @@ def test_any_number_of_workers_gives_the_same_batches(start_workers: StartWorker
         {"image_dtype": "bfloat16", "order": "exact"},
         {"augment": "none"},
         {"image_size": (5, 9), "as_supervised": True, "extra_features": ()},
-        {"num_streams": 1, "run_records": 3, "lanes": 2},
+        {"block_records": 3, "decoder": "pillow"},
     ],
 )
 def test_options_reach_the_workers(start_workers: StartWorkers, made: Path, options: dict[str, Any]) -> None:
@@ -336,7 +336,7 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
 def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     manifest = tfpipe.load_manifest(str(copied))
-    config = replace(CONFIG, global_batch_size=53, num_streams=1, run_records=1, service=start_workers(1))
+    config = replace(CONFIG, global_batch_size=53, service=start_workers(1))
     shard = copied / manifest.splits["train"].shards[0].file
     data = bytearray(shard.read_bytes())
     data[60] ^= 1
@@ -454,16 +454,12 @@ def test_several_replicas_of_a_host_get_their_rows(start_workers: StartWorkers, 
     assert given == expected
 
 
-def test_files_without_a_manifest_and_what_the_engine_lacks_are_refused(
-    made: Path, foreign: Foreign, tmp_path: Path
-) -> None:
+def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) -> None:
     config = PipelineConfig(global_batch_size=8, image_size=8, service="127.0.0.1:9")
     files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
     with pytest.raises(ConfigError) as caught:
         tfpipe.build_dataset(files, None, config)
     assert str(caught.value) == (
-        f"A `service` needs a dataset with a manifest whose files are not compressed, got {files.name}. `tfpipe index` "
-        "describes files of others."
+        f"`service` 127.0.0.1:9 is for batches by their steps, and {files.name} are files without a manifest. Leave "
+        "one of them out."
     )
-    with pytest.raises(ConfigError, match="so it has no `decoder` tensorflow, no `antialias`, and"):
-        tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", replace(config, decoder="tensorflow"))

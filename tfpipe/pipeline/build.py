@@ -28,7 +28,7 @@ from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_te
 from tfpipe.pipeline.steps import count_held_threads, list_engine_stages, open_mixed_engine
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.service.remote import serve_remotely
-from tfpipe.system import file_io
+from tfpipe.system import file_io, object_store
 
 
 def build_dataset(
@@ -121,7 +121,7 @@ def build_planned_stages(plan: ReadPlan, *, fill_first: bool = True) -> Stages:
             fill_cache(*locate_split(batches), plan.config)
         return _list_engine_stages(plan, serve_remotely(make_maker(batches)))
     plan.source.check()
-    file_io.check_tensorflow_reads(plan.source.files[0])
+    _check_client(plan)
     return Stages(list_textbook_stages(plan), tf_data_options(plan.config, plan.deterministic))
 
 
@@ -166,6 +166,17 @@ def _build_mixture(
     ]
     listing = replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)})
     return Stages((listing, *stages[1:]), stages.options)
+
+
+def _check_client(plan: ReadPlan) -> None:
+    """Refuses files in a store that TensorFlow, whose operations the textbook pipeline is made of, cannot read."""
+    file = plan.source.files[0]
+    if not file_io.can_tensorflow_read(file) and object_store.can_read(file):
+        raise ConfigError(
+            f"TensorFlow must read {file}, because {plan.explain_textbook()}, and it cannot. Leave that out, or copy "
+            "the dataset to a local disk."
+        )
+    file_io.check_tensorflow_reads(file)
 
 
 def _list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> Stages:

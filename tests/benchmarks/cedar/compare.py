@@ -112,14 +112,13 @@ def child(folder: str, row: str, seconds: str) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tfpipe
     from tests.benchmarks.cedar.simclr import CONFIG, add_simclr, make_plain
-    from tfpipe.pipeline.stage import customize_stages
 
     def make_batches() -> Iterator[Any]:
         if row in (PLAIN, GREY_FIRST):
             return iter(make_plain(f"{folder}/shards", row == GREY_FIRST))
         config = CONFIG if row == BEFORE else tfpipe.PipelineConfig.from_file(f"{folder}/after.toml")
-        stages = tfpipe.build_stages(tfpipe.load_manifest(f"{folder}/shards"), "train", config, fill_first=False)
-        return iter(customize_stages(stages, add_simclr, config).dataset())
+        manifest = tfpipe.load_manifest(f"{folder}/shards")
+        return iter(tfpipe.build_stages(manifest, "train", config, customize=add_simclr).dataset())
 
     print(json.dumps(asdict(measure(make_batches, CONFIG.global_batch_size or 0, float(seconds)))))
 

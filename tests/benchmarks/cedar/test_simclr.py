@@ -13,7 +13,6 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tests.benchmarks.cedar import simclr
 from tests.benchmarks.cedar.compare import ROWS, format_table
-from tfpipe.pipeline.stage import customize_stages
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +37,13 @@ def check(batch: dict[str, tf.Tensor], size: int) -> None:
 
 def test_grey_may_go_in_front_of_the_jitter_and_only_there(shards: Path) -> None:
     config = replace(simclr.CONFIG, global_batch_size=8)
-    stages = simclr.add_simclr(tfpipe.build_stages(tfpipe.load_manifest(str(shards)), "train", config))
+    manifest = tfpipe.load_manifest(str(shards))
+    stages = tfpipe.build_stages(manifest, "train", config, customize=simclr.add_simclr)
     assert stages.names[-6:] == ("jitter", "grey", "blur", "standardize", "batch", "prefetch")
     assert stages.list_moves() == ["grey before jitter"]
     check(next(iter(stages.dataset())), 8)
-    moved = customize_stages(stages, None, replace(config, stage_moves=("grey before jitter",)))
+    config = replace(config, stage_moves=("grey before jitter",))
+    moved = tfpipe.build_stages(manifest, "train", config, customize=simclr.add_simclr)
     assert moved.names[-6:-3] == ("grey", "jitter", "blur")
     check(next(iter(moved.dataset())), 8)
 

@@ -154,9 +154,9 @@ def open_maker(folder: CacheFolder) -> AnyMaker:
 def write_records(folder: Path, kind: str) -> Manifest:
     """Writes 19 records of images with masks, of several images, or of words and numbers."""
     if kind == "several":
-        return write_several(folder, count=19, number=None)
-    schema: dict[str, Any] = {"words": tfpipe.Values("bytes", None), "number": tfpipe.Values("int64", ())}
-    records: list[dict[str, Any]] = [{"words": [b"w"] * (k % 4), "number": k} for k in range(19)]
+        return write_several(folder, count=19, number=None, num_shards=4)
+    schema: dict[str, Any] = {"words": tfpipe.Values("bytes", None), "count": tfpipe.Values("int64", ())}
+    records: list[dict[str, Any]] = [{"words": [b"w"] * (k % 4), "count": k} for k in range(19)]
     if kind == "masks":
         schema |= {"photo": tfpipe.Image(), "classes": tfpipe.Mask()}
         for k, record in enumerate(records):
@@ -170,7 +170,7 @@ def write_records(folder: Path, kind: str) -> Manifest:
     ("kind", "options"),
     [
         ("masks", {"cache": "decoded", "extra_features": ("image/mask", "words"), "augment": "device"}),
-        ("masks", {"cache": "decoded", "extra_features": ("image/mask", "number")}),
+        ("masks", {"cache": "decoded", "extra_features": ("image/mask", "count")}),
         ("masks", {"cache": "bytes", "extra_features": ("image/mask",)}),
         ("several", {"cache": "bytes", "images": 2, "extra_features": ("caption",)}),
         ("text", {"cache": "bytes"}),

@@ -26,7 +26,7 @@ STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
 EXAMPLES = 27
 
 Train = Callable[..., Any]
-DECODER = "tensorflow"  # Pillow's pixels, which the exported program is given, and not those of the native library
+DECODER = "pillow"  # Pillow's pixels, which the exported program is given, and not those of the native library
 
 
 def read_lines(folder: Path) -> list[dict[str, Any]]:

@@ -392,9 +392,10 @@ class ReadPlan:
         }
         for option, is_asked in asked.items():
             if is_asked:
+                value = getattr(config, option)
+                shown = ", ".join(value) if isinstance(value, tuple) else value
                 raise ConfigError(
-                    f"`{option}` {getattr(config, option)} is for batches by their steps, and {reason}. Leave one of "
-                    "them out."
+                    f"`{option}` {shown} is for batches by their steps, and {reason}. Leave one of them out."
                 )
         if not config.training and self.num_hosts > 1 and self.source.shard_records is None:
             raise ConfigError(
