@@ -140,6 +140,15 @@ def test_file_access(path: str, target: TargetConfig, expected: Check) -> None:
     assert check_file_access(path, target) == expected
 
 
+def test_a_store_that_only_tensorflow_reads() -> None:
+    assert check_file_access("gs://b/pets", HERE, lacks_client=True) == Check(
+        "file access",
+        "warning",
+        "gs://b/pets can be read from any host, but here by TensorFlow alone, in throughput order.",
+        "Install tfpipe[buckets] for the exact order.",
+    )
+
+
 @pytest.mark.parametrize(
     ("facts", "target", "expected"),
     [

@@ -32,7 +32,7 @@ from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_b
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.textbook import count_files_at_once, count_records_ahead, count_shuffled_records
-from tfpipe.system import host_limits, versions
+from tfpipe.system import host_limits, object_store, versions
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
@@ -185,7 +185,11 @@ def _check_features(facts: _Facts) -> Check:
 
 
 def _check_file_access(facts: _Facts) -> Check:
-    return runtime_checks.check_file_access(facts.directory, facts.target)
+    path = facts.source.files[0]
+    is_in_store = path.partition("://")[0] in object_store.SCHEMES and not object_store.can_read(path)
+    asks = facts.config.order == "auto" and facts.source.is_split and not facts.target.tpu_elsewhere
+    lacks_client = is_in_store and asks
+    return runtime_checks.check_file_access(facts.directory, facts.target, lacks_client)
 
 
 def _check_files(facts: _Facts) -> Check:

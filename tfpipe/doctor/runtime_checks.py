@@ -116,14 +116,18 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     return Check(name, "ok", f"{finding}.")
 
 
-def check_file_access(path: str, target: TargetConfig) -> Check:
+def check_file_access(path: str, target: TargetConfig, lacks_client: bool = False) -> Check:
     """Checks that every host can read the files.
 
     Args:
         path: The directory or the pattern of the files.
         target: The machines that train.
+        lacks_client: Whether the order is not exact only because nothing but TensorFlow can read the files.
     """
     name, hosts = "file access", target.num_hosts or 1
+    if lacks_client:
+        finding = f"{path} can be read from any host, but here by TensorFlow alone, in throughput order."
+        return Check(name, "warning", finding, "Install tfpipe[buckets] for the exact order.")
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")
     if target.tpu_elsewhere:
