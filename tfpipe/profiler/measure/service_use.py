@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfpipe.pipeline.engine_stages import open_engine
+from tfpipe.engine.mixed_batch import make_maker
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.types import ServiceUse, Spread, StageTiming, StepTiming, WorkerTiming
@@ -23,9 +23,7 @@ def measure_service(plan: ReadPlan, timing: StepTiming) -> ServiceUse:
         ConfigError: No worker answers.
         TfpipeError: No worker gave a batch in time.
     """
-    maker = open_engine(plan)
-    assert isinstance(maker, RemoteMaker)  # the plan has a service
-    return describe_service(measure_rates(maker, _MEASURE_S), timing)
+    return describe_service(measure_rates(RemoteMaker(make_maker(plan.make_batch_plan())), _MEASURE_S), timing)
 
 
 def describe_service(rates: ServiceRates, timing: StepTiming) -> ServiceUse:
