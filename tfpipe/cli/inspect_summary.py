@@ -70,7 +70,7 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
 
 
 class Mixing(NamedTuple):
-    """The score of the default order for a split, and the sizes that it is computed for.
+    """The score of the default order, which says how it mixes a split.
 
     Attributes:
         score: The mixing score, from 0 to 1.
