@@ -398,7 +398,11 @@ PLANTED = [
         {"tfpipe/images/png.py": "def f():\n    from tfpipe import pipeline\n"},
         "tfpipe.pipeline (2)",
     ),
-    ("find_upward_imports", {"tfpipe/images/png.py": "from tfpipe.order import a\n"}, "tfpipe.order (1)"),
+    (
+        "find_upward_imports",
+        {"tfpipe/format/tfrecord.py": "from tfpipe.engine.order import a\n"},
+        "tfpipe.engine.order (1)",
+    ),
     (
         "find_upward_imports",
         {"tfpipe/images/png.py": "from ..pipeline import stage\n"},
@@ -414,8 +418,8 @@ PLANTED = [
     ("find_upward_imports", {"tfpipe/profiler/a.py": "import tfpipe.training.loop\n"}, "tfpipe.training.loop (3)"),
     (
         "find_upward_imports",
-        {"tfpipe/errors.py": "if TYPE_CHECKING:\n    import tfpipe.order\n"},
-        "tfpipe.order (1)",
+        {"tfpipe/errors.py": "if TYPE_CHECKING:\n    import tfpipe.engine.order\n"},
+        "tfpipe.engine.order (1)",
     ),
     (
         "find_imports_between_rooms_apart",
@@ -473,7 +477,7 @@ PLANTED = [
     ("find_prints", {"tfpipe/cli/main.py": "print('a')\n"}, "no print"),
     (
         "find_reads_of_the_environment",
-        {"tfpipe/order.py": "import os\nA = os.environ.get('A')\n"},
+        {"tfpipe/engine/order.py": "import os\nA = os.environ.get('A')\n"},
         "reads the environment",
     ),
     (

@@ -81,6 +81,8 @@ def first_line(error: BaseException) -> str:
     text = str(getattr(error, "message", None) or error)
     if assertion := _ASSERTION.search(text):
         text = SENTENCE_END.split(assertion[1])[0]
+    elif own := _OWN.search(text):
+        text = own[2]
     lines = [line.strip() for line in _NODES.sub("", text).splitlines() if line.strip()]
     if lines[:1] == ["in user code:"]:  # AutoGraph puts the lines of the code first and the error last
         lines = lines[-1:]

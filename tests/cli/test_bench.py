@@ -126,7 +126,8 @@ def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message:
     [
         (
             "stage_moves = ['missing before parse']",
-            "This pipeline has no stage 'missing'; it has repeat, list, read, parse, decode, augment, batch, prefetch.",
+            "This pipeline has no stage 'missing'; it has list, read, decode, batch, prefetch. With order='throughput' "
+            "it has stages for single records.",
         ),
         (
             "cache = 'decoded'\ncache_dir = 'cache'\ndecoded_size = [16, 20]",

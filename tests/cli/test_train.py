@@ -145,7 +145,10 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
         ),
         (("--steps-per-execution", "many"), "--steps-per-execution must be auto or a whole number, got 'many'."),
         (("--split", "night"), "has no split 'night'; it has train, validation"),
-        (("--global-batch-size", "16"), "--global-batch-size must be at most the 8 records of an epoch, got 16."),
+        (
+            ("--global-batch-size", "16"),
+            "--global-batch-size must be at most the 12 records of an epoch, got 16. Use 12 or less, or more data.",
+        ),
         (("--global-batch-size", "4", "--per-replica-batch-size", "4"), "exclude each other"),
     ],
 )

@@ -60,8 +60,8 @@ def test_a_row_has_default_values_and_meaning() -> None:
     lines = load_extension("option_rows").write_markdown(library.PipelineConfig)
     assert "| option | default | meaning |" in lines
     assert (
-        "| `block_length` | `16` | The number of records taken from one file before the next one has its turn. "
-        "At least 1. *Affects: speed.* |"
+        "| `block_length` | `16` | The number of records that throughput order takes from one file before the "
+        "next one has its turn. At least 1. *Affects: speed.* |"
     ) in lines
     (seed,) = (line for line in lines if line.startswith("| `seed` "))
     assert seed.endswith(r" From -2\*\*63 to 2\*\*64 - 1. *Affects: order.* |")

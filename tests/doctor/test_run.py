@@ -95,8 +95,8 @@ def test_a_first_record_that_is_damaged(copy: Path) -> None:
     (found,) = some(load_manifest(str(copy)), "first record")
     assert (found.status, found.found) == (
         "failure",
-        "The first record cannot be decoded: A record must be whole and readable: "
-        f"record 0 of {shard} is damaged, or its file cannot be read.",
+        f"The first record cannot be decoded: {shard}: Record at byte 0 is damaged: the checksum of its 1045 bytes of "
+        "payload is wrong. Copy the dataset again, or save the undamaged records with `tfpipe repair`.",
     )
 
 
@@ -175,12 +175,13 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cache.status == "ok"
     assert cache.found.startswith("The cache of decoded images takes 149.9 KB of memory, and ")
     assert memory.found.startswith("The cache and finished batches take about ")
-    (cache,) = some(manifest, "cache", dataclasses.replace(config, on_bad_record="skip"))
-    assert cache.found.startswith("`on_bad_record` skip excludes a cache of decoded images")
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 150_000)
     cache, memory = some(manifest, "cache, memory", config)
     assert cache.status == "failure"
     assert memory.advice == "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
+    cache, memory = some(manifest, "cache, memory", dataclasses.replace(config, order="throughput"))
+    assert cache.advice == "Use a smaller `decoded_size`, or no cache."
+    assert memory.advice == "Use no cache, or a smaller `decoded_size`."
     in_files = dataclasses.replace(config, cache_dir=str(tmp_path))
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 1000)
     cache, memory = some(manifest, "cache, memory", in_files)

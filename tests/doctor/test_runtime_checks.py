@@ -137,25 +137,16 @@ def test_versions(tensorflow: str, installed: dict[str, str], target: TargetConf
     ],
 )
 def test_file_access(path: str, target: TargetConfig, expected: Check) -> None:
-    assert check_file_access(path, target, False, 1e5) == expected
+    assert check_file_access(path, target) == expected
 
 
-@pytest.mark.parametrize(("record_bytes", "advised"), [(110e3, 524288), (1200.0, 65536)])
-def test_short_runs_of_an_object_store_need_a_short_read_ahead(record_bytes: float, advised: int) -> None:
-    variable = "GCS_READAHEAD_BUFFER_SIZE_BYTES"
-    for value in (None, str(2**26), "much"):
-        check = check_file_access("gs://bucket/pets", TargetConfig(read_ahead=value), True, record_bytes)
-        assert check == Check(
-            "file access",
-            "warning",
-            "gs://bucket/pets can be read from any host, "
-            "but TensorFlow asks for 64 MiB wherever a run of records begins.",
-            f"Install tfpipe[buckets]. Or set {variable}={advised} in the environment before Python starts, or use "
-            "`order` throughput.",
-        )
-    for exact, value in ((True, str(advised)), (False, None)):
-        target = TargetConfig(read_ahead=value)
-        assert check_file_access("gs://bucket/pets", target, exact, record_bytes).status == "ok"
+def test_a_store_that_only_tensorflow_reads() -> None:
+    assert check_file_access("gs://b/pets", HERE, lacks_client=True) == Check(
+        "file access",
+        "warning",
+        "gs://b/pets can be read from any host, but here by TensorFlow alone, in throughput order.",
+        "Install tfpipe[buckets] for the exact order.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,7 +289,16 @@ def test_memory(needed: float, status: str) -> None:
                 "failure",
                 "The cache of decoded images takes 9.1 GB of memory, and 10.0 GB are free, of which it may take nine "
                 "tenths.",
-                "Use a smaller `decoded_size`, a `cache_dir`, or no cache.",
+                "Use a smaller `decoded_size`, or no cache.",
+            ),
+        ),
+        (
+            CacheFacts("bytes", None, 91 * 10**8, 10**10),
+            Check(
+                "cache",
+                "failure",
+                "The cache of records takes 9.1 GB of memory, and 10.0 GB are free, of which it may take nine tenths.",
+                "Use no cache.",
             ),
         ),
         (

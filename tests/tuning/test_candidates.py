@@ -50,7 +50,7 @@ def test_reset_to_defaults_change_only_what_is_mechanical() -> None:
 
 
 def test_get_neighbors_are_single_steps_away() -> None:
-    steps = list(get_neighbors(CONFIG, 4, False))
+    steps = list(get_neighbors(CONFIG, 4, by_engine=False, input_may_change=False))
     assert steps[0] == {"cache": "bytes"}
     assert [step["num_parallel_calls"] for step in steps if "num_parallel_calls" in step] == [4, 8]
     assert [step["cycle_length"] for step in steps if "cycle_length" in step] == [16, 4]
@@ -60,12 +60,19 @@ def test_get_neighbors_are_single_steps_away() -> None:
     assert all(apply_changes(CONFIG, step) for step in steps)
 
 
+def test_the_engine_has_no_options_of_the_textbook_pipeline() -> None:
+    names = {name for step in get_neighbors(CONFIG, 4, by_engine=True, input_may_change=False) for name in step}
+    assert names == {"cache", "num_parallel_calls", "prefetch_batches", "private_threadpool_size"}
+
+
 def test_what_the_training_step_sees_changes_only_if_it_may() -> None:
-    steps = list(get_neighbors(dataclasses.replace(CONFIG, image_dtype="float32"), 4, True))
+    steps = list(
+        get_neighbors(dataclasses.replace(CONFIG, image_dtype="float32"), 4, by_engine=True, input_may_change=True)
+    )
     assert steps[0] == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
     assert {"image_dtype": "uint8"} in steps
     assert {"order": "throughput", "deterministic": False} in steps
-    assert {"image_dtype": "uint8"} not in list(get_neighbors(CONFIG, 4, True))
+    assert {"image_dtype": "uint8"} not in list(get_neighbors(CONFIG, 4, by_engine=True, input_may_change=True))
 
 
 def test_a_change_that_cannot_be_had_is_none() -> None:

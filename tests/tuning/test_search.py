@@ -26,12 +26,15 @@ CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
 
 
 class FakeJob(PipelineJob):
-    """Has no data; every cache needs the same limit, or none."""
+    """Has no data, as if it were read by the textbook pipeline; every cache needs the same limit, or none."""
 
     cache_bytes: str | None = None
 
     def find_cache_bytes(self, config: PipelineConfig, free_bytes: int) -> str | None:
         return None if config.cache == "none" else FakeJob.cache_bytes
+
+    def is_by_engine(self, config: PipelineConfig) -> bool:
+        return False
 
 
 JOB = FakeJob(cast("Any", None), None, Accelerator(1e-9, 100))

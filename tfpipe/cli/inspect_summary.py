@@ -70,7 +70,7 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
 
 
 class Mixing(NamedTuple):
-    """How the default order mixes a split.
+    """The score of the default order, which says how it mixes a split.
 
     Attributes:
         score: The mixing score, from 0 to 1.

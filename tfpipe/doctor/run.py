@@ -32,7 +32,7 @@ from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_b
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.textbook import count_files_at_once, count_records_ahead, count_shuffled_records
-from tfpipe.system import host_limits, versions
+from tfpipe.system import host_limits, object_store, versions
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
@@ -185,7 +185,11 @@ def _check_features(facts: _Facts) -> Check:
 
 
 def _check_file_access(facts: _Facts) -> Check:
-    return runtime_checks.check_file_access(facts.directory, facts.target)
+    path = facts.source.files[0]
+    is_in_store = path.partition("://")[0] in object_store.SCHEMES and not object_store.can_read(path)
+    asks = facts.config.order == "auto" and facts.source.is_split and not facts.target.tpu_elsewhere
+    lacks_client = is_in_store and asks
+    return runtime_checks.check_file_access(facts.directory, facts.target, lacks_client)
 
 
 def _check_files(facts: _Facts) -> Check:
@@ -303,7 +307,9 @@ def _check_memory(facts: _Facts) -> Check:
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
-        advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
+        advice = "Use no cache, or a smaller `decoded_size`."
+        if plan.in_steps:
+            advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if config.service is None and (not held or config.cache_bytes is not None):
         record_bytes = facts.source.record_bytes
         if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
@@ -337,8 +343,8 @@ def _check_cache(facts: _Facts) -> Check:
         free = host_limits.free_disk_bytes(folder)
         filled = _has_cache(folder, facts.info)
         return runtime_checks.check_cache(CacheFacts(config.cache, folder, needed, free, filled))
-    free, parts = host_limits.available_memory_bytes(), facts.source.shard_records is not None
-    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=parts))
+    free, in_steps = host_limits.available_memory_bytes(), facts.plan.in_steps
+    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=in_steps))
     if check.status == "ok":
         check_cache_fits(facts.plan)  # it may refuse the cache for other reasons
     return check

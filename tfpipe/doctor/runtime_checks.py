@@ -66,7 +66,8 @@ class CacheFacts(NamedTuple):
         needed_bytes: Size of the full cache; None if the records were never counted.
         free_bytes: Free bytes in the folder or in memory.
         filled: Whether the folder holds a cache of this split.
-        may_keep_part: Whether a cache in memory may keep a part of the records, see `cache_bytes`.
+        may_keep_part: Whether a cache in memory may keep a part of the records, or move into files: `cache_bytes` and
+            `cache_dir` are options of batches by their steps.
     """
 
     kind: str
@@ -115,14 +116,18 @@ def check_versions(tensorflow: str, installed: Mapping[str, str], target: Target
     return Check(name, "ok", f"{finding}.")
 
 
-def check_file_access(path: str, target: TargetConfig) -> Check:
+def check_file_access(path: str, target: TargetConfig, lacks_client: bool = False) -> Check:
     """Checks that every host can read the files.
 
     Args:
         path: The directory or the pattern of the files.
         target: The machines that train.
+        lacks_client: Whether the order is not exact only because nothing but TensorFlow can read the files.
     """
     name, hosts = "file access", target.num_hosts or 1
+    if lacks_client:
+        finding = f"{path} can be read from any host, but here by TensorFlow alone, in throughput order."
+        return Check(name, "warning", finding, "Install tfpipe[buckets] for the exact order.")
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")
     if target.tpu_elsewhere:
@@ -228,11 +233,12 @@ def check_cache(facts: CacheFacts) -> Check:
     finding = f"{cache} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
     if facts.needed_bytes <= facts.free_bytes * (MAX_CACHE_SHARE if facts.folder is None else 1):
         return Check("cache", "ok", f"{finding}.")
-    bytes_, smaller = facts.kind == "bytes", "a smaller `decoded_size`, "
-    other = "another `cache_dir`" if facts.folder is not None else "a `cache_dir`"
     rule = " there" if facts.folder is not None else ", of which it may take nine tenths"
     use = "Set `cache_bytes` to keep what fits, use " if facts.may_keep_part else "Use "
-    return Check("cache", "failure", f"{finding}{rule}.", f"{use}{'' if bytes_ else smaller}{other}, or no cache.")
+    smaller = "a smaller `decoded_size`, " if facts.kind == "decoded" else ""
+    other = "another `cache_dir`, " if facts.folder is not None else "a `cache_dir`, " * facts.may_keep_part
+    no_cache = "or no cache" if smaller or other else "no cache"
+    return Check("cache", "failure", f"{finding}{rule}.", f"{use}{smaller}{other}{no_cache}.")
 
 
 def check_tuned(tuned: Mapping[str, object], here: Mapping[str, object]) -> Check:

@@ -25,7 +25,6 @@ from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.join import join_rows
 from tfpipe.engine.parse import Column, collect_column
-from tfpipe.errors import ConfigError
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.system.hash_permutation import IntArray
 
@@ -114,18 +113,12 @@ class CachingMaker(WrappedMaker):
         maker: The maker of what is not in the cache.
 
     Raises:
-        ConfigError: The images do not fit into the memory, or `cache_bytes` holds none; or records that are damaged
-            are left out.
+        ConfigError: The images do not fit into the memory, or `cache_bytes` holds none.
     """
 
     def __init__(self, maker: BatchMaker) -> None:
         super().__init__(maker)
         config = self.plan.config
-        if config.on_bad_record == "skip":
-            raise ConfigError(
-                "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
-                "cache='bytes', or mend the data first."
-            )
         self._cache = DecodedCache(choose_kept(self.plan, maker.reader), self.plan)
         size, dtype = get_cached_form(self.plan)
         self._is_final = self.plan.order is None and config.augment != "device"

@@ -105,7 +105,7 @@ def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tu
 
     Args:
         source: The records.
-        features: What the batch holds beside image and label, from `list_batch_features`.
+        features: The parts of a batch beside image and label, from `list_batch_features`.
     """
     sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
     names = [source.image_key, source.label_key, *sizes]

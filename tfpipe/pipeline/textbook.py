@@ -67,8 +67,8 @@ def list_textbook_stages(plan: ReadPlan) -> tuple[Stage, ...]:
 
 
 def count_files_at_once(plan: ReadPlan) -> int:
-    """Counts the files that are read side by side."""
-    return plan.config.cycle_length or _FILES_AT_ONCE
+    """Counts the files that are read side by side: one in evaluation."""
+    return (plan.config.cycle_length or _FILES_AT_ONCE) if plan.config.training else 1
 
 
 def count_shuffled_records(plan: ReadPlan) -> int:
@@ -134,7 +134,7 @@ def _share_records(plan: ReadPlan) -> tuple[IntArray, IntArray, IntArray]:
 
 def _read_files(plan: ReadPlan) -> Stage:
     """Reads the records of files, a block of each in turn; in evaluation file after file."""
-    config, cycle = plan.config, count_files_at_once(plan) if plan.config.training else 1
+    config, cycle = plan.config, count_files_at_once(plan)
     calls = config.read_parallel_calls or (cycle if config.training else None)
 
     def read(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:

@@ -39,12 +39,13 @@ def reset_to_defaults(config: PipelineConfig) -> Changes:
     return _keep_different(config, {field.name: field.default for field in fields(config) if field.name in MECHANICAL})
 
 
-def get_neighbors(config: PipelineConfig, cores: int, input_may_change: bool) -> Iterator[Changes]:
+def get_neighbors(config: PipelineConfig, cores: int, by_engine: bool, input_may_change: bool) -> Iterator[Changes]:
     """Yields changes that are a single step away from a config, the likeliest first.
 
     Args:
         config: The config.
         cores: The number of cores of this host.
+        by_engine: Whether the engine makes the batches; if not, the textbook pipeline does, which has more options.
         input_may_change: Whether changes may also affect the input of the training step.
     """
     cycle = config.cycle_length or _USUAL_CYCLE
@@ -54,11 +55,14 @@ def get_neighbors(config: PipelineConfig, cores: int, input_may_change: bool) ->
         *({"num_parallel_calls": calls} for calls in (None, cores, 2 * cores)),
         *({"prefetch_batches": batches} for batches in (None, 2, 8)),
         *({"private_threadpool_size": threads} for threads in (None, cores, 2 * cores)),
-        *({"cycle_length": length} for length in (2 * cycle, max(cycle // 2, 1))),
-        *({"block_length": block} for block in (2 * config.block_length, 4 * config.block_length)),
-        *({"read_parallel_calls": calls} for calls in (None, cores)),
-        *({"max_intra_op_parallelism": threads} for threads in (1, cores)),
     ]
+    if not by_engine:
+        steps += [
+            *({"cycle_length": length} for length in (2 * cycle, max(cycle // 2, 1))),
+            *({"block_length": block} for block in (2 * config.block_length, 4 * config.block_length)),
+            *({"read_parallel_calls": calls} for calls in (None, cores)),
+            *({"max_intra_op_parallelism": threads} for threads in (1, cores)),
+        ]
     if input_may_change:
         steps = [
             {"cache": "decoded", "augment": "device", "image_dtype": "uint8"},

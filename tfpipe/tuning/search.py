@@ -204,7 +204,7 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
     yield from filter(is_new, advise(trials.config))
     while True:
         best = trials.config
-        neighbors = get_neighbors(best, best.max_threads, input_may_change)
+        neighbors = get_neighbors(best, best.max_threads, trials.job.is_by_engine(best), input_may_change)
         yield from filter(is_new, map(limit_cache, neighbors))
         if trials.config == best:  # nothing helps any more
             return

@@ -146,6 +146,11 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             "`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.",
         ),
         (
+            {"cache": "decoded", "on_bad_record": "skip"},
+            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            "cache='bytes', or mend the data first.",
+        ),
+        (
             {"cache": "bytes", "cache_bytes": 0},
             "`cache_bytes` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0.",
         ),

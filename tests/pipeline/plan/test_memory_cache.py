@@ -48,5 +48,5 @@ def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest
         check_cache_fits(plan)
     assert str(caught.value) == (
         f"`cache` decoded of {plan.source.name} needs 10.2 KB of memory, and 10.0 KB are free, of which it may take "
-        "nine tenths. Use a smaller `decoded_size`, a `cache_dir`, or no cache."
+        "nine tenths. Use a smaller `decoded_size`, or no cache."
     )

@@ -59,14 +59,6 @@ def test_threads_that_the_config_sets_are_a_limit() -> None:
     assert demand.get_stage_limit("decode") == pytest.approx(1 / 2.4e-3)
 
 
-def test_whole_files_are_read_by_one_thread_each() -> None:
-    """This holds in an evaluation of files that nobody counted; else parts of files, or the next epoch's, are read."""
-    few = {"files": 3, "records": None}
-    assert compute_demand(make_profile(dataset=few, config={"training": False})).threads["read"] == 3
-    assert compute_demand(make_profile(dataset=few)).threads["read"] == 8
-    assert compute_demand(make_profile(dataset={"files": 3}, config={"training": False})).threads["read"] == 8
-
-
 def test_a_storage_limit_that_was_exceeded_is_unknown() -> None:
     host = {"storage_bytes_per_second": 120e6, "storage_limit_bytes_per_second": 100e6}
     assert compute_storage_limit(make_profile(host=host)) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -213,9 +214,12 @@ def test_raw_pixels_need_storage_that_gives_them() -> None:
         assert shortfall.raw_images == enough
 
 
-@pytest.mark.parametrize("config", [{"service": "a:1"}, {"cache": "bytes"}])
-def test_machines_are_left_out_where_the_pipeline_cannot_be_served(config: dict[str, str]) -> None:
-    shortfall = make_report(make_profile(config=config)).shortfall
+@pytest.mark.parametrize(
+    "changes",
+    [{"config": {"cache": "bytes"}}, {"dataset": {"by_engine": False}}, {"dataset": {"own_stages": ("blur",)}}],
+)
+def test_machines_are_left_out_where_the_pipeline_cannot_be_served(changes: dict[str, Any]) -> None:
+    shortfall = make_report(make_profile(**changes)).shortfall
     assert shortfall is not None
     assert shortfall.machines is None
 

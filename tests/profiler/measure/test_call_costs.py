@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stage import Stage, Stages, customize_stages
+from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import call_costs, turns
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.types import CallCosts
@@ -34,9 +34,7 @@ def measure(small_dataset: Path) -> Measure:
 
         stage = Stage("own", lambda dataset: dataset.map(own, num_parallel_calls=-1), **{"per_image": True, **declared})
         manifest = load_manifest(str(small_dataset))
-        stages = customize_stages(
-            build_stages(manifest, "train", config), lambda stages: stages.insert_after(after, stage), config
-        )
+        stages = build_stages(manifest, "train", config, customize=lambda stages: stages.insert_after(after, stage))
         return measure_call_costs(config, stages)
 
     return run
@@ -119,7 +117,7 @@ def test_what_is_left_behind_a_cache_is_measured_for_stages_that_are_the_same_in
         return {"behind": 16.0}
 
     monkeypatch.setattr(call_costs, "measure_costs_us", take_batches)
-    stages = customize_stages(build_stages(manifest, "train", CONFIG), add, CONFIG)
+    stages = build_stages(manifest, "train", CONFIG, customize=add)
     assert measure_behind_costs(CONFIG, stages) == {"steady": 16.0 * 32 / 4}
     assert drawn[:32] == drawn[32:]
     assert len(set(drawn)) == 32

@@ -28,14 +28,15 @@ TIMING = StepTiming("simulated", 20, 10, NONE, 4.0, NONE, NONE)
 
 def test_rates_of_batches_become_rates_of_images() -> None:
     rates = ServiceRates((WorkerRate("a:1", 5.0, 0.9), WorkerRate("b:1", 1.0, 0.2)), 8.0, 1000.0)
-    assert describe_service(rates, TIMING) == ServiceUse(
+    assert describe_service(rates, TIMING, "auto") == ServiceUse(
         workers=(WorkerTiming("a:1", 50.0, 0.9), WorkerTiming("b:1", 10.0, 0.2)),
         local_fraction=0.25,
         batch_bytes=1000.0,
         wire_bytes_per_second=5 * 0.75 * 1000,
     )
-    assert describe_service(rates, TIMING).images_per_second == 80
-    assert describe_service(replace(rates, batches_per_second=6.0), TIMING).local_fraction == 0
+    assert describe_service(rates, TIMING, "auto").images_per_second == 80
+    assert describe_service(replace(rates, batches_per_second=6.0), TIMING, "auto").local_fraction == 0
+    assert describe_service(rates, TIMING, 0.5).local_fraction == 0.5  # as it is set, whatever came meanwhile
 
 
 @pytest.mark.parametrize("training", [True, False])

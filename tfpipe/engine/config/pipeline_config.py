@@ -373,6 +373,11 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
     if config.cache_bytes is not None and config.cache_dir is not None:
         raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")
+    if config.cache == "decoded" and config.cache_dir is None and config.on_bad_record == "skip":
+        raise ConfigError(
+            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            "cache='bytes', or mend the data first."
+        )
 
 
 def _check_service(config: PipelineConfig) -> None:

@@ -40,11 +40,12 @@ def check_cache_fits(plan: ReadPlan) -> None:
     """
     needed, free = estimate_cache_bytes(plan), host_limits.available_memory_bytes()
     if needed is not None and needed > MAX_CACHE_SHARE * free:
-        advice = "Set `cache_bytes` to keep what fits, use" if plan.in_steps else "Use"
+        advice = "Use a smaller `decoded_size`, or no cache."
+        if plan.in_steps:
+            advice = "Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or no cache."
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
-            f"{human_bytes(free)} are free, of which it may take nine tenths. {advice} a smaller "
-            "`decoded_size`, a `cache_dir`, or no cache.",
+            f"{human_bytes(free)} are free, of which it may take nine tenths. {advice}",
             page="docs/symptoms.md#memory-grows",
         )
 

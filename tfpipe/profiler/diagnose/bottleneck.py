@@ -84,9 +84,7 @@ def compute_demand(profile: Profile) -> ServiceDemand:
         cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
         cpu_s=cpu_s,
         wait_s=wait_s,
-        threads={
-            stage.name: 1 if stage.name in lock_bound else _count_threads(stage, profile) for stage in profile.stages
-        },
+        threads={stage.name: 1 if stage.name in lock_bound else _count_threads(stage) for stage in profile.stages},
         lock_bound=lock_bound,
         storage_limit=compute_storage_limit(profile),
         take_batch_s=take_s,
@@ -102,7 +100,7 @@ def _find_lock_bound(profile: Profile, cpu_s: Mapping[str, float]) -> frozenset[
     rate, host = profile.images_per_second, profile.host
     others = max(
         (
-            rate * (cpu_s[stage.name] + stage.wait_us_per_image / 1e6) / _count_threads(stage, profile)
+            rate * (cpu_s[stage.name] + stage.wait_us_per_image / 1e6) / _count_threads(stage)
             for stage in profile.stages
             if not stage.python
         ),
@@ -151,21 +149,9 @@ def find_bottleneck(profile: Profile, demand: ServiceDemand) -> Bottleneck:
     )
 
 
-def reads_whole_files(profile: Profile) -> bool:
-    """Returns whether no more reads can run at once than there are files.
-
-    This is so in an evaluation of files whose records nobody counted. Counted files are read in parts side by side,
-    and training reads the files of the next epochs too.
-    """
-    return not profile.config.training and profile.dataset.records is None
-
-
-def _count_threads(stage: StageTiming, profile: Profile) -> int:
+def _count_threads(stage: StageTiming) -> int:
     """Returns how many threads a stage can have. The number from AUTOTUNE is not a limit, since it can give more."""
-    threads = max(stage.max_parallelism or stage.parallelism, 1)
-    if stage.name == "read" and reads_whole_files(profile):
-        return min(threads, profile.dataset.files)
-    return threads
+    return max(stage.max_parallelism or stage.parallelism, 1)
 
 
 def _check_memory(profile: Profile) -> Bottleneck | None:

@@ -178,7 +178,8 @@ def _free_memory(profile: Profile) -> Iterator[Fix]:
         if config.cache_bytes is not None:
             num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
             no_cache["cache_bytes"] = None
-        reason = f"The cache takes {human_bytes(num_bytes)}. Or keep it in files: `cache_dir`."
+        in_files = " Or keep it in files: `cache_dir`." if dataset.by_engine else ""
+        reason = f"The cache takes {human_bytes(num_bytes)}.{in_files}"
         held.append((num_bytes, no_cache, reason))
     for num_bytes, changes, reason in sorted(held, key=lambda part: -part[0]):
         if num_bytes > _WORTH_FREEING * profile.host.memory_limit_bytes:

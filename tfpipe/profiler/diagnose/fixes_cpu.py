@@ -82,7 +82,7 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
     """Yields the caches that fit into memory: of the records, and of the decoded images."""
     config, dataset, host = profile.config, profile.dataset, profile.host
     records = dataset.records or dataset.counted_records
-    if config.cache != "none" or config.service or not records:
+    if config.cache != "none" or not records:
         return
     free_bytes = compute_cache_room(host)
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
@@ -204,17 +204,20 @@ def _store_seekable(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
 
 def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields more hosts like this one, each of which makes whole images. The network's limit is not known here."""
-    required, config = compute_required_rate(profile.step), profile.config
-    if config.service or config.cache != "none":
-        return
-    number = math.ceil(required / profile.images_per_second)
-    if number < 2:
+    number = math.ceil(compute_required_rate(profile.step) / profile.images_per_second)
+    if number < 2 or not can_be_served(profile):
         return
     instruction = f"Run `tfpipe serve` on {number} machines like this one, and set `service` to their addresses."
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
     reason = f"{number} machines make what one cannot."
     yield ProposedFix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
+
+
+def can_be_served(profile: Profile) -> bool:
+    """Returns whether workers could make the batches: those of the engine, without a cache or stages of the user's."""
+    dataset = profile.dataset
+    return dataset.by_engine and not dataset.own_stages and profile.config.cache == "none"
 
 
 def scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -> dict[str, float]:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose.bottleneck import compute_required_rate, reads_whole_files
+from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.types import (
     Bottleneck,
     Effort,
+    FixAction,
     OptionValue,
     Profile,
     ProposedFix,
@@ -20,7 +21,10 @@ from tfpipe.profiler.types import (
 
 _MAPPED_STAGES = ("parse", "decode", "augment")
 _MAX_THREADS = 64
-_MIN_SHARDS = 16
+_FILE_BUFFER_BYTES = 2**21
+"""The bytes that the textbook pipeline reads at once of a file."""
+_BATCHES_READ = 2
+"""The batches that the engine reads at once, at least."""
 SPARE = 1.25
 """The factor for threads that wait: some are always between two waits."""
 _BATCH_SHARE = 0.1
@@ -43,8 +47,8 @@ def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> 
     yield from _overlap(profile, demand)
     yield from _use_more_threads(profile, demand)
     yield from _relax_order(profile, demand)
-    if bottleneck.stage == "read" and "read" in demand.threads:
-        yield from _read_more_at_once(profile, demand)
+    if bottleneck.stage == "read" and "read" in demand.threads and not profile.dataset.by_engine:
+        yield from (_read_more_files if profile.config.training else _read_by_engine)(profile, demand)
     yield from _enlarge_batch(profile, demand)
 
 
@@ -85,52 +89,66 @@ def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[Propo
 
 
 def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the change that lets elements overtake each other, if no stage and no core is busy."""
+    """Yields the change that lets records of an evaluation overtake each other, if no stage and no core is busy.
+
+    In training the textbook pipeline keeps no order unless it is told to, and the order of the engine costs nothing.
+    """
     config, host = profile.config, profile.host
+    if config.training or config.deterministic is not None or profile.dataset.by_engine:
+        return
     busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
     cores_rest = host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2
-    may_change = config.deterministic is None and config.order == "auto" and not profile.dataset.by_engine
-    order_is_free = may_change and config.prefetch_batches != 0
-    if order_is_free and busy < 0.5 and cores_rest:
+    if config.prefetch_batches != 0 and busy < 0.5 and cores_rest:
         reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
         changes = {"deterministic": False}
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, demand, changes, efficiency=CPU_BOUND_REACHED)
 
 
-def _read_more_at_once(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the changes that let more reads wait for the storage at the same time: of files, or of batches."""
-    config, files, by_engine = profile.config, profile.dataset.files, profile.dataset.by_engine
+def _read_more_files(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the changes that let more files wait for the storage at the same time, in training."""
+    calls, cycle, threads = profile.config.read_parallel_calls, profile.dataset.cycle_length, demand.threads["read"]
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
-    whole_files = reads_whole_files(profile)
-    cycle, threads = profile.dataset.cycle_length, demand.threads["read"]
-    wanted_cycle = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
-    reads = min(wanted_cycle, files) if whole_files else wanted_cycle
-    if not by_engine and config.read_parallel_calls is not None and config.read_parallel_calls < cycle:
-        reason = f"{cycle} files are read at once, not {config.read_parallel_calls}."
-        parallel = min(cycle, files) if whole_files else cycle
-        wider = replace(demand, threads=raise_threads(demand, "read", parallel))
+    reads = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
+    if calls is not None and calls < cycle:
+        reason = f"{cycle} files are read at once, not {calls}."
+        wider = replace(demand, threads=raise_threads(demand, "read", cycle))
         yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
     if reads > threads:
-        what = "batches are" if by_engine else "files are"
-        reason = f"{reads} {what} read at once, which wait for the storage together, not {threads:,.0f}."
+        reason = f"{reads} files are read at once, which wait for the storage together, not {threads:,.0f}."
         wider = replace(demand, threads=raise_threads(demand, "read", reads))
         changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
-        if wanted_cycle > cycle and not by_engine:
-            changes["cycle_length"] = wanted_cycle
+        if reads > cycle:
+            changes["cycle_length"] = reads
         yield ProposedFix(Effort.OPTION, reason, wider, changes)
-    if whole_files and files < wanted_cycle:
-        shards = max(wanted_cycle, _MIN_SHARDS)
-        calls = min(shards, cycle)
-        reason = f"{files} file{'s' if files > 1 else ''} cannot be read more than {files} at a time."
-        write = f"tfpipe shard INPUT OUTPUT --num-shards {shards}"
-        if profile.dataset.foreign:
-            # Counted files are read in parts side by side, but compressed ones are not.
-            packed = profile.dataset.compression
-            write = describe_rewrite(profile.dataset, f"--num-shards {shards}") if packed else "tfpipe index FILES"
-        instruction = f"{write}, and set read_parallel_calls = {calls}."
-        wider = replace(demand, threads=raise_threads(demand, "read", calls))
-        changes = {"read_parallel_calls": calls}
-        yield ProposedFix(Effort.NEW_SHARDS, reason, wider, changes, instruction, "write_data")
+
+
+def _read_by_engine(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields the engine for an evaluation that the textbook pipeline reads file after file.
+
+    The engine waits once for each batch, where the textbook pipeline waits for each 2 MiB.
+    """
+    dataset, config = profile.dataset, profile.config
+    if dataset.own_stages:
+        return
+    instruction = ""
+    if dataset.compression:
+        instruction = describe_rewrite(dataset)
+    elif not dataset.described:
+        instruction = "tfpipe index FILES"
+    changes: dict[str, OptionValue] = {"order": "auto"} if config.order == "throughput" else {}
+    if not instruction and not changes:
+        return  # only TensorFlow has a client for these files
+    batch_bytes = profile.step.images_per_step * dataset.record_bytes
+    wait_s = demand.wait_s.get("read", 0.0) * min(_FILE_BUFFER_BYTES / batch_bytes, 1.0)
+    engine = replace(
+        demand,
+        wait_s={**demand.wait_s, "read": wait_s},
+        threads=raise_threads(demand, "read", _BATCHES_READ),
+    )
+    reason = f"An evaluation reads file after file here; the engine reads whole batches, {_BATCHES_READ} at once."
+    effort = Effort.NEW_SHARDS if instruction else Effort.VISIBLE_OPTION
+    action: FixAction = "write_data" if instruction else "set_option"
+    yield ProposedFix(effort, reason, engine, changes, instruction, action)
 
 
 def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:

@@ -10,7 +10,7 @@ from itertools import combinations
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction, compute_required_rate
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, RAW_READ_US_PER_KB
 from tfpipe.profiler.diagnose.fixes import MIN_GAIN
-from tfpipe.profiler.diagnose.fixes_cpu import scale_cpu
+from tfpipe.profiler.diagnose.fixes_cpu import can_be_served, scale_cpu
 from tfpipe.profiler.diagnose.predict import can_combine, combine, is_sure, predict_rate, scale_other
 from tfpipe.profiler.types import (
     Bottleneck,
@@ -68,7 +68,6 @@ def find_shortfall(profile: Profile, demand: ServiceDemand, bottleneck: Bottlene
     changed = scale_other(proposal.demand, demand)
     here = [pair for pair in ranked if pair[1] is not None and "cache" not in pair[1].changes]
     _, served = _find_best(profile, demand, here)
-    serves = not profile.config.service and profile.config.cache == "none"
     stage = _find_stuck_stage(changed, enough)
     image_s = sum(changed.cpu_s.values())
     # The share of the cores' bound that this pipeline reaches, or that one reaches which the cores limit.
@@ -79,7 +78,7 @@ def find_shortfall(profile: Profile, demand: ServiceDemand, bottleneck: Bottlene
     return Shortfall(
         best_images_per_second=best,
         stage=stage,
-        machines=math.ceil(required / served) if serves else None,
+        machines=math.ceil(required / served) if can_be_served(profile) else None,
         cores=cores if stage is None and cores > changed.cores else None,
         storage_bytes_per_second=required * image_bytes if storage_too_slow else None,
         cpu_us_per_image=1e6 * image_s,

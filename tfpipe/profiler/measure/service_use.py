@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tfpipe.pipeline.engine_stages import open_engine
+from typing import Literal
+
+from tfpipe.engine.mixed_batch import make_maker
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.types import ServiceUse, Spread, StageTiming, StepTiming, WorkerTiming
@@ -23,21 +25,21 @@ def measure_service(plan: ReadPlan, timing: StepTiming) -> ServiceUse:
         ConfigError: No worker answers.
         TfpipeError: No worker gave a batch in time.
     """
-    maker = open_engine(plan)
-    assert isinstance(maker, RemoteMaker)  # the plan has a service
-    return describe_service(measure_rates(maker, _MEASURE_S), timing)
+    rates = measure_rates(RemoteMaker(make_maker(plan.make_batch_plan())), _MEASURE_S)
+    return describe_service(rates, timing, plan.config.service_share)
 
 
-def describe_service(rates: ServiceRates, timing: StepTiming) -> ServiceUse:
+def describe_service(rates: ServiceRates, timing: StepTiming, local_share: float | Literal["auto"]) -> ServiceUse:
     """Puts together what was measured. Pure.
 
     Args:
         rates: The rates of the service, asked for as much as it gives.
         timing: The figures of the run.
+        local_share: The option `service_share`. Only the share of "auto" must be measured.
     """
     images = timing.images_per_step
     remote = sum(worker.batches_per_second for worker in rates.workers)
-    local = max(1 - remote / rates.batches_per_second, 0.0)
+    local = max(1 - remote / rates.batches_per_second, 0.0) if local_share == "auto" else local_share
     return ServiceUse(
         workers=tuple(
             WorkerTiming(worker.address, worker.batches_per_second * images, worker.busy_fraction)

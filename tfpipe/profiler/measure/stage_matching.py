@@ -106,10 +106,11 @@ def find_python_stages(stages: Iterable[BuiltStage]) -> set[str]:
 def get_operation_kind(name: str) -> str:
     """Returns the part that the names of a Python class and of its node have in common.
 
-    `_ParallelMapDataset` and `ParallelMapV2` are both a `Map`.
+    `_ParallelMapDataset` and `ParallelMapV2` are both a `Map`; `_RepeatDataset` and `ForeverRepeat` are a `Repeat`.
     """
     name = re.sub(r"^_|Dataset$|V\d+$", "", name)
-    name = re.sub(r"V\d+$", "", name.removesuffix("Dataset")).removeprefix("Parallel")
+    name = re.sub(r"V\d+$", "", name.removesuffix("Dataset"))
+    name = re.sub(r"^(Parallel|Forever|Finite)", "", name)
     return "Cache" if "Cache" in name else name
 
 
