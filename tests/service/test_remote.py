@@ -269,10 +269,12 @@ def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
 
 
 def test_who_leaves_waits_for_nobody(made: Path) -> None:
+    before = set(threading.enumerate())  # of other tests
     with Service(ServiceConfig(port=0, workers=1, host="127.0.0.1", threads=1)) as running:
         batches = NumpyBatches(made, "train", replace(CONFIG, service=running.addresses))
         next(iter(batches))
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("tfpipe-read")]
+    threads = [thread for thread in {*threading.enumerate()} - before if thread.name.startswith("tfpipe-read")]
+    assert threads
     batches._passes.close()
     for thread in threads:
         thread.join(5)
