@@ -76,7 +76,7 @@ def is_default(field: dataclasses.Field[Any], text: str) -> bool:
         value = eval(text, names)  # noqa: S307 (the documentation is ours)
     except (SyntaxError, NameError):
         return False
-    return type(value) is type(default) and bool(value == default)
+    return isinstance(default, type(value)) and bool(value == default)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
