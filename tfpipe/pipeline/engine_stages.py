@@ -12,6 +12,7 @@ the two apart.
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
@@ -37,6 +38,8 @@ CALL_NAME = "tfpipe_engine"
 _TF_DTYPES = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
 _TOKENS = 16  # beyond those that calls hold: of iterators that were left
 _RAGGED = ".lengths"
+_QUIET_S, _MAX_END_S = 0.2, 30.0
+"""The seconds without a call after which none comes any more, and the longest wait for that."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,47 @@ def _pass_on(dataset: Any) -> Any:
     return dataset
 
 
+class _OpenCalls:
+    """The calls that TensorFlow's threads make now. At the end of the program no call may be left or begin.
+
+    A thread of TensorFlow that waits for Python's lock while Python ends never gets it, and the end of its iterator
+    waits for that thread. So from then on calls fail at once, which fills all buffers, and the program waits until no
+    more come.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count, self._last_s, self._is_closed = 0, float("-inf"), False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._count += 1
+            is_closed = self._is_closed
+        if is_closed:
+            self.__exit__()
+            raise tf.errors.CancelledError(None, None, "The program ends.")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            self._last_s = time.monotonic()
+
+    def close(self) -> None:
+        """Waits until calls have stopped."""
+        self._is_closed = True
+        deadline = time.monotonic() + _MAX_END_S
+        while time.monotonic() < deadline:
+            with self._lock:
+                is_quiet = not self._count and time.monotonic() - self._last_s > _QUIET_S
+            if is_quiet:
+                return
+            time.sleep(_QUIET_S / 20)
+
+
+_CALLS = _OpenCalls()
+atexit.register(_CALLS.close)
+
+
 class _Steps:
     """The calls of the engine for the elements of one dataset."""
 
@@ -144,6 +188,14 @@ class _Steps:
         return maker, divmod(step, maker.plan.steps_per_epoch) if self._plan.config.training else (0, step)
 
     def _read(self, element: Any) -> Any:
+        with _CALLS:
+            return self._read_step(element)
+
+    def _decode(self, token: Any, element: Any) -> Any:
+        with _CALLS:
+            return self._decode_step(token, element)
+
+    def _read_step(self, element: Any) -> Any:
         time.sleep(PAUSE_S)
         maker, position = self._locate(int(element))
         stored = maker.read(*position)
@@ -154,7 +206,7 @@ class _Steps:
                 self._stored.popitem(last=False)
         return np.int64(token)
 
-    def _decode(self, token: Any, element: Any) -> Any:
+    def _decode_step(self, token: Any, element: Any) -> Any:
         time.sleep(PAUSE_S)
         maker, position = self._locate(int(element))
         with self._lock:
