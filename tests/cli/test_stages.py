@@ -41,6 +41,9 @@ def linear(num_classes, image_size):
     layers = [keras.Input((*image_size, 3)), keras.layers.Flatten(), keras.layers.Dense(num_classes)]
     return keras.Sequential(layers)
 
+def miss(stages):
+    return stages.insert_after("augment", *stages[-1:])
+
 def raise_error(stages):
     def apply(dataset):
         return dataset.map(lambda example: {**example, "image": tf.reshape(example["image"], [7])})
@@ -106,6 +109,14 @@ def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset:
     assert "Error: The pipeline failed: " in done.err
     assert "Cannot reshape a tensor" in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_stage_that_the_engine_does_not_have_is_a_sentence(small_dataset: Path, run: Tfpipe) -> None:
+    Path("exact.toml").write_text("order = 'exact'\nglobal_batch_size = 4\n")
+    options = ("--step-ms", 5, "--config", "exact.toml", "--stages", "user_stages:miss")
+    done = run("profile", small_dataset, *options)
+    assert done.code == 2
+    assert "This pipeline has no stage 'augment'; it has list, read, decode, batch, prefetch. With " in done.err
 
 
 @pytest.mark.slow

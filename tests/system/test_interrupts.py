@@ -186,3 +186,9 @@ def test_an_interrupt_that_compiled_code_has_changed_is_one_again(link: str) -> 
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(ValueError, match="another"), restore_interrupts():
         raise ValueError("another") from OSError("cause")
+
+
+def test_an_error_that_is_its_own_cause_is_another() -> None:
+    error = ValueError("another")
+    with pytest.raises(ValueError, match="another"), restore_interrupts():
+        raise error from error

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
-from tfpipe.errors import ConfigError, explain_pipeline_error
+from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.system.units import parse_bytes
 
 STAGE_NAMES = (
@@ -318,6 +318,6 @@ def explain_customize_errors(customize: Customize | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the user's code may raise anything
-        if customize is None:
+        if customize is None or isinstance(error, TfpipeError):
             raise
         raise explain_pipeline_error(error) from error

@@ -82,6 +82,11 @@ def keep_interrupts() -> Iterator[None]:
 
 
 def _comes_from_interrupt(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    """Returns whether an error, or one that led to it, is an interrupt. An error may be a cause of itself."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
-    return error is not None
+    return False

@@ -305,7 +305,7 @@ FAULTS: dict[str, Fault] = {
         why="In an evaluation a file whose records nobody counted has one reader, which waits 0.1 s for each 2 MiB. "
         "It does not fit into memory.",
         stage="read",
-        fix="tfpipe index FILES, and set read_parallel_calls",
+        fix="tfpipe index FILES",
         config={"training": False},
         shards=Shards(PHOTOS, ("--num-shards", "1"), 32, joined=True),
         foreign=True,

@@ -41,6 +41,9 @@ PLANNED = [
         ("MemoryCacheImpl", "Cache"),
         ("_UnbatchDataset", "Unbatch"),
         ("TensorSlice", "TensorSlice"),
+        ("_RepeatDataset", "Repeat"),
+        ("ForeverRepeat", "Repeat"),
+        ("FiniteRepeat", "Repeat"),
     ],
 )
 def test_a_class_and_its_node_are_of_the_same_kind(name: str, kind: str) -> None:
@@ -76,6 +79,19 @@ def test_the_size_of_a_batch_is_planned() -> None:
     assert [each.batch_size for each in chain if each.kind.endswith("Batch")][::3] == [7, 2]
     assert [(each.kind, each.batch_size) for each in chain if each.kind == "PaddedBatch"] == [("PaddedBatch", 5)]
     assert {each.batch_size for each in chain if each.kind in ("Filter", "Unbatch", "Range")} == {None}
+
+
+def test_a_map_that_changes_nothing_is_no_operation() -> None:
+    """tf.data does not run it either; a map that changes places, leaves out or computes something does run."""
+    pairs = tf.data.Dataset.range(3).map(lambda x: (x, x + 1))
+    named = pairs.map(lambda one, other: {"a": one, "b": other})
+    assert list_planned_operations([BuiltStage("own", pairs, named)]) == []
+    for changed in (
+        pairs.map(lambda one, other: {"b": one, "a": other}),
+        pairs.map(lambda one, other: one),
+        pairs.map(lambda one, other: (one, other + 1)),
+    ):
+        assert [each.kind for each in list_planned_operations([BuiltStage("own", pairs, changed)])] == ["Map"]
 
 
 def test_an_added_operation_belongs_to_its_neighbor() -> None:

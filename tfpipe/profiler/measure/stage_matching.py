@@ -9,6 +9,7 @@ No list of operations stands here that could go out of date when a stage changes
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -82,11 +83,12 @@ class Match(NamedTuple):
 def list_planned_operations(stages: Iterable[BuiltStage]) -> list[PlannedOperation]:
     """Returns the operations of the stages, from the last one back to the source.
 
-    A stage that fetches from a cache begins anew: what comes before it does not run in the same chain.
+    A stage that fetches from a cache begins anew: what comes before it does not run in the same chain. A map that gives
+    what it gets is left out, as tf.data does.
     """
     operations: list[PlannedOperation] = []
     for stage in stages:
-        datasets = stage.list_datasets()
+        datasets = [dataset for dataset in stage.list_datasets() if not _does_nothing(dataset)]
         before = operations if stage.before is None or _leads_to(stage.dataset, stage.before) else []
         operations = [*(_describe(dataset, stage.name) for dataset in datasets), *before]
     return operations
@@ -137,6 +139,22 @@ def match_stages(nodes: Sequence[str], planned: Sequence[PlannedOperation]) -> l
         size = next((operation.batch_size for operation in operations if operation.batch_size), None)
         matches.append(Match(last, giver, size))
     return matches
+
+
+def _does_nothing(dataset: Any) -> bool:
+    """Returns whether a dataset is a map that gives the parts of an element as they are, in the same order."""
+    if get_operation_kind(type(dataset).__name__) != "Map":
+        return False
+    (wrapper,) = dataset._functions()
+    graph = wrapper.function.graph
+    sources = []
+    for output in graph.outputs:
+        while output.op.type == "Identity":
+            output = output.op.inputs[0]
+        sources.append(output)
+    is_pure = all(operation.type in ("Placeholder", "Identity") for operation in graph.get_operations())
+    same = len(sources) == len(graph.inputs) and all(map(operator.is_, sources, graph.inputs))
+    return is_pure and same
 
 
 def _describe(dataset: Any, stage: str) -> PlannedOperation:

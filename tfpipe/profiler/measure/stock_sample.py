@@ -102,6 +102,8 @@ def _build(file: Source, config: PipelineConfig) -> Stages:
         order="throughput",
         shuffle_buffer_size=RECORDS,
         on_bad_record="raise",
+        stage_moves=(),  # the user's stages are not here
+        vectorized_stages=(),
         global_batch_size=RECORDS,
         per_replica_batch_size=None,
         read_parallel_calls=config.read_parallel_calls or threads,
