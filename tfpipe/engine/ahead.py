@@ -43,6 +43,10 @@ class Maker(Protocol):
         """The steps that are made at once, beside the one that the trainer waits for."""
 
     @property
+    def steps_asked(self) -> int:
+        """The steps of these for which others are asked, such as the workers of a service."""
+
+    @property
     def block_steps(self) -> int:
         """The steps that use up a block of records that storage is asked for at once."""
 
@@ -60,7 +64,11 @@ class Maker(Protocol):
 
 
 def make_ahead(
-    maker: Maker, positions: Iterable[tuple[int, int]], threads: int, finish: Callable[[Batch], Any] = dict
+    maker: Maker,
+    positions: Iterable[tuple[int, int]],
+    threads: int,
+    finish: Callable[[Batch], Any] = dict,
+    waiting: int | None = None,
 ) -> Generator[Any]:
     """Yields the batches of several positions, in their order, and makes those of the next steps meanwhile.
 
@@ -71,14 +79,17 @@ def make_ahead(
         maker: The maker of the batches.
         positions: The epoch and the step of each batch.
         threads: The most threads that decode, of all batches together; the first batch comes first.
-        finish: A function that is called with each batch by the thread that decoded it. What it returns is yielded.
+        finish: A function that is called with each batch by the thread that decoded it. What it returns is yielded, and
+            its error is raised as it is.
+        waiting: The most finished batches that wait; those in the making count. A batch that the maker has asked a
+            worker for does not. None: `steps_ahead` of the maker.
 
     Raises:
         FormatError: A file is missing or damaged, or an image is.
         DataError: A file cannot be read.
     """
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
-    decoders = ThreadPoolExecutor(_DECODING, "tfpipe-decode")
+    decoders = ThreadPoolExecutor(min(_DECODING, threads), "tfpipe-decode")
     steps = _Steps(maker, positions)
 
     def make(stored: Future[Any]) -> Any:
@@ -90,15 +101,16 @@ def make_ahead(
     def submit(index: int, pauses: bool) -> Future[Any]:
         return decoders.submit(make, readers.submit(steps.read, index, pauses))
 
-    return _take_in_order(steps, submit, (decoders, readers))
+    return _take_in_order(steps, submit, (decoders, readers), _count_ahead(maker, waiting))
 
 
-def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[Any]:
+def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]], waiting: int | None = None) -> Generator[Any]:
     """Yields the records of the batches of several positions, in their order, and reads those of the next meanwhile.
 
     Args:
         maker: The maker of the batches.
         positions: The epoch and the step of each batch.
+        waiting: The most batches whose records wait; None is as for `make_ahead`.
 
     Raises:
         FormatError: A file is missing or damaged.
@@ -106,18 +118,24 @@ def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]]) -> Generator[
     """
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
     steps = _Steps(maker, positions)
-    return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,))
+    count = _count_ahead(maker, waiting)
+    return _take_in_order(steps, lambda index, pauses: readers.submit(steps.read, index, pauses), (readers,), count)
+
+
+def _count_ahead(maker: Maker, waiting: int | None) -> int:
+    """Counts the batches that are finished or in the making, beside the one that the trainer waits for."""
+    return maker.steps_ahead if waiting is None else maker.steps_asked + waiting
 
 
 def _take_in_order(
-    steps: _Steps, submit: Callable[[int, bool], Future[_Result]], pools: Sequence[ThreadPoolExecutor]
+    steps: _Steps, submit: Callable[[int, bool], Future[_Result]], pools: Sequence[ThreadPoolExecutor], count: int
 ) -> Generator[_Result]:
     """Yields what is made of steps, in their order; ends the pools when it is closed."""
     started = deque[Future[_Result]]()
     try:
         for index in itertools.count():
             started.append(submit(index, bool(started) and started[0].done()))
-            if len(started) > steps.maker.steps_ahead:
+            if len(started) > count:
                 try:
                     batch = started.popleft().result()
                 except _NoMoreSteps:

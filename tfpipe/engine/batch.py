@@ -19,9 +19,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,7 @@ class BatchMaker:
         ConfigError: A transform does not fit the data.
     """
 
-    steps_ahead = STEPS_AHEAD
+    steps_ahead, steps_asked = STEPS_AHEAD, 0
 
     def __init__(
         self,
@@ -542,7 +543,10 @@ class BatchMaker:
     def _make_images(self, images: StoredImages, threads: int, out: NDArray[Any] | None, rows: IntArray | None) -> Any:
         """Decodes images: an array of all rows, or the list of what a transform makes of them."""
         if self._transform is not None:
-            return [self._transform_image(images, image) for image in range(len(images))]
+            if threads == 1:
+                return [self._transform_image(images, image) for image in range(len(images))]
+            with ThreadPoolExecutor(threads, "tfpipe-transform") as pool:
+                return list(pool.map(partial(self._transform_image, images), range(len(images))))
         per_record = images.per_record
         if out is None:
             out = self.allocate_images(self.plan.batch_size)

@@ -56,7 +56,7 @@ class WrappedMaker(ABC):
         plan: The plan of the batches.
     """
 
-    steps_ahead = STEPS_AHEAD
+    steps_ahead, steps_asked = STEPS_AHEAD, 0
 
     def __init__(self, maker: BatchMaker) -> None:
         self._maker, self.plan = maker, maker.plan

@@ -102,7 +102,7 @@ class MixedMaker:
         clocks: The seconds that the makers spent.
     """
 
-    steps_ahead = STEPS_AHEAD
+    steps_ahead, steps_asked = STEPS_AHEAD, 0
 
     def __init__(self, plan: MixedPlan, makers: Sequence[BatchMaker | CachingMaker]) -> None:
         self.plan, self._makers = plan, tuple(makers)

@@ -16,7 +16,6 @@ from tfpipe.engine.ahead import list_positions, make_ahead
 from tfpipe.engine.position import Position
 from tfpipe.service.client import WorkerClock
 from tfpipe.service.remote import RemoteMaker
-from tfpipe.system.host_limits import usable_cpus
 
 _AT_ONCE = 2  # batches that a worker makes
 
@@ -58,7 +57,7 @@ def measure_rates(maker: RemoteMaker, seconds: float) -> ServiceRates:
         DataError: No worker gives a batch within `service_timeout_s`.
         TfpipeError: A batch cannot be made.
     """
-    batches = make_ahead(maker, _repeat_positions(maker), usable_cpus())
+    batches = make_ahead(maker, _repeat_positions(maker), maker.plan.config.max_threads)
     with closing(batches):
         for _ in range(maker.steps_ahead + 1):
             next(batches)

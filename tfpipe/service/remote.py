@@ -18,7 +18,6 @@ from tfpipe.engine.batch import Batch, Clocks
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.service.client import Request, WorkerClock, Workers
 from tfpipe.service.plans import describe_plan
-from tfpipe.system.host_limits import usable_cpus
 
 _REQUESTS, _STORE_REQUESTS = 2, 6
 """The requests that each worker has at once: it makes one batch while it sends another. From an object store it reads
@@ -95,6 +94,11 @@ class RemoteMaker:
         return min(math.ceil(remote / (1 - share)), remote + _MOST_LOCAL)
 
     @property
+    def steps_asked(self) -> int:
+        """The steps for which workers are asked: all of these."""
+        return self.steps_ahead
+
+    @property
     def block_steps(self) -> int:
         """The steps that use up a block of records: each worker reads its own."""
         return 1
@@ -125,8 +129,8 @@ class RemoteMaker:
         if share != "auto" and is_local(epoch * self.plan.steps_per_epoch + step, share):
             return self._local.read(epoch, step)
         begin = time.perf_counter()
-        request = Request(self._text, epoch, step, self.plan.rows)
-        batch, came = self._workers.ask(request, lambda: self._local.make(epoch, step, usable_cpus()))
+        request, threads = Request(self._text, epoch, step, self.plan.rows), self.plan.config.max_threads
+        batch, came = self._workers.ask(request, lambda: self._local.make(epoch, step, threads))
         return _Made(batch, time.perf_counter() - begin if came else None)
 
     def decode(self, stored: Any, threads: int = 1) -> Batch:

@@ -1,0 +1,115 @@
+"""What readers without TensorFlow do to the batches of the engine: the trainer's own functions, and the trainer's form.
+
+```
+transform(image, generator)     a whole Pillow image -> a NumPy array, in place of crop, resize and flip
+batch_transform(batch)          the finished batch -> the batch that the trainer gets
+```
+
+Both run in the threads that make batches. Their errors reach the trainer as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.batch import Batch
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.errors import ConfigError
+from tfpipe.readers.open_maker import form_batch, weigh_mask
+
+ImageTransform: TypeAlias = Callable[[Any, np.random.Generator], NDArray[Any]]
+"""A function from a whole Pillow image and random numbers to an array, all of one shape and dtype."""
+
+BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+"""A function from a finished batch to the one that the trainer gets."""
+
+
+class SeededTransform:
+    """A transform whose random numbers are seeded by the record, so that they depend on no thread, host or resume."""
+
+    def __init__(self, transform: ImageTransform) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Any, seed: int) -> NDArray[Any]:
+        return self._transform(image, np.random.default_rng(seed))
+
+
+def seed_transform(transform: ImageTransform | None) -> SeededTransform | None:
+    """Returns the transform as the engine calls it, with the record's seed."""
+    return None if transform is None else SeededTransform(transform)
+
+
+def stack_images(images: list[Any], maker: AnyMaker, kind: type, library: Any) -> Any:
+    """Stacks the results of a transform, and zeros in the rows that fill the batch up.
+
+    Args:
+        images: The results for all images of the batch.
+        maker: The maker of the batch.
+        kind: The type that each must have.
+        library: The module that has `stack` and `zeros_like` for this type: numpy or torch.
+
+    Returns:
+        [rows, ...], or for several images of a record [rows, images, ...].
+
+    Raises:
+        ConfigError: The results have another type, or not one shape and dtype.
+    """
+    plan = maker.plan
+    # A host may have fewer records to evaluate than others, and none for its last batch.
+    examples = images or [maker.make_example_image()]
+    wrong = next((image for image in examples if not isinstance(image, kind)), None)
+    forms = sorted({f"{image.dtype} {tuple(image.shape)}" for image in examples}) if wrong is None else []
+    if len(forms) != 1:
+        got = type(wrong).__name__ if wrong is not None else " and ".join(forms)
+        raise ConfigError(f"`transform` must return {kind.__name__}s of one shape and dtype, got {got}.")
+    filled = plan.batch_size * (plan.num_images or 1) - len(images)
+    stacked = library.stack([*images, *[library.zeros_like(examples[0])] * filled])
+    return stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
+
+
+def finish_arrays(batch: Batch, maker: AnyMaker) -> Batch:
+    """Returns a batch of the engine with the results of a transform as one array, and its mask as the config has it."""
+    if isinstance(batch.get("image"), list):
+        batch = {**batch, "image": stack_images(batch["image"], maker, np.ndarray, np)}
+    return weigh_mask(batch, maker.plan.config)
+
+
+def transform_batch(batch: Batch, transform: BatchTransform | None, config: PipelineConfig) -> Batch:
+    """Returns what the trainer's function makes of a batch.
+
+    Raises:
+        ConfigError: It returns no dictionary, or not what pairs are made of.
+    """
+    if transform is None:
+        return batch
+    changed = transform(batch)
+    if not isinstance(changed, dict):
+        raise ConfigError(f"`batch_transform` must return a dictionary, got {type(changed).__name__}.")
+    lacks = {"image", "label", *config.extra_features} - set(changed) if config.as_supervised else set()
+    if lacks:
+        raise ConfigError(
+            f"`batch_transform` must return {', '.join(sorted(lacks))} too, of which `as_supervised` makes a pair, got "
+            f"{', '.join(map(str, changed)) or 'nothing'}."
+        )
+    return changed
+
+
+class Finish:
+    """Turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it.
+
+    Args:
+        maker: The maker of the batches.
+        batch_transform: The trainer's function for finished batches.
+    """
+
+    def __init__(self, maker: AnyMaker, batch_transform: BatchTransform | None = None) -> None:
+        self._maker, self._transform = maker, batch_transform
+
+    def __call__(self, batch: Batch) -> Any:
+        config = self._maker.plan.config
+        return form_batch(transform_batch(finish_arrays(batch, self._maker), self._transform, config), config)
