@@ -152,7 +152,7 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
     assert len({row for batch in alone for row in map(tuple, (batch % 1).tolist())}) == 12
     empty = list(of(manifest, "validation", transform=noisy, training=False, rank=(0, 4)))
     assert [batch["image"].tolist() for batch in empty] == [[[0.0, 0.0]]]
-    with pytest.raises(ConfigError, match=r"`transform` must return tensors of one shape, got int\."):
+    with pytest.raises(ConfigError, match=r"`transform` must return Tensors of one shape and dtype, got int\."):
         next(iter(of(manifest, transform=lambda image: 1)))
 
 

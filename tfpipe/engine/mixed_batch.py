@@ -245,7 +245,14 @@ def _make_maker_of_one(
 
 
 def _check_transform(config: PipelineConfig, transform: Transform | None) -> None:
-    if transform is not None and config.cache == "decoded":
+    if transform is None:
+        return
+    if config.image_dtype != "uint8":
+        raise ConfigError(
+            f"`transform` returns images of its own dtype, so `image_dtype` {config.image_dtype} cannot be had. Leave "
+            "it out."
+        )
+    if config.cache == "decoded":
         raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.readers.open_maker import locate
 
@@ -48,6 +48,11 @@ class EpochBatches(Resumable):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._passes)
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The plan of the batches."""
+        return self._maker.plan
 
     @property
     def position(self) -> Position:

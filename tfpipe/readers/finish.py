@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import Batch
+from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.errors import ConfigError
@@ -29,7 +29,7 @@ BatchTransform: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 """A function from a finished batch to the one that the trainer gets."""
 
 
-class SeededTransform:
+class _SeededTransform:
     """A transform whose random numbers are seeded by the record, so that they depend on no thread, host or resume."""
 
     def __init__(self, transform: ImageTransform) -> None:
@@ -39,9 +39,9 @@ class SeededTransform:
         return self._transform(image, np.random.default_rng(seed))
 
 
-def seed_transform(transform: ImageTransform | None) -> SeededTransform | None:
+def seed_transform(transform: ImageTransform | None) -> Transform | None:
     """Returns the transform as the engine calls it, with the record's seed."""
-    return None if transform is None else SeededTransform(transform)
+    return None if transform is None else _SeededTransform(transform)
 
 
 def stack_images(images: list[Any], maker: AnyMaker, kind: type, library: Any) -> Any:
@@ -111,5 +111,6 @@ class Finish:
         self._maker, self._transform = maker, batch_transform
 
     def __call__(self, batch: Batch) -> Any:
+        """Returns the batch in the trainer's form: a dictionary, or a pair."""
         config = self._maker.plan.config
         return form_batch(transform_batch(finish_arrays(batch, self._maker), self._transform, config), config)

@@ -1,4 +1,4 @@
-"""A data source for Grain: the records of a split as dictionaries, which Grain batches and copies between processes.
+"""Data sources for Grain: the records of a split as dictionaries, which Grain batches; or the batches of the engine.
 
 ```
 source = RecordSource("/data/flowers", "train")
@@ -7,6 +7,9 @@ dataset[0]["image"], dataset[0]["label"]
 
 numbers = grain.MapDataset.range(len(source)).shuffle(seed=1)   # the same records in the same order,
 dataset = numbers.batch(256).map(source.read_batch)             # read together, which takes less time for each
+
+batches = GrainBatches("/data/flowers", "train", config, num_epochs=90)     # element i is the batch of step i
+dataset = grain.MapDataset.source(batches).to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4))
 ```
 
 This module does not need Grain: its sources are classes with certain methods.
@@ -20,15 +23,23 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixed_batch import MixedPlan
+from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.engine.record_reader import Numbers
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.readers.data_source import Record, data_source
+from tfpipe.readers.finish import BatchTransform, ImageTransform
+from tfpipe.readers.numpy import NumpyBatches
 
 NO_LABEL = -1
 """The class of a record without one."""
+
+_MOST_STEPS = 2**31  # of a run without end; Grain must be able to count them
 
 _KINDS: dict[str, type[np.generic]] = {"int64": np.int64, "float": np.float32}
 
@@ -153,6 +164,111 @@ class RecordSource:
             except FormatError as error:
                 raise FormatError(f"Record {record.index} of {self.split!r}: {error}") from None
         return element
+
+
+class GrainBatches:
+    """The batches of one process for Grain: `grain.sources.RandomAccessDataSource`, whose element i is that of step i.
+
+    Records, order and crops are those of all other readers, so Grain must not shuffle, batch or shard: it makes
+    elements ahead and keeps the step in its checkpoint. Threads may share a source. It can be pickled, and a process
+    that gets it opens the files itself. A step beyond the last is an IndexError.
+
+    Grain makes 500 elements ahead unless `grain.ReadOptions` says otherwise, and here each is a whole batch.
+
+    The text of a source names the split, the records by their checksums, the batch size, the seed and the order, but no
+    folder and no rank. So a `grain.DataLoader` goes on from its checkpoint where the same records lie elsewhere, and on
+    any number of processes.
+
+    Args:
+        data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
+        split: The name of a split.
+        config: The options of `build_dataset`. Options that only tf.data supports are refused, and so is
+            `prefetch_batches`, which `grain.ReadOptions` decides.
+        num_epochs: The number of epochs, each in another order. None: so many that no run comes to an end. In
+            evaluation 1.
+        rank: The number of this process, from 0, and the number of processes that share each batch.
+        num_threads: The number of threads that decode, of all batches together. Grain's worker processes have as many
+            each. None: one for each core, or what `cpu_budget` leaves.
+        transform: As for `NumpyBatches`.
+        batch_transform: As for `NumpyBatches`.
+
+    A batch is that of `tfpipe.readers.numpy.NumpyBatches`.
+
+    Raises:
+        ConfigError: The config does not fit this reader, the data or the number of processes; or a source with a cache
+            in memory is pickled.
+        DataError: There are no records, or the directory is not a finished dataset.
+        FormatError: While reading: a file is missing or damaged, or an image is.
+    """
+
+    def __init__(
+        self,
+        data: Manifest | Mixture | str | os.PathLike[str],
+        split: str,
+        config: PipelineConfig,
+        num_epochs: int | None = 1,
+        rank: tuple[int, int] = (0, 1),
+        num_threads: int | None = None,
+        *,
+        transform: ImageTransform | None = None,
+        batch_transform: BatchTransform | None = None,
+    ) -> None:
+        if config.prefetch_batches is not None:
+            raise ConfigError(
+                f"`prefetch_batches` {config.prefetch_batches} is decided by Grain: give "
+                "`grain.ReadOptions(prefetch_buffer_size=...)`, and leave it out here."
+            )
+        if num_epochs is not None and num_epochs < 1:
+            raise ConfigError(f"`num_epochs` must be at least 1, got {num_epochs}.")
+        if not config.training and num_epochs != 1:
+            raise ConfigError(f"`num_epochs` must be 1 in evaluation, where each is the same, got {num_epochs}.")
+        self._batches = NumpyBatches(
+            data, split, config, 0, rank, num_threads, transform=transform, batch_transform=batch_transform
+        )
+        self._split = split
+        steps = len(self._batches)
+        self._num_steps = steps * (_MOST_STEPS // steps if num_epochs is None else num_epochs)
+
+    def __len__(self) -> int:
+        """Returns the number of steps of all epochs."""
+        return self._num_steps
+
+    def __getitem__(self, step: SupportsIndex) -> Any:
+        """Makes the batch of a global step.
+
+        Args:
+            step: The step, from 0 or, below 0, counted from the last.
+
+        Raises:
+            IndexError: There are fewer steps.
+            FormatError: A file is missing or damaged, or an image is.
+            DataError: A file cannot be read.
+        """
+        number = operator.index(step)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"The steps of {self._split!r} are from {-len(self)} to {len(self) - 1}, got {number}.")
+        return self._batches.read(number % len(self))
+
+    def __repr__(self) -> str:
+        plan = self._batches.plan
+        parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
+        records = [
+            f"{part.global_batch_size} of {part.source.manifest.splits[self._split].fingerprint[:16]}"
+            for part in parts
+            if part.source.manifest is not None
+        ]
+        blocks = [str(part.order.block_records) for part in parts if part.order is not None]
+        order = f"seed {self._batches.config.seed}, blocks of {' and '.join(blocks)}, order {ORDER_VERSION}"
+        return f"<batches of {self._split!r}: {', '.join(records)}; {order if blocks else 'evaluation'}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        config = self._batches.config
+        if config.cache != "none" and config.cache_dir is None:
+            raise ConfigError(
+                f"`cache` {config.cache} needs threads of Grain, not worker processes: each would have a cache of its "
+                "own. Set a `cache_dir`, or no cache."
+            )
+        return vars(self)
 
 
 def _get_value(spec: FeatureSpec, features: Mapping[str, Feature]) -> Any:

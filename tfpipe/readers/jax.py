@@ -15,25 +15,23 @@ by a few levels where the decoders round differently.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.position import Position, Resumable
+from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.pipeline.plan.read_plan import find_host
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.epoch_batches import EpochBatches
+from tfpipe.readers.finish import BatchTransform, ImageTransform, finish_arrays, seed_transform, transform_batch
+from tfpipe.readers.open_maker import Rank, form_batch, open_maker
 from tfpipe.system.extras import importing
-from tfpipe.system.host_limits import usable_cpus
 
 with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
     import jax
@@ -43,24 +41,30 @@ with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
 _ROWS = 2520 * 2**20  # of a batch to ask a sharding about: any usual number of parts divides it
 
 
-class DeviceBatches(Resumable):
+class DeviceBatches(EpochBatches):
     """The batches of one split on the devices of all processes, as an iterable of epochs.
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
-    record once. Threads make the batches and copy them to the devices, two steps ahead. In training they go on with the
-    next epoch meanwhile, so its first batches are ready.
+    record once. Threads make the batches and copy them to the devices, two steps ahead or as many as `prefetch_batches`
+    says. In training they go on with the next epoch meanwhile, so its first batches are ready.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
         split: The name of a split.
         config: The options of `build_dataset`; each part of the rows is a replica. Options that only tf.data supports
-            are refused, and so is text in `extra_features`, which no device holds.
+            are refused, and so is text in `extra_features`, which no device holds, without a `batch_transform`.
         start_step: The global step of the run with which training begins.
         sharding: The sharding of a batch's rows over the devices. On a mesh with an axis `model` beside `data`,
             `NamedSharding(mesh, PartitionSpec("data"))` splits rows over `data`, and they are whole along `model`:
             processes that hold the same rows read the same records. Each process must hold adjacent rows, as many as
             every other. None: rows over all devices, process after process.
-        num_threads: The number of threads that read and decode. None: one for each core.
+        num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
+        transform: A function in place of crop, resize and flip: from a whole Pillow image and a
+            `numpy.random.Generator` to an array, all of one shape and dtype. The record seeds the generator, so its
+            numbers depend on no thread, host or resume. Several threads may call the function at once.
+        batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary of arrays
+            with as many rows that is copied to the devices. It may turn text into numbers, or leave it out. The threads
+            that make batches call it.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float, for
     several images of a record [batch, images, height, width, 3],
@@ -81,74 +85,56 @@ class DeviceBatches(Resumable):
         start_step: int = 0,
         sharding: jax.sharding.Sharding | None = None,
         num_threads: int | None = None,
+        *,
+        transform: ImageTransform | None = None,
+        batch_transform: BatchTransform | None = None,
     ) -> None:
-        self._sharding = sharding or _shard_rows()
-        self._maker = open_maker(data, split, config, _find_rank(self._sharding), for_devices=True)
-        self.config = config
-        start = partial(
-            _start,
-            self._maker,
-            _Placing(self._maker.plan, self._sharding),
-            usable_cpus() if num_threads is None else num_threads,
-        )
-        self._passes = Passes(start, len(self), locate(self._maker, start_step), config.training)
-
-    def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
-        return self._maker.plan.steps_per_epoch
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._passes)
-
-    @property
-    def position(self) -> Position:
-        """The position of the batch that comes next."""
-        return self._passes.position
-
-    @position.setter
-    def position(self, position: Position) -> None:
-        self._passes.position = position
-
-    @property
-    def _run_seed(self) -> int:
-        return self.config.seed
+        rows, seeded = sharding or _shard_rows(), seed_transform(transform)
+        only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
+        maker = open_maker(data, split, config, _find_rank(rows), seeded, for_devices=only_arrays)
+        super().__init__(maker, start_step, num_threads, _Placing(maker, rows, batch_transform))
 
 
 class _Placing:
-    """The way in which batches come to the devices.
+    """The way in which batches come to the devices. Threads may share it.
 
     Args:
-        plan: The read plan of the batches.
+        maker: The maker of the batches.
         sharding: The devices that hold their rows.
+        batch_transform: The trainer's function for finished batches.
     """
 
-    def __init__(self, plan: AnyPlan, sharding: jax.sharding.Sharding) -> None:
-        self._config, self._sharding = plan.config, sharding
-        self._global_batch_size = plan.global_batch_size
+    def __init__(
+        self, maker: AnyMaker, sharding: jax.sharding.Sharding, batch_transform: BatchTransform | None
+    ) -> None:
+        self._maker, self._sharding, self._transform = maker, sharding, batch_transform
+        plan = maker.plan
         tensors = {feature.name: feature.spec.tensor for feature in plan.features}
         self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
         if plan.config.image_dtype == "bfloat16":
             self._bfloat16.add("image")
 
-    def place(self, batch: Batch) -> Any:
-        """Puts a batch on the devices, in the trainer's form."""
-        batch = weigh_mask(batch, self._config)
-        return form_batch({name: self._place(name, values) for name, values in batch.items()}, self._config)
+    def __call__(self, batch: Batch) -> Any:
+        config, arrays = self._maker.plan.config, finish_arrays(batch, self._maker)
+        arrays = {name: self._convert(name, values) for name, values in arrays.items()}
+        arrays = transform_batch(arrays, self._transform, config)
+        return form_batch({name: self._place(name, values) for name, values in arrays.items()}, config)
 
-    def _place(self, name: str, values: np.ndarray[Any, Any]) -> jax.Array:
-        if name == "label" and not self._config.one_hot:
-            values = values.astype(np.int32)
-        if name in self._bfloat16:
-            values = values.view(get_numpy_dtype("bfloat16"))
-        shape = (self._global_batch_size, *values.shape[1:])
+    def _convert(self, name: str, values: Any) -> Any:
+        if name == "label" and not self._maker.plan.config.one_hot:
+            return values.astype(np.int32)
+        return values.view(get_numpy_dtype("bfloat16")) if name in self._bfloat16 else values
+
+    def _place(self, name: str, values: Any) -> jax.Array:
+        plan = self._maker.plan
+        if not isinstance(values, np.ndarray) or values.shape[:1] != (plan.batch_size,):
+            got = f"the shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+            raise ConfigError(
+                f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
+            )
+        shape = (plan.global_batch_size, *values.shape[1:])
         placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values, shape)
         return placed
-
-
-def _start(maker: AnyMaker, placing: _Placing, threads: int, begin: Position) -> Generator[Any]:
-    """Begins to make batches at a position, without end in training."""
-    positions = list_positions(begin, maker.plan.steps_per_epoch, maker.plan.config.training)
-    return make_ahead(maker, positions, threads, placing.place)
 
 
 def normalize(images: jax.Array, dtype: Any = jnp.float32, options: AugmentOptions | None = None) -> jax.Array:

@@ -20,15 +20,14 @@ from dataclasses import replace
 from typing import Any
 
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
-from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
+from tfpipe.readers.open_maker import Rank, locate, open_maker
 from tfpipe.system.extras import importing
-from tfpipe.system.host_limits import usable_cpus
 
 with importing("`tfpipe.readers.keras`", "Keras", "keras"):
     import keras  # type: ignore[import-untyped]
@@ -46,6 +45,11 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         config: The options of `build_dataset`. Options that only tf.data supports are refused; `as_supervised` is set.
         start_step: The global step of the run with which training begins: that of an epoch's beginning.
         rank: The number of this process, from 0, and the number of processes that share each batch.
+        transform: A function in place of crop, resize and flip: from a whole Pillow image and a
+            `numpy.random.Generator` to an array, all of one shape and dtype. The record seeds the generator, so its
+            numbers depend on no thread, host or resume. Several threads may call the function at once.
+        batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary whose
+            image and label Keras gets. The threads that make batches call it.
 
     Attributes:
         config: The options of the pipeline.
@@ -65,11 +69,15 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         config: PipelineConfig,
         start_step: int = 0,
         rank: tuple[int, int] = (0, 1),
+        *,
+        transform: ImageTransform | None = None,
+        batch_transform: BatchTransform | None = None,
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
         index, ranks = rank
         self.config = replace(config, as_supervised=True)
-        self._maker = open_maker(data, split, self.config, Rank(index, ranks, ranks))
+        self._maker = open_maker(data, split, self.config, Rank(index, ranks, ranks), seed_transform(transform))
+        self._finish = Finish(self._maker, batch_transform)
         self.epoch, step = self._next = locate(self._maker, start_step)
         self._has_begun = False
         self._ahead: Generator[Any] | None = None
@@ -97,7 +105,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
             if not position.step:
                 self._start(position)
             if self._ahead is None or position != self._next:
-                return self._form(self._maker.make(*position, usable_cpus()))
+                return self._finish(self._maker.make(*position, self.config.max_threads))
             batch = next(self._ahead)
             self._next = Position(position.epoch, position.step + 1)
             return batch
@@ -112,8 +120,6 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         if self._ahead is not None:
             self._ahead.close()
         positions = list_positions(position, len(self), goes_on=False)
-        self._ahead = close_at_exit(make_ahead(self._maker, positions, usable_cpus(), self._form))
+        threads, waiting = self.config.max_threads, self.config.prefetch_batches
+        self._ahead = close_at_exit(make_ahead(self._maker, positions, threads, self._finish, waiting))
         self._next = position
-
-    def _form(self, batch: Batch) -> Any:
-        return form_batch(weigh_mask(batch, self.config), self.config)

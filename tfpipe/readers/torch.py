@@ -23,6 +23,7 @@ import os
 import signal
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
@@ -33,11 +34,11 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
 from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
+from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
 from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
 from tfpipe.system.extras import importing
-from tfpipe.system.host_limits import usable_cpus
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
     import torch
@@ -57,15 +58,16 @@ class ShardedImages(IterableDataset[Any]):
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
         split: The name of a split.
-        config: The options of `build_dataset`. Options that only tf.data supports are refused; its threads, buffers and
-            budgets have no effect here.
+        config: The options of `build_dataset`. Options that only tf.data supports are refused.
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
         transform: A function in place of crop, resize and flip: from a whole Pillow image to a tensor, all of one
-            shape. For each call torch's CPU generator gets the record's seed, so random numbers do not depend on the
-            workers.
+            shape and dtype. For each call torch's CPU generator gets the record's seed, so random numbers depend on no
+            worker, rank or resume.
         rank: The number of this process, from 0, and the number of processes; or a `DeviceMesh` with a dimension
             `data`, where processes that differ in other dimensions, such as `tensor`, get the same rows. None: the
             processes of `torch.distributed` if it is initialized, else one process.
+        batch_transform: A function from a finished batch, as a dictionary of tensors, to the dictionary that the
+            trainer gets. The thread that makes the batch calls it, in a worker if there are workers.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
     `image_dtype` is a float, or the stacked results of `transform`, for several images of a record with an axis for
@@ -89,16 +91,17 @@ class ShardedImages(IterableDataset[Any]):
         start_step: int = 0,
         transform: Callable[[Any], torch.Tensor] | None = None,
         rank: tuple[int, int] | DeviceMesh | None = None,
+        batch_transform: BatchTransform | None = None,
     ) -> None:
         super().__init__()
         number, ranks = find_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
-        self._has_transform = transform is not None
+        self._has_transform, self._batch_transform = transform is not None, batch_transform
         self._maker = open_maker(data, split, config, Rank(number, ranks, ranks), seeded_transform)
         # Shared with workers that live longer than an epoch: they look here when a pass begins.
         self._begin = torch.tensor(locate(self._maker, start_step), dtype=torch.int64).share_memory_()
         self._runs_on = False
-        self._cpus = _count_cpus()  # here, because a worker must not ask for GPUs
+        self._cpus = _count_cpus(config)  # here, because a worker must not ask for GPUs
 
     @property
     def config(self) -> PipelineConfig:
@@ -128,9 +131,12 @@ class ShardedImages(IterableDataset[Any]):
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
         begin = self.position if self.config.training else Position(0, 0)
         positions = itertools.islice(list_positions(begin, len(self), self._runs_on), first, None, workers)
+        waiting = self.config.prefetch_batches
+        if worker is not None and waiting is not None:
+            waiting = 0  # those of `data_loader` wait
         if self._has_transform:  # it uses torch's random generator, which all threads of a process share
-            return map(self._make_stored, read_ahead(self._maker, positions))
-        return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._make_tensors)
+            return self._make_each(read_ahead(self._maker, positions, waiting))
+        return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._make_tensors, waiting)
 
     def _run_on(self) -> ShardedImages:
         """Returns these images, with passes that run on from epoch to epoch without end. Both share their position."""
@@ -138,23 +144,19 @@ class ShardedImages(IterableDataset[Any]):
         images._runs_on = True
         return images
 
-    def _make_stored(self, stored: Any) -> Any:
-        return self._make_tensors(self._maker.decode(stored))
+    def _make_each(self, batches: Generator[Any]) -> Generator[Any]:
+        with closing(batches):
+            for stored in batches:
+                yield self._make_tensors(self._maker.decode(stored))
 
     def _make_tensors(self, batch: dict[str, Any]) -> Any:
         plan, image = self._maker.plan, batch.pop("image", None)
-        others = make_tensors(weigh_mask(batch, plan.config), plan)
-        if image is None:
-            return others
-        if self._has_transform:
-            # A rank may have fewer records to evaluate than others, and none for its last batch.
-            rows = plan.batch_size * (plan.num_images or 1)
-            stacked = _stack(image or [self._maker.make_example_image()], rows)
-            stacked[len(image) :] = 0
-            image = stacked if plan.num_images is None else stacked.reshape(-1, plan.num_images, *stacked.shape[1:])
-        else:
-            image = make_images(image)
-        return form_batch({"image": image, **others}, plan.config)
+        tensors = make_tensors(weigh_mask(batch, plan.config), plan)
+        if image is not None:
+            is_list = self._has_transform
+            image = stack_images(image, self._maker, torch.Tensor, torch) if is_list else make_images(image)
+            tensors = {"image": image, **tensors}
+        return form_batch(transform_batch(tensors, self._batch_transform, plan.config), plan.config)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):
@@ -209,7 +211,6 @@ class ShardLoader(Resumable, DataLoader[Any]):
 def data_loader(
     images: ShardedImages,
     num_workers: int | None = None,
-    prefetch_factor: int = 2,
     pin_memory: bool | None = None,
     start_method: str | None = None,
 ) -> ShardLoader:
@@ -217,10 +218,10 @@ def data_loader(
 
     Args:
         images: The images to read.
-        num_workers: The number of processes that make batches, which live on from epoch to epoch. 0: threads of the
-            trainer's own process make them. None: 0, or with a `transform`, which would hold up the trainer, one for
-            each core; the cores of a machine are shared out among its GPUs.
-        prefetch_factor: The number of batches that each worker has ready.
+        num_workers: The number of processes that make batches, which live on from epoch to epoch. They share the
+            `prefetch_batches`, or have two each. 0: threads of the trainer's own process make batches. None: 0, or with
+            a `transform`, which would hold up the trainer, one for each core, or for each that `cpu_budget` leaves; the
+            cores of a machine are shared out among its GPUs.
         pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
         start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default, but for
             a dataset in an object store "spawn", since a forked process cannot read from there.
@@ -239,7 +240,7 @@ def data_loader(
         batch_size=None,
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,
-        prefetch_factor=prefetch_factor if num_workers else None,
+        prefetch_factor=_count_waiting(images, num_workers),
         persistent_workers=num_workers > 0,
         multiprocessing_context=start_method if num_workers else None,
         worker_init_fn=_end_on_sigterm,
@@ -266,10 +267,29 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     return loaded
 
 
-def _count_cpus() -> int:
-    """Counts the cores for each GPU of this machine, or all without one."""
+def _count_waiting(images: ShardedImages, num_workers: int) -> int | None:
+    """Counts the batches that each worker has ready; None without workers.
+
+    Raises:
+        ConfigError: The number of batches that the options ask for cannot be had.
+    """
+    waiting = images.config.prefetch_batches
+    if not num_workers:
+        if waiting and images._has_transform:
+            raise ConfigError(
+                f"`prefetch_batches` {waiting} needs workers with a `transform`: it uses the random numbers of the "
+                "process, so no thread runs it ahead. Leave one out, or give `num_workers`."
+            )
+        return None
+    if waiting == 0:
+        raise ConfigError("`prefetch_batches` 0 needs `num_workers` 0: a batch of each worker waits. Leave one out.")
+    return 2 if waiting is None else -(-waiting // num_workers)
+
+
+def _count_cpus(config: PipelineConfig) -> int:
+    """Counts the cores for each GPU of this machine, or all without one, of those that `cpu_budget` leaves."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return max(usable_cpus() // max(gpus, 1), 1)
+    return max(config.max_threads // max(gpus, 1), 1)
 
 
 class _SeededTransform:
@@ -292,11 +312,3 @@ def _end_on_sigterm(worker: int) -> None:
 def _iterate(batches: Iterator[Any]) -> Generator[Any]:
     """Yields batches, and lets go of them when it is closed."""
     yield from batches
-
-
-def _stack(images: list[Any], batch_size: int) -> torch.Tensor:
-    not_tensor = next((image for image in images if not isinstance(image, torch.Tensor)), None)
-    if not_tensor is not None or len({image.shape for image in images}) > 1:
-        got = type(not_tensor).__name__ if not_tensor is not None else "several shapes"
-        raise ConfigError(f"`transform` must return tensors of one shape, got {got}.")
-    return torch.stack([*images, *[torch.zeros_like(images[0])] * (batch_size - len(images))])
