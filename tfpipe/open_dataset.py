@@ -3,6 +3,7 @@
 import logging
 import os
 from dataclasses import replace
+from typing import TypeVar
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
@@ -10,6 +11,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.system import file_io, object_store
 
 _logger = logging.getLogger(__name__)
+_Data = TypeVar("_Data")
 
 
 def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
@@ -41,6 +43,16 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
     return _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
+
+
+def load_if_path(data: _Data | str | os.PathLike[str]) -> _Data | Manifest:
+    """Returns the manifest of the dataset at a path or URL, and anything else as it is.
+
+    Raises:
+        DataError: There is no finished dataset at the path.
+        FormatError: The manifest cannot be used.
+    """
+    return load_manifest(os.fspath(data)) if isinstance(data, str | os.PathLike) else data
 
 
 def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:

@@ -88,7 +88,7 @@ def test_processes_train_on_one_mesh(processes: Any, shades: Path, count: int, d
 def test_a_mesh_of_one_device_reads_what_a_pipeline_reads(shades: Path) -> None:
     mesh = dtensor.create_mesh([("data", 1), ("model", 1)], device_type="CPU")
     manifest, config = tfpipe.load_manifest(str(shades)), replace(CONFIG, as_supervised=True)
-    batches = tfpipe.distribute_over_mesh(mesh, manifest, "train", config, 16)
+    batches = tfpipe.distribute_over_mesh(mesh, shades, "train", config, 16)  # a path is as good as a manifest
     expected = tfpipe.build_dataset(manifest, "train", config, start_step=16).take(2)
     for _ in range(2):  # each pass begins at the start step
         for (image, label), (expected_image, expected_label) in zip(batches, expected, strict=False):

@@ -14,7 +14,7 @@ from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, tfrecord_files
-from tfpipe.errors import ConfigError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
@@ -206,6 +206,16 @@ def test_the_rows_of_any_number_of_hosts_are_the_batch(
     for batch, *rows in zip(whole, *hosts, strict=True):
         assert np.concatenate([part["id"] for part in rows]).tolist() == batch["id"].tolist()
         np.testing.assert_array_equal(np.concatenate([part["image"] for part in rows]), batch["image"])
+
+
+def test_a_path_is_as_good_as_a_manifest(few: Manifest) -> None:
+    config = config_of(extra_features=("id",))
+    expected = next(build_dataset(few, "train", config).as_numpy_iterator())["id"].tolist()
+    for path in (few.directory, Path(few.directory)):
+        assert next(build_dataset(path, "train", config).as_numpy_iterator())["id"].tolist() == expected
+        assert build_stages(path, "train", config).names == build_stages(few, "train", config).names
+    with pytest.raises(DataError, match=r"^nowhere does not exist\.$"):
+        build_dataset("nowhere", "train", config)
 
 
 def test_an_object_store_is_read_as_a_disk_is(few: Manifest) -> None:

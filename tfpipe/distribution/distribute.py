@@ -10,6 +10,7 @@ A run's state is `(seed, epoch, step)`, or `seed` and the global step alone: not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from tfpipe.engine.mixture import Mixture, get_whole_source
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.build import build_planned_stages, build_stages
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan, split_batch
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook
@@ -29,7 +31,7 @@ from tfpipe.system.file_io import is_url
 
 def distribute_dataset(
     strategy: tf.distribute.Strategy,
-    manifest: Manifest | Source | Mixture,
+    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
@@ -45,7 +47,8 @@ def distribute_dataset(
 
     Args:
         strategy: The strategy that trains, from `resolve_strategy`.
-        manifest: A manifest from `load_manifest`, several datasets from `mix`, or foreign files from `tfrecord_files`.
+        manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
+            foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each replica gets an equal part of `global_batch_size`.
         start_step: The global step at which training begins.
@@ -63,7 +66,7 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    config = _choose_pipeline(strategy, prefer_textbook(config, customize))
+    config, manifest = _choose_pipeline(strategy, prefer_textbook(config, customize)), load_if_path(manifest)
     plan = _make_plan(strategy, manifest, split, config, start_step)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
@@ -81,7 +84,7 @@ def distribute_dataset(
 
 
 def steps_per_epoch(
-    manifest: Manifest | Source | Mixture,
+    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     strategy: tf.distribute.Strategy | None = None,
@@ -98,7 +101,7 @@ def steps_per_epoch(
     Raises:
         ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.
     """
-    plan = _make_plan(strategy or tf.distribute.get_strategy(), manifest, split, config)
+    plan = _make_plan(strategy or tf.distribute.get_strategy(), load_if_path(manifest), split, config)
     steps = plan.steps_per_epoch
     if steps is None:
         raise ConfigError(

@@ -18,6 +18,7 @@ Processes whose devices hold the same rows read the same records.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ from tfpipe.engine.mixture import Mixture, get_whole_source
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 
@@ -66,7 +68,7 @@ class MeshBatches:
 
 def distribute_over_mesh(
     mesh: dtensor.Mesh,
-    manifest: Manifest | Source | Mixture,
+    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
@@ -80,7 +82,8 @@ def distribute_over_mesh(
     Args:
         mesh: A mesh with a dimension `data`, from `dtensor.create_distributed_mesh`. With several processes
             `dtensor.initialize_accelerator_system` comes first.
-        manifest: A manifest from `load_manifest`, several datasets from `mix`, or foreign files from `tfrecord_files`.
+        manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
+            foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each part of `data` gets an equal part of `global_batch_size`.
         start_step: The global step at which training begins.
@@ -99,7 +102,7 @@ def distribute_over_mesh(
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
     held_by = _list_held_parts(mesh)
     host, num_hosts, num_parts = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
-    config = prefer_textbook(config, customize)
+    config, manifest = prefer_textbook(config, customize), load_if_path(manifest)
     plan = ReadPlan(get_whole_source(manifest, split), config, num_hosts, host, num_parts, start_step)
     plan.check_shares()
     plan.check_fits_devices()

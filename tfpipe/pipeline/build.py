@@ -11,6 +11,7 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook, tf_data_options
 from tfpipe.pipeline.steps import count_held_threads, list_engine_stages, open_mixed_engine
@@ -32,7 +34,7 @@ from tfpipe.system import file_io, object_store
 
 
 def build_dataset(
-    manifest: Manifest | Source | Mixture,
+    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     context: tf.distribute.InputContext | None = None,
@@ -45,8 +47,8 @@ def build_dataset(
     one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
 
     Args:
-        manifest: From `load_manifest`; several datasets from `mix`; or files that something else wrote, from
-            `tfrecord_files`.
+        manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
+            files that something else wrote, from `tfrecord_files`.
         split: Name of a split; None for foreign files.
         config: The options: the order, the batch and the changes to each image.
         context: This host among all hosts, as `tf.distribute` passes it; None for one host with one replica.
@@ -66,14 +68,14 @@ def build_dataset(
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.
-        DataError: There are no records, or an index cannot be read.
-        FormatError: An index is damaged.
+        DataError: There are no records, the directory is not a finished dataset, or an index cannot be read.
+        FormatError: A manifest or an index is damaged.
     """
     return build_stages(manifest, split, config, context, start_step, fill_first=False).dataset()
 
 
 def build_stages(
-    manifest: Manifest | Source | Mixture,
+    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     context: InputContext | None = None,
@@ -87,7 +89,7 @@ def build_stages(
     The other arguments, and the errors, are those of `build_dataset`.
 
     Args:
-        manifest: The dataset, source or mixture to read.
+        manifest: The dataset, source or mixture to read, or the path of a dataset.
         split: The name of the split of a manifest, such as "train".
         config: The options.
         context: The host's place among the hosts, or None for one host.
@@ -97,7 +99,7 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
-    config = prefer_textbook(config, customize)
+    config, manifest = prefer_textbook(config, customize), load_if_path(manifest)
     if isinstance(manifest, Mixture):
         stages = _build_mixture(manifest, split, config, context, start_step)
     else:

@@ -26,7 +26,7 @@ from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED
-from tfpipe.open_dataset import load_manifest
+from tfpipe.open_dataset import load_if_path
 from tfpipe.readers.record_lookup import RecordLookup, find_name_key, get_label, get_text
 from tfpipe.system.file_io import is_url
 
@@ -274,8 +274,7 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
         DataError: The directory does not hold a finished dataset.
         FormatError: The manifest cannot be used.
     """
-    if not isinstance(manifest, Manifest):
-        manifest = load_manifest(os.fspath(manifest))
+    manifest = load_if_path(manifest)
     directory = manifest.directory
     if not directory:
         raise ConfigError("The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie.")

@@ -16,7 +16,7 @@ from tfpipe.engine.position import Position
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
+from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.service.remote import serve_remotely
 from tfpipe.system.options import get_options
@@ -64,10 +64,10 @@ def open_maker(
     _check_config(config)
     if transform is not None and config.service is not None:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
+    data = load_if_path(data)
     if isinstance(data, Mixture):
         return serve_remotely(_open_mixture(data, split, config, rank, transform, for_devices))
-    manifest = data if isinstance(data, Manifest) else load_manifest(os.fspath(data))
-    plan = _check_plan(Source.from_manifest(manifest, split), config, rank, for_devices)
+    plan = _check_plan(Source.from_manifest(data, split), config, rank, for_devices)
     return serve_remotely(make_maker(plan.make_batch_plan(), transform))
 
 

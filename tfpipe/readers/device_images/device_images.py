@@ -17,10 +17,12 @@ decoders round differently, or enlarge color in another way.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -65,10 +67,10 @@ class DeviceImages(Resumable):
     record once. In training the next epoch is read ahead meanwhile. A pass that is left early ends its threads.
 
     Args:
-        manifest: The manifest of a local dataset, from `load_manifest`.
+        manifest: The manifest of a local dataset, from `load_manifest`, or its directory.
         split: The name of a split.
-        config: The options of `build_dataset`. Options that only tf.data supports are refused; `dct_scaling`, threads,
-            buffers and budgets have no effect here.
+        config: The options of `build_dataset`. Options that only tf.data supports are refused, and so is
+            `prefetch_batches`, which `DeviceConfig` has; `dct_scaling` has no effect here.
         device: The device: "cuda", "cuda:1", ... or "cpu".
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
         rank: The number of this process, from 0, and the number of processes, or a mesh, as for `ShardedImages`.
@@ -95,7 +97,7 @@ class DeviceImages(Resumable):
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Manifest | str | os.PathLike[str],
         split: str,
         config: PipelineConfig,
         device: str | torch.device = "cuda",
@@ -105,8 +107,13 @@ class DeviceImages(Resumable):
         decoder: JpegDecoder | None = None,
     ) -> None:
         self.config, self.device = config, find_device(device)
-        self._options = device_config or DeviceConfig()
+        self._options = _limit_threads(device_config or DeviceConfig(), config)
         number, ranks = find_rank(rank)
+        if config.prefetch_batches is not None:
+            raise ConfigError(
+                f"`prefetch_batches` {config.prefetch_batches} of the pipeline counts batches of the host. Give it to "
+                "`DeviceConfig`, and leave it out here."
+            )
         if config.cache == "decoded" or config.cache_dir is not None:
             raise ConfigError(
                 "`DeviceImages` decodes on the device, so it reads no cache of decoded images and none in files. Use "
@@ -178,6 +185,13 @@ class DeviceImages(Resumable):
                 self._ahead = ahead
             else:
                 ahead.close()
+
+
+def _limit_threads(options: DeviceConfig, config: PipelineConfig) -> DeviceConfig:
+    """Returns the options with no more threads than `cpu_budget` leaves, if there is one."""
+    if config.cpu_budget is None:
+        return options
+    return replace(options, num_threads=min(options.num_threads, config.max_threads))
 
 
 class _DeviceBatch(NamedTuple):

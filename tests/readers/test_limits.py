@@ -1,0 +1,99 @@
+"""The limits that the options set for threads and waiting batches, in every reader without TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.readers.test_transforms import (
+    ALL,
+    Open,
+    open_jax,
+    open_keras,
+    open_numpy,
+    open_torch,
+)
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.readers.grain import GrainBatches
+from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader
+from tfpipe.system import host_limits
+
+OPTIONS: dict[str, Any] = {"global_batch_size": 2, "image_size": 8, "as_supervised": True}
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 4])
+@pytest.mark.parametrize("open_face", [open_numpy, open_jax, open_keras, open_torch])
+def test_so_many_finished_batches_wait(small_dataset: Path, open_face: Open, waiting: int) -> None:
+    made = []
+    config = PipelineConfig(**OPTIONS, prefetch_batches=waiting)
+    batches = open_face(small_dataset, config, batch_transform=lambda batch: made.append(1) or batch)
+    next(batches)
+    deadline = time.monotonic() + 10
+    while len(made) < 1 + waiting and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert len(made) == 1 + waiting
+    batches.close()
+
+
+def test_workers_share_the_waiting_batches(small_dataset: Path) -> None:
+    def count(workers: int, waiting: int | None, **functions: Any) -> Any:
+        images = ShardedImages(small_dataset, "train", PipelineConfig(**OPTIONS, prefetch_batches=waiting), **functions)
+        return data_loader(images, workers).prefetch_factor
+
+    assert [count(0, 3), count(2, None), count(2, 5), count(2, 1)] == [None, 2, 3, 1]
+    with pytest.raises(ConfigError, match=r"^`prefetch_batches` 0 needs `num_workers` 0: a batch of each"):
+        count(2, 0)
+    with pytest.raises(ConfigError, match=r"^`prefetch_batches` 3 needs workers with a `transform`"):
+        count(0, 3, transform=lambda image: image)
+
+
+def test_batches_that_others_make_ahead_are_not_counted_here(small_dataset: Path) -> None:
+    config = PipelineConfig(**OPTIONS, prefetch_batches=3)
+    with pytest.raises(ConfigError) as caught:
+        GrainBatches(small_dataset, "train", config)
+    assert str(caught.value) == (
+        "`prefetch_batches` 3 is decided by Grain: give `grain.ReadOptions(prefetch_buffer_size=...)`, and leave it "
+        "out here."
+    )
+    with pytest.raises(ConfigError, match=r"Give it to `DeviceConfig`, and leave it out here\.$"):
+        DeviceImages(small_dataset, "train", config, device="cpu")
+
+
+@pytest.mark.parametrize("open_face", ALL)
+def test_threads_are_those_that_the_budget_leaves(
+    small_dataset: Path, open_face: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_limits, "usable_cpus", lambda: 10)
+    given: set[tuple[float | None, int]] = set()
+    decode = BatchMaker.decode
+
+    def note(self: BatchMaker, stored: Any, threads: int = 1, *more: Any) -> Any:
+        given.add((self.plan.config.cpu_budget, threads))
+        return decode(self, stored, threads, *more)
+
+    monkeypatch.setattr(BatchMaker, "decode", note)
+    for budget in (None, 0.35, 0.01):
+        options = {"num_threads": None} if open_face in (open_numpy, open_jax) else {}
+        batches = open_face(small_dataset, PipelineConfig(**OPTIONS, cpu_budget=budget), **options)
+        next(batches)
+        batches.close()
+    assert given == {(None, 10), (0.35, 3), (0.01, 1)}
+
+
+def test_threads_of_the_reader_for_a_gpu(small_dataset: Path) -> None:
+    config = PipelineConfig(global_batch_size=2, image_size=8, cpu_budget=0.01)
+    images = DeviceImages(small_dataset, "train", config, device="cpu", device_config=DeviceConfig(num_threads=4))
+    assert images._options == DeviceConfig(num_threads=1)
+    assert len(next(iter(images))["label"]) == 2
+
+
+def test_an_explicit_number_of_threads_stands(small_dataset: Path) -> None:
+    config = PipelineConfig(**OPTIONS, cpu_budget=0.01)
+    assert DeviceBatches(small_dataset, "train", config, num_threads=5)._threads == 5

@@ -1,0 +1,237 @@
+"""Functions of the trainer's own in every reader without TensorFlow: for an image, and for a finished batch."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import tfpipe
+from tests.integrity.made import payload, write_dataset
+from tests.several_images import write_several
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.readers.grain import GrainBatches
+from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.keras import KerasBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import ShardedImages, data_loader
+
+CONFIG = PipelineConfig(global_batch_size=4, image_size=8, seed=3, as_supervised=True)
+STEPS = 5  # more than an epoch of three
+
+
+def open_numpy(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
+    batches = NumpyBatches(data, "train", config, **{"num_threads": 3, **functions})
+    while True:
+        yield from batches
+
+
+def open_jax(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
+    batches = DeviceBatches(data, "train", config, **{"num_threads": 1, **functions})
+    while True:
+        yield from batches
+
+
+def open_keras(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
+    batches = KerasBatches(data, "train", config, **functions)
+    while True:
+        batches.on_epoch_begin()
+        yield from (batches[step] for step in range(len(batches)))
+
+
+def open_grain(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
+    batches = GrainBatches(data, "train", config, num_epochs=2, **functions)
+    yield from (batches[step] for step in range(len(batches)))
+
+
+def open_torch(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
+    images = ShardedImages(data, "train", config, **functions)
+    loader = data_loader(images, 0)
+    while True:
+        yield from loader
+
+
+Open = Callable[..., Iterator[Any]]
+NUMPY_LIKE = [open_numpy, open_jax, open_keras, open_grain]
+ALL = [*NUMPY_LIKE, open_torch]
+
+
+def draw(image: Any, generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Returns the size of an image, and random numbers."""
+    time.sleep(0.002 * (image.width % 3))  # so that threads end in another order than they began
+    return np.array([image.width, image.height, *generator.random(2)], np.float32)
+
+
+@pytest.mark.parametrize("open_face", NUMPY_LIKE)
+def test_a_transform_draws_the_same_in_every_face(small_dataset: Path, open_face: Open) -> None:
+    expected = NumpyBatches(small_dataset, "train", CONFIG, num_threads=1, transform=draw)
+    for step, (image, label) in enumerate(islice(open_face(small_dataset, CONFIG, transform=draw), STEPS)):
+        wanted, wanted_label = expected.read(step)
+        assert (image.shape, image.dtype, wanted.shape) == ((4, 4), np.float32, (4, 4))
+        np.testing.assert_array_equal(image, wanted)
+        np.testing.assert_array_equal(label, wanted_label)
+
+
+def test_random_numbers_depend_on_the_record_and_the_epoch_alone(small_dataset: Path) -> None:
+    whole = [image for image, _ in islice(open_numpy(small_dataset, CONFIG, transform=draw), STEPS + 1)]
+    assert len({tuple(row) for image in whole for row in image[:, 2:].tolist()}) == 4 * (STEPS + 1)
+    for step in (0, 4):
+        parts = [
+            NumpyBatches(small_dataset, "train", CONFIG, start_step=step, rank=(rank, 2), transform=draw)
+            for rank in range(2)
+        ]
+        np.testing.assert_array_equal(np.concatenate([next(iter(part))[0] for part in parts]), whole[step])
+
+
+def test_a_transform_in_evaluation_fills_rows_with_zeros(small_dataset: Path) -> None:
+    config = PipelineConfig(global_batch_size=4, training=False)
+    (batch,) = NumpyBatches(small_dataset, "validation", config, transform=draw)
+    assert batch["mask"].tolist() == [True, True, True, False]
+    assert batch["image"][3].tolist() == [0, 0, 0, 0]
+    assert batch["image"][:3].all()
+    (none,) = NumpyBatches(small_dataset, "validation", config, rank=(0, 4), transform=draw)
+    assert (none["image"].tolist(), none["mask"].tolist()) == ([[0, 0, 0, 0]], [False])
+
+
+def test_a_transform_of_several_images_and_of_a_mixture(tmp_path: Path) -> None:
+    write_several(tmp_path / "several", 8, 2)
+    config = PipelineConfig(global_batch_size=4, seed=1)
+    batch = NumpyBatches(tmp_path / "several", "train", config, transform=draw).read(1)
+    assert batch["image"].shape == (4, 2, 4)
+    assert len({tuple(image[2:]) for row in batch["image"].tolist() for image in row}) == 8
+    for name in ("cats", "dogs"):
+        write_dataset(tmp_path / name, {"train": [payload(k) for k in range(8)]})
+    mixture = tfpipe.mix({str(tmp_path / "cats"): 1, str(tmp_path / "dogs"): 3})
+    batch = NumpyBatches(mixture, "train", config, transform=draw).read(1)
+    assert batch["image"].shape == (4, 4)
+    assert batch["image"].all()
+
+
+def double(batch: dict[str, Any]) -> dict[str, Any]:
+    """Changes labels, in a thread that makes batches; Grain has threads of its own."""
+    assert batch["image"].shape[0] == 4
+    return {"image": batch["image"], "label": 2 * batch["label"] + 0.5, "thread": threading.current_thread().name}
+
+
+@pytest.mark.parametrize("open_face", ALL)
+def test_a_function_of_a_batch(small_dataset: Path, open_face: Open) -> None:
+    expected = NumpyBatches(small_dataset, "train", CONFIG)
+    for step, (image, label) in enumerate(islice(open_face(small_dataset, CONFIG, batch_transform=double_only), STEPS)):
+        wanted, wanted_label = expected.read(step)
+        pixels = image.movedim(1, -1) if isinstance(image, torch.Tensor) else image
+        np.testing.assert_array_equal(pixels, wanted)
+        assert label.tolist() == (2 * wanted_label + 0.5).tolist()
+        assert isinstance(label, {open_jax: jax.Array, open_torch: torch.Tensor}.get(open_face, np.ndarray))
+
+
+def double_only(batch: dict[str, Any]) -> dict[str, Any]:
+    changed = double(batch)
+    thread = changed.pop("thread")
+    assert thread.startswith("tfpipe-decode") or thread == threading.main_thread().name
+    return changed
+
+
+def test_a_function_of_a_batch_runs_in_the_threads(small_dataset: Path) -> None:
+    config = PipelineConfig(global_batch_size=4, image_size=8)
+    threads = [batch["thread"] for batch in NumpyBatches(small_dataset, "train", config, batch_transform=double)]
+    assert {thread.rpartition("_")[0] for thread in threads} == {"tfpipe-decode"}
+    images = ShardedImages(small_dataset, "train", config, batch_transform=double)
+    assert {batch["thread"].rpartition("_")[0] for batch in data_loader(images, 0)} == {"tfpipe-decode"}
+
+
+def test_a_function_turns_text_into_numbers_for_jax(small_dataset: Path) -> None:
+    config = PipelineConfig(global_batch_size=4, image_size=8, extra_features=("image/filename",))
+
+    def count(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"length": np.array([len(name) for name in batch["image/filename"]])}
+
+    expected = NumpyBatches(small_dataset, "train", config, batch_transform=count).read(0)["length"]
+    given = next(iter(DeviceBatches(small_dataset, "train", config, batch_transform=count)))
+    assert given["length"].tolist() == expected.tolist()
+    for function, got in (
+        (lambda batch: batch, "list as 'image/filename'"),
+        (lambda batch: {"label": batch["label"][:3]}, r"the shape \(3,\) as 'label'"),
+    ):
+        batches = DeviceBatches(small_dataset, "train", config, batch_transform=function)
+        with pytest.raises(
+            ConfigError, match=rf"^`batch_transform` must return arrays of 4 rows for JAX, got {got}\.$"
+        ):
+            next(iter(batches))
+
+
+def list_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("tfpipe-")}
+
+
+def break_down(*_: Any) -> Any:
+    raise LookupError("mine")
+
+
+@pytest.mark.parametrize("name", ["transform", "batch_transform"])
+@pytest.mark.parametrize("open_face", ALL)
+def test_an_error_reaches_the_trainer_as_it_is(small_dataset: Path, open_face: Open, name: str) -> None:
+    before = list_threads()
+    with pytest.raises(LookupError, match="^'?mine'?$") as caught:
+        next(open_face(small_dataset, CONFIG, **{name: break_down}))
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "break_down"
+    del caught
+    deadline = time.monotonic() + 10
+    while list_threads() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not list_threads() - before
+
+
+@pytest.mark.parametrize("name", ["transform", "batch_transform"])
+def test_the_end_of_an_iterator_is_no_end_of_an_epoch(small_dataset: Path, name: str) -> None:
+    """A function that raises StopIteration by mistake does not end training without a word."""
+
+    def stop(*_: Any) -> Any:
+        return next(iter(()))
+
+    for batches in (
+        NumpyBatches(small_dataset, "train", CONFIG, **{name: stop}),
+        data_loader(ShardedImages(small_dataset, "train", CONFIG, **{name: stop}), 0),
+    ):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            list(batches)
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ({"transform": lambda image, _: 1}, "`transform` must return ndarrays of one shape and dtype, got int."),
+        (
+            {"transform": lambda image, generator: np.zeros(int(generator.integers(1, 1000)), np.uint8)},
+            "`transform` must return ndarrays of one shape and dtype, got uint8 (",
+        ),
+        ({"batch_transform": lambda batch: None}, "`batch_transform` must return a dictionary, got NoneType."),
+        (
+            {"batch_transform": lambda batch: {"image": batch["image"]}},
+            "`batch_transform` must return label too, of which `as_supervised` makes a pair, got image.",
+        ),
+    ],
+)
+def test_what_a_function_must_return(small_dataset: Path, functions: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        NumpyBatches(small_dataset, "train", CONFIG, **functions).read(0)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_transform_that_has_no_effect_is_refused(small_dataset: Path) -> None:
+    config = PipelineConfig(global_batch_size=4, image_dtype="float32")
+    for open_reader in (NumpyBatches, DeviceBatches, KerasBatches, GrainBatches, ShardedImages):
+        with pytest.raises(ConfigError) as caught:
+            open_reader(small_dataset, "train", config, transform=draw)
+        assert str(caught.value) == (
+            "`transform` returns images of its own dtype, so `image_dtype` float32 cannot be had. Leave it out."
+        )
