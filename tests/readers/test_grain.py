@@ -7,20 +7,29 @@ import pickle
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.format.tensors.datasets import write_tensors
 from tests.integrity.made import payload, png, write_dataset
 from tests.other_libraries import other_libraries as other_libraries
 from tests.other_libraries import run_script
+from tests.service.test_wire import check_same
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.readers.grain import RecordSource
+from tfpipe.readers.grain import GrainBatches, RecordSource
+from tfpipe.readers.numpy import NumpyBatches
+
+CONFIG = PipelineConfig(global_batch_size=2, image_size=4, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +136,74 @@ def test_it_needs_no_grain() -> None:
     assert done.stdout == "False\n"
 
 
+def test_a_batch_by_its_step(folder: Path) -> None:
+    source, expected = GrainBatches(folder, "train", CONFIG, num_epochs=3), NumpyBatches(folder, "train", CONFIG)
+    assert len(source) == 12
+    for step in (0, 5, np.int64(11)):
+        check_same(source[step], expected.read(int(step)))
+    check_same(source[-1], expected.read(11))
+    for step in (12, -13):
+        with pytest.raises(IndexError) as caught:
+            source[step]
+        assert str(caught.value) == f"The steps of 'train' are from -12 to 11, got {step}."
+    endless = GrainBatches(folder, "train", CONFIG, num_epochs=None)
+    assert len(endless) == 2**31
+    check_same(endless[1_000_000], expected.read(1_000_000))
+    with ThreadPoolExecutor(4) as pool:
+        for step, batch in enumerate(pool.map(source.__getitem__, range(12))):
+            check_same(batch, expected.read(step))
+
+
+def test_an_evaluation_is_one_pass(folder: Path) -> None:
+    config = PipelineConfig(global_batch_size=6, image_size=4, training=False)
+    batches = list(GrainBatches(folder, "train", config, rank=(1, 2)))  # the protocol of sequences ends it
+    assert [batch["mask"].tolist() for batch in batches] == [[True, True, True], [True, False, False]]
+    with pytest.raises(ConfigError, match=r"^`num_epochs` must be 1 in evaluation, where each is the same, got 2\.$"):
+        GrainBatches(folder, "train", config, num_epochs=2)
+    with pytest.raises(ConfigError, match=r"^`step` must be from 0 to 1 in evaluation, got 2\.$"):
+        NumpyBatches(folder, "train", config).read(2)
+
+
+def test_the_text_of_batches_tells_their_records_and_order(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    text = repr(GrainBatches(folder, "train", CONFIG))
+    manifest = tfpipe.load_manifest(str(folder))
+    fingerprint = manifest.splits["train"].fingerprint[:16]
+    assert text == f"<batches of 'train': 2 of {fingerprint}; seed 3, blocks of 1, order {ORDER_VERSION}>"
+    elsewhere = tmp_path / "elsewhere"
+    same = [
+        GrainBatches(elsewhere, "train", CONFIG, num_epochs=7, rank=(1, 2), num_threads=1),
+        pickle.loads(pickle.dumps(GrainBatches(elsewhere, "train", CONFIG))),
+    ]
+    assert {repr(source) for source in same} == {text}
+    mixture = tfpipe.mix({str(folder): 1, str(elsewhere): 3})
+    others = [
+        GrainBatches(folder, "train", replace(CONFIG, seed=4)),
+        GrainBatches(folder, "train", replace(CONFIG, block_records=2)),
+        GrainBatches(folder, "train", replace(CONFIG, global_batch_size=4)),
+        GrainBatches(folder, "train", replace(CONFIG, training=False)),
+        GrainBatches(mixture, "train", replace(CONFIG, global_batch_size=4)),
+    ]
+    assert len({text, *map(repr, others)}) == 6
+    assert repr(others[-1]).startswith(f"<batches of 'train': 1 of {fingerprint}, 3 of {fingerprint}; seed 3, ")
+
+
+def test_a_copy_of_batches_reads_the_files_itself(folder: Path, tmp_path: Path) -> None:
+    source = GrainBatches(folder, "train", CONFIG)
+    check_same(pickle.loads(pickle.dumps(source))[2], source[2])
+    cached = GrainBatches(folder, "train", replace(CONFIG, cache="bytes"))
+    check_same(cached[2], source[2])
+    with pytest.raises(ConfigError, match=r"^`cache` bytes needs threads of Grain, not worker processes: each would "):
+        pickle.dumps(cached)
+
+
 GRAIN = """
 import itertools, json, sys
 import grain
 from absl import flags
 from grain._src.python.dataset import base
-from tfpipe.readers.grain import RecordSource
+import tfpipe
+from tfpipe.readers.grain import GrainBatches, RecordSource
 
 
 class Keep(grain.transforms.Map):
@@ -183,7 +254,36 @@ def main():
         again = iter(iterable)
         again.set_state(state)
         assert read(again) == batches[2:]
+    config = tfpipe.PipelineConfig(global_batch_size=2, image_size=4, seed=3)
+    batches = GrainBatches(folder, "train", config, num_epochs=3)
+    expected = [batches[step]["image"].tolist() for step in range(12)]
+    options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=3)
+    iterable = grain.MapDataset.source(batches).to_iter_dataset(options)
+    in_workers = grain.MapDataset.source(batches).to_iter_dataset(options).mp_prefetch(workers)
+    for dataset in (iterable, in_workers):
+        iterator = iter(dataset)
+        assert read(iterator, 5) == expected[:5]
+        again = iter(dataset)
+        again.set_state(iterator.get_state())
+        assert read(again) == expected[5:]
+    for workers in (0, 2):
+        iterator = iter(load_batches(batches, workers))
+        assert read(iterator, 3) == expected[:3]
+        state = iterator.get_state()
+        again = iter(load_batches(GrainBatches(elsewhere, "train", config, num_epochs=3), workers))
+        again.set_state(state)
+        assert read(again) == expected[3:]
+        try:
+            iter(load_batches(GrainBatches(other, "train", config, num_epochs=3), workers)).set_state(state)
+            raise AssertionError("other records must be refused")
+        except ValueError as error:
+            assert "data source" in str(error).lower(), error
     print("done")
+
+
+def load_batches(source, workers):
+    sampler = grain.samplers.IndexSampler(num_records=len(source), num_epochs=1, shuffle=False)
+    return grain.DataLoader(data_source=source, sampler=sampler, worker_count=workers)
 
 
 if __name__ == "__main__":
