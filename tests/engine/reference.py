@@ -45,9 +45,45 @@ class Dataset:
 
 def make_image(dataset: Dataset, number: int, epoch: int, config: PipelineConfig) -> Any:
     """Crops, resizes, flips and converts the image of a record."""
-    pixels, (height, width) = dataset.decode(number), config.size
+    pixels, options = dataset.decode(number), config.augment_options
+    if config.training and config.cache == "decoded":
+        pixels = np.rint(tf.image.resize(pixels, [config.decoded_size] * 2).numpy())
+    (top, left, bottom, right), flip = choose_crop(dataset, number, epoch, config, pixels.shape[:2])
+    image = tf.image.resize(pixels[top:bottom, left:right], config.size).numpy()
+    image = image[:, ::-1] if flip else image
+    if config.image_dtype == "uint8":
+        return image
+    return (image / 255 - np.array(options.mean)) / np.array(options.std)
+
+
+def make_mask_crop(dataset: Dataset, number: int, epoch: int, config: PipelineConfig, name: str) -> list[Any]:
+    """Crops the mask of a record as its image, and takes the class under the center of each pixel."""
+    classes = tf.io.decode_png(dataset.get(number, name)[0], channels=1).numpy()[..., 0].astype(int)
+    if config.training and config.cache == "decoded":
+        classes = resize_nearest(classes, [config.decoded_size] * 2)
+    (top, left, bottom, right), flip = choose_crop(dataset, number, epoch, config, classes.shape)
+    mask = resize_nearest(classes[top:bottom, left:right], config.size)
+    return list((mask[:, ::-1] if flip else mask).tolist())
+
+
+def get_numbers(dataset: Dataset, number: int, _: int, config: PipelineConfig, name: str) -> list[Any]:
+    """Returns the numbers of a feature, cut or padded as the config says: lists with -1, and boxes with 0."""
+    values, is_box = list(dataset.get(number, name)), name.startswith("image/object/")
+    length = config.max_boxes if is_box else config.pad_to.get(name, len(values))
+    return (values + [0.0 if is_box else -1] * length)[:length]
+
+
+def resize_nearest(classes: Any, size: Sequence[Any]) -> Any:
+    rows, columns = (
+        ((2 * np.arange(out) + 1) * side) // (2 * out) for side, out in zip(classes.shape, size, strict=True)
+    )
+    return classes[rows[:, None], columns]
+
+
+def choose_crop(dataset: Dataset, number: int, epoch: int, config: PipelineConfig, stored: Any) -> Any:
+    """Returns the top, left, bottom and right of a crop of a stored image, and whether it is mirrored."""
     original = [int(dataset.get(number, f"image/{name}")[0]) for name in ("height", "width")]
-    stored, options, flip = pixels.shape[:2], config.augment_options, False
+    (height, width), options, flip = config.size, config.augment_options, False
     if config.training:
         seed = np.array([key_of(EXAMPLE, config.seed, epoch, number)], "<u8").view("<i4").astype(np.int32)
         _, _, box = tf.image.stateless_sample_distorted_bounding_box(
@@ -72,11 +108,7 @@ def make_image(dataset: Dataset, number: int, epoch: int, config: PipelineConfig
         rows, cols = (max(int(part * side + 0.5), 1) for part, side in zip(share, stored, strict=True))
         top, left = (stored[0] - rows) // 2, (stored[1] - cols) // 2
         bottom, right = top + rows, left + cols
-    image = tf.image.resize(pixels[top:bottom, left:right], (height, width)).numpy()
-    image = image[:, ::-1] if flip else image
-    if config.image_dtype == "uint8":
-        return image
-    return (image / 255 - np.array(options.mean)) / np.array(options.std)
+    return (top, left, bottom, right), flip
 
 
 def list_rows(sources: Sequence[Dataset], weights: Sequence[float], config: PipelineConfig, step: int) -> list[Any]:
