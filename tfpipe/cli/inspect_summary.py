@@ -94,7 +94,7 @@ def mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
     if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
-    plan = ReadPlan(Source.from_manifest(manifest, split.name), PipelineConfig(global_batch_size=batch_size))
+    plan = ReadPlan(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
     score = mixing_score(plan.order, tuple(shard.records for shard in split.shards))
     return Mixing(score, batch_size, plan.order.block_records)
 

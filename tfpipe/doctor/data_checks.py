@@ -99,7 +99,7 @@ def check_files(facts: FileFacts) -> Check:
 def check_first_record(error: str | None, shape: Sequence[int] = ()) -> Check:
     """Checks that the first record decodes; `error` says why it does not."""
     if error is not None:
-        advice = "Run `tfpipe verify` to find all damaged records, or set `on_bad_record` to skip."
+        advice = "Run `tfpipe verify` to find all damaged records, or set `max_bad_records`."
         return Check("first record", "failure", f"The first record cannot be decoded: {error}.", advice)
     decoded = f"It decodes to {' × '.join(map(str, shape))}." if shape else "It can be read, and has no image."
     return Check("first record", "ok", decoded)

@@ -194,7 +194,7 @@ class BatchMaker:
 
     Attributes:
         clocks: The seconds that this object spent on batches.
-        bad_records: The records that were left out, with `on_bad_record` skip.
+        bad_records: The records that were left out, up to `max_bad_records`.
 
     Raises:
         ConfigError: A transform does not fit the data.
@@ -238,7 +238,7 @@ class BatchMaker:
             size=size,
             dtype=config.image_dtype,
             options=config.augment_options,
-            reduces=config.dct_scaling,
+            reduces=config.augment_options.dct_scaling,
             natively=config.decoder != "pillow",
             seeks=source.images.seekable,
         )
@@ -303,7 +303,7 @@ class BatchMaker:
         if memory is None:
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self.plan.source.record_bytes)], np.uint8)
         asked = numbers
-        if self.plan.config.on_bad_record == "skip":
+        if self.plan.config.max_bad_records:
             block, numbers = self._read_undamaged(numbers, memory)
         else:
             block = self._read(numbers, memory, self.reader.read_block)

@@ -270,7 +270,7 @@ class Workers:
     def _explain_silence(self, request: Request) -> DataError:
         troubles = [f"{worker.address} ({worker.trouble or 'it is busy'})" for worker in self._workers]
         return DataError(
-            f"The `service` must give a batch within {self._timeout_s:g} s (`service_timeout_s`), and gave none for "
+            f"The `service` must give a batch within {self._timeout_s:g} s (its `timeout_s`), and gave none for "
             f"step {request.step} of epoch {request.epoch}: {', '.join(troubles)}. Start the workers again, then run "
             "the same command."
         )

@@ -204,7 +204,7 @@ def _stage_lines(report: Report) -> Iterator[str]:
         )
     other_us = 1e6 * cpu_s["other"]
     yield f"{'other':<10}{other_us:>10,.0f}{'':>16}{other_us / total_us:>8.0%}"
-    if report.profile.config.map_fusion and report.profile.service is None:
+    if report.profile.config.tf_data.map_fusion and report.profile.service is None:
         yield MAP_FUSION_NOTE
 
 
