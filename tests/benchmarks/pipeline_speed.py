@@ -164,7 +164,7 @@ def child(directory: str, name: str, seconds: str, *changes: str) -> None:
 
             return iter(dataset(directory, BATCH, "float32" in name))
         options = {**(VARIANTS | TORCH)[name][1], **{k: json.loads(v) for k, v in (c.split("=", 1) for c in changes)}}
-        config, manifest = tfpipe.PipelineConfig(global_batch_size=BATCH, **options), tfpipe.load_manifest(directory)
+        config, manifest = tfpipe.PipelineConfig(batch_size=BATCH, **options), tfpipe.load_manifest(directory)
         if name in TORCH:
             from tfpipe.readers.torch import ShardedImages, data_loader
 

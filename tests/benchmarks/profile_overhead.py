@@ -152,7 +152,7 @@ def build_pipeline(dataset: str, **options: Any) -> Any:
     import tfpipe
 
     # A buffer that AUTOTUNE lets grow is filled in the other's turn, and at its cost.
-    config = tfpipe.PipelineConfig(global_batch_size=BATCH, prefetch_batches=2, **options)
+    config = tfpipe.PipelineConfig(batch_size=BATCH, prefetch_batches=2, **options)
     return tfpipe.build_dataset(tfpipe.load_manifest(dataset), "train", config)
 
 

@@ -319,7 +319,7 @@ def make_batches(row: Row, dataset: str) -> Iterator[Any]:
 
         return iter(build_by_hand(dataset, BATCH))
     manifest = tfpipe.load_manifest(dataset)
-    config = tfpipe.PipelineConfig(global_batch_size=BATCH * row.hosts, **row.options)
+    config = tfpipe.PipelineConfig(batch_size=BATCH * row.hosts, **row.options)
     if row.reader == "torch":
         from tfpipe.readers.torch import ShardedImages, data_loader
 

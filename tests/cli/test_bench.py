@@ -40,7 +40,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tfpipe, tmp_path: Path):
             return found
 
         monkeypatch.setattr(benches, "measure", answer)
-        return tfpipe("bench", *args, "--global-batch-size", 4)  # the data are small
+        return tfpipe("bench", *args, "--batch-size", 4)  # the data are small
 
     return call
 
@@ -72,7 +72,7 @@ def test_a_log_says_which_run_it_is(monkeypatch: pytest.MonkeyPatch, tfpipe, sma
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
     monkeypatch.setattr(benches, "measure", answer)
-    assert tfpipe("bench", small_dataset, "--runs", 3, "--global-batch-size", 4)[2] == "Run 1 of 3\n"
+    assert tfpipe("bench", small_dataset, "--runs", 3, "--batch-size", 4)[2] == "Run 1 of 3\n"
 
 
 def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Path) -> None:
@@ -150,7 +150,7 @@ def test_wrong_options_are_refused_before_anything_is_measured(
 def test_a_real_bench_against_itself(small_dataset: Path, tmp_path: Path) -> None:
 
     root = Path(__file__).resolve().parents[2]
-    base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--global-batch-size", "4", "--runs", "3"]
+    base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--batch-size", "4", "--runs", "3"]
     for more in (["--save", str(tmp_path / "a.json")], ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"]):
         done = subprocess.run([*base, *more], cwd=root, capture_output=True, text=True, timeout=200, check=False)
         phases = ["Starting the yardstick", "Run 1 of 3", "Run 2 of 3", "Run 3 of 3"]

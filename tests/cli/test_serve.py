@@ -209,7 +209,7 @@ def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_worker_loads_no_tensorflow(start: Callable[..., Server], small_dataset: Path) -> None:
     server = start("--port", "0")
     address = server.json["workers"][0]["address"]
-    config = PipelineConfig(global_batch_size=4, image_size=8, service=address)
+    config = PipelineConfig(batch_size=4, image_size=8, service=address)
     NumpyBatches(small_dataset, "train", config).read(0)
     if sys.platform == "linux":
         assert "tensorflow" not in Path(f"/proc/{server.pids[0]}/maps").read_text()

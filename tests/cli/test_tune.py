@@ -22,8 +22,8 @@ from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.search import Tuned
 from tfpipe.tuning.trials import PipelineJob, Trial
 
-CONFIG = PipelineConfig(global_batch_size=64)
-FASTER = PipelineConfig(global_batch_size=64, cycle_length=16)
+CONFIG = PipelineConfig(batch_size=64)
+FASTER = PipelineConfig(batch_size=64, cycle_length=16)
 NOTHING = Interval(1.0, 1.0, 1.0)
 GAIN = Interval(1.5, 1.4, 1.6)
 TRIALS = (
@@ -95,7 +95,7 @@ def test_json(tune, small_dataset: Path) -> None:
     code, out, _, _ = tune(FOUND, small_dataset, "--json")
     document = json.loads(out)
     assert (code, document["version"], document["finished"]) == (0, 1, False)
-    assert document["changes"] == {"global_batch_size": 64, "per_replica_batch_size": None, "cycle_length": 16}
+    assert document["changes"] == {"batch_size": 64, "per_replica_batch_size": None, "cycle_length": 16}
     assert document["path"].endswith(f"-{tuned_file.get_place(*_data(small_dataset)).key}.toml")
     assert PipelineConfig.from_file(document["path"]) == FASTER
 
@@ -110,8 +110,8 @@ def test_a_second_run_goes_on_from_the_first(tune, small_dataset: Path) -> None:
     path = json.loads(tune(FOUND, small_dataset, "--json")[1])["path"]
     _, _, err, (_, config, *_) = tune(FOUND, small_dataset)
     assert (err, config) == (f"Starting from the options in {path}.\n", FASTER)
-    _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--global-batch-size", 32)
-    assert config == PipelineConfig(global_batch_size=32, cycle_length=16)
+    _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--batch-size", 32)
+    assert config == PipelineConfig(batch_size=32, cycle_length=16)
     CONFIG.to_file("begin.toml")
     _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--config", "begin.toml")
     assert (err, config) == ("", CONFIG)
@@ -177,7 +177,7 @@ if __name__ == "__main__":
 def start(
     folder: Path, dataset: Path, *args: object, program: tuple[str, ...] = ("-m", "tfpipe")
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, *program, "tune", dataset, "--global-batch-size", 4, *args]
+    command = [sys.executable, *program, "tune", dataset, "--batch-size", 4, *args]
     env = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY, "COLUMNS": "100"}
     return subprocess.Popen(
         [str(part) for part in command],
@@ -232,7 +232,7 @@ def test_ctrl_c_leaves_nobody_behind(small_dataset: Path, tmp_path: Path, pipeli
 
 @pytest.mark.slow
 def test_a_real_search(small_dataset: Path, tmp_path: Path) -> None:
-    PipelineConfig(global_batch_size=4, image_size=16, num_parallel_calls=1).to_file(tmp_path / "begin.toml")
+    PipelineConfig(batch_size=4, image_size=16, num_parallel_calls=1).to_file(tmp_path / "begin.toml")
     args = ("--config", "begin.toml", "--seconds", 60, "--output", "a.json", "--json")
     running = start(tmp_path, small_dataset, *args)
     out, err = running.communicate(timeout=150)

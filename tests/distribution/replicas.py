@@ -14,8 +14,8 @@ import tfpipe
 from tfpipe.distribution import describe_strategy
 from tfpipe.pipeline.device.augment import AugmentLayer, augment
 
-TRAIN = {"global_batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}
-EVALUATE = {"global_batch_size": 64, "image_size": 12, "augment": "none", "training": False}
+TRAIN = {"batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}
+EVALUATE = {"batch_size": 64, "image_size": 12, "augment": "none", "training": False}
 
 
 class Trainer:

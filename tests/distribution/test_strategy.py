@@ -50,7 +50,7 @@ strategy = distribution.resolve_strategy()
 def step():
     return tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group + 1, tf.float32) * 10
 total = strategy.reduce("SUM", strategy.run(tf.function(step)), None)
-print(json.dumps([lines, float(total), list(distribution.resolve_batch_size(strategy, global_batch_size=8))]))
+print(json.dumps([lines, float(total), list(distribution.resolve_batch_size(strategy, batch_size=8))]))
 """
 
 

@@ -51,10 +51,10 @@ def test_a_setting_is_shown_if_it_is_a_number_or_a_switch() -> None:
 
 
 def test_the_options_that_differ_from_their_defaults(tmp_path: Path) -> None:
-    config = PipelineConfig(global_batch_size=64, image_size=96, cache="bytes", cache_dir=str(tmp_path / SECRET))
+    config = PipelineConfig(batch_size=64, image_size=96, cache="bytes", cache_dir=str(tmp_path / SECRET))
     report = make_report({}, replace(config, service=None, extra_features=(SECRET,)))
     assert report["config"] == {
-        "global_batch_size": 64,
+        "batch_size": 64,
         "image_size": 96,
         "extra_features": GIVEN,
         "cache": "bytes",
@@ -77,8 +77,8 @@ def test_the_dataset(small_dataset: Path) -> None:
 
 def test_no_path_name_or_free_text_is_in_it(small_dataset: Path, tmp_path: Path) -> None:
     settings, manifest = dict.fromkeys(SETTINGS, f"/home/{SECRET}"), load_manifest(str(small_dataset))
-    cached = PipelineConfig(global_batch_size=64, cache="bytes", cache_dir=str(tmp_path / SECRET))
-    served = PipelineConfig(global_batch_size=64, service=f"{SECRET}:5000", extra_features=(SECRET,))
+    cached = PipelineConfig(batch_size=64, cache="bytes", cache_dir=str(tmp_path / SECRET))
+    served = PipelineConfig(batch_size=64, service=f"{SECRET}:5000", extra_features=(SECRET,))
     for config in (cached, served):
         report = make_report(settings, config, manifest)
         for text in (format_report(report), json.dumps(report)):

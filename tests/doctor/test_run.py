@@ -21,7 +21,7 @@ from tfpipe.format.schema import CLASS_LABEL
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.plan.read_plan import ReadPlan
 
-CONFIG = PipelineConfig(global_batch_size=8, image_size=16)
+CONFIG = PipelineConfig(batch_size=8, image_size=16)
 THROUGHPUT = dataclasses.replace(CONFIG, order="throughput")
 """The same batches; this pipeline is built in half the time, for tests in which the order does not matter."""
 
@@ -105,11 +105,11 @@ def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
     assert batch == Check("batch", "failure", "Global batch size 8 must be divisible by 3 replicas; use 6 or 9.")
     assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
     assert xla == Check("xla", "skipped", "Not reached: see batch.")
-    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, global_batch_size=64))
+    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, batch_size=64))
     assert batch == Check(
         "batch",
         "failure",
-        "`global_batch_size` must be at most the 12 records of an epoch, got 64.",
+        "`batch_size` must be at most the 12 records of an epoch, got 64.",
         "Use 12 or less, or more data.",
     )
 
@@ -190,7 +190,7 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
-    in_blocks = dataclasses.replace(in_files, global_batch_size=4, block_records=3, decoder="pillow")
+    in_blocks = dataclasses.replace(in_files, batch_size=4, block_records=3, decoder="pillow")
     (memory,) = some(manifest, "memory", in_blocks)
     in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
     assert memory.found.startswith(

@@ -61,7 +61,7 @@ def test_a_service_that_runs(
         f"1 worker made the first and the last record of 'train' of {small_dataset} as this machine does.",
     )
     for training in (True, False):
-        config = PipelineConfig(global_batch_size=4, image_size=8, training=training, service=address)
+        config = PipelineConfig(batch_size=4, image_size=8, training=training, service=address)
         [speed] = check_speed(manifest, "train", config)
         assert re.fullmatch(rf"The workers give [\d,]+ images/s, [\d.]+ [KM]B/s: {address} [\d,]+\.", speed.found)
     done = tfpipe("serve", "--check", address, "--dataset", small_dataset, "--json")

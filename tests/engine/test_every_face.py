@@ -70,7 +70,7 @@ def draw_case(number: random.Random) -> dict[str, Any]:
         "step": number.randrange(60),
         "training": mixed or number.random() < 0.8,
         "options": {
-            "global_batch_size": hosts * number.randrange(2 if hosts > 1 else 4, 24 // hosts + 2),
+            "batch_size": hosts * number.randrange(2 if hosts > 1 else 4, 24 // hosts + 2),
             "image_size": number.choice((8, (12, 20))),
             "image_dtype": number.choice(("uint8", "float32", "bfloat16")),
             "one_hot": number.random() < 0.3,
@@ -189,6 +189,6 @@ def test_the_cases_have_every_kind() -> None:
 
 
 def test_a_path_is_as_good_as_a_manifest(manifests: dict[str, tfpipe.Manifest]) -> None:
-    config = PipelineConfig(global_batch_size=4, image_size=8)
+    config = PipelineConfig(batch_size=4, image_size=8)
     by_path = NumpyBatches(Path(manifests["png"].directory), "train", config).read(3)
     np.testing.assert_array_equal(by_path["image"], NumpyBatches(manifests["png"], "train", config).read(3)["image"])

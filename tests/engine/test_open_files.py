@@ -25,7 +25,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 import tfpipe
 from tfpipe.readers.numpy import NumpyBatches
-config = tfpipe.PipelineConfig(global_batch_size=700, image_size=8, extra_features=("image/filename",))
+config = tfpipe.PipelineConfig(batch_size=700, image_size=8, extra_features=("image/filename",))
 batches = NumpyBatches(sys.argv[1], "train", config)
 print(len({name for batch in batches for name in batch["image/filename"]}))
 """
@@ -53,7 +53,7 @@ def test_what_is_not_damage_is_not_called_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
 ) -> None:
     folder = write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(4)]})
-    batches = NumpyBatches(folder, "train", PipelineConfig(global_batch_size=4, image_size=8))
+    batches = NumpyBatches(folder, "train", PipelineConfig(batch_size=4, image_size=8))
     batches.read(0)
     batches._maker.reader.close()
 

@@ -15,7 +15,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.torch import DeviceImages, ShardedImages
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=24, seed=3, dct_scaling=False)
+CONFIG = PipelineConfig(batch_size=4, image_size=24, seed=3, dct_scaling=False)
 SIZE = (90, 203)
 
 

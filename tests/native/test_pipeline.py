@@ -62,7 +62,7 @@ def manifest(folder: Path) -> Manifest:
 
 
 def make_config(decoder: str, **options: object) -> PipelineConfig:
-    more = {"global_batch_size": BATCH, "image_size": (48, 40), "seed": 5, **options}
+    more = {"batch_size": BATCH, "image_size": (48, 40), "seed": 5, **options}
     return PipelineConfig(decoder=decoder, **more)  # type: ignore[arg-type]
 
 
@@ -84,7 +84,7 @@ def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> 
         {"cache": "decoded"},
         {"cache": "bytes"},
         {"one_hot": True},
-        {"per_replica_batch_size": 4, "global_batch_size": None},
+        {"per_replica_batch_size": 4, "batch_size": None},
         {"extra_features": ("image/filename", "image/height")},
     ],
     ids=str,

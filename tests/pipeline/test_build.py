@@ -34,7 +34,7 @@ TEXTBOOK = {
 
 def config_of(cache: str = "none", kind: str = "exact", **options) -> PipelineConfig:
     order = {"training": False} if kind == "evaluation" else {"order": kind}
-    return PipelineConfig(**{"global_batch_size": 4, "image_size": 8, "cache": cache, **order, **options})
+    return PipelineConfig(**{"batch_size": 4, "image_size": 8, "cache": cache, **order, **options})
 
 
 def yields_an_element_everywhere(stages: Stages) -> None:
@@ -115,7 +115,7 @@ def test_they_say_what_they_do(few: Manifest) -> None:
     assert shown[0] == "list      files=4, host=0 of 1, order=exact, seed=12,345, start_step=0"
     assert shown[1] == "read      reader=engine, num_parallel_calls=2"
     assert shown[2].startswith("decode    num_parallel_calls=")
-    assert shown[3] == "batch     batch_size=4, global_batch_size=4"
+    assert shown[3] == "batch     batch_size=4, batch_size=4"
     assert shown[4] == "prefetch  buffer_size=auto"
 
 
@@ -197,7 +197,7 @@ def test_the_rows_of_any_number_of_hosts_are_the_batch(
     many: Manifest, context: Callable[..., InputContext], options: dict, num_hosts: int
 ) -> None:
     """One pipeline runs after the other."""
-    order = {"global_batch_size": 12, "block_records": 4, "order": "exact"}
+    order = {"batch_size": 12, "block_records": 4, "order": "exact"}
     config = config_of(**options, **order, image_size=4, extra_features=("id",))
     whole, *hosts = (
         list(build_dataset(many, "train", config, place, 19).take(3).as_numpy_iterator())
@@ -239,7 +239,7 @@ def test_every_record_comes_once_in_an_epoch_of_the_textbook(
         part = build_dataset(
             few,
             "train",
-            replace(config_of(kind="evaluation", global_batch_size=6, extra_features=("id",)), order="throughput"),
+            replace(config_of(kind="evaluation", batch_size=6, extra_features=("id",)), order="throughput"),
             context(3, host, 3),
         )
         for batch in part.as_numpy_iterator():
@@ -251,7 +251,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     files = tfrecord_files(str(foreign / "train-*"))
     for data, options, message in (
         (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
-        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 23 records of an epoch, got 24."),
+        (few, {"batch_size": 24}, "`batch_size` must be at most the 23 records of an epoch, got 24."),
         (
             files,
             {},
@@ -260,7 +260,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         ),
         (
             few,
-            {"kind": "throughput", "on_bad_record": "skip"},
+            {"kind": "throughput", "max_bad_records": 100},
             "`on_bad_record` skip is for batches by their steps, and `order` is throughput. Leave one of them out.",
         ),
         (

@@ -21,7 +21,7 @@ from tfpipe.pipeline.stage import (
     without_autograph,
 )
 
-CONFIG = PipelineConfig(global_batch_size=4)
+CONFIG = PipelineConfig(batch_size=4)
 POLICY = tf.data.experimental.AutoShardPolicy
 
 

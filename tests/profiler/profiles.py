@@ -63,7 +63,7 @@ PROFILE = Profile(
     images_per_second=1000.0,
     first_batch_s=0.5,
     warm_up_s=2.0,
-    config=PipelineConfig(global_batch_size=100),
+    config=PipelineConfig(batch_size=100),
     dataset=DatasetFacts(
         name="'train' of /data/flowers",
         records=1_000_000,

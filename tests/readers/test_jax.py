@@ -74,7 +74,7 @@ def results(small_dataset: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def expected(small_dataset: Path) -> list[dict]:
-    config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height", "image/width"))
+    config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height", "image/width"))
     dataset = build_dataset(tfpipe.load_manifest(str(small_dataset)), "train", config)
     return list(dataset.take(9).as_numpy_iterator())
 

@@ -35,7 +35,7 @@ from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
 from tfpipe.service.remote import RemoteMaker, is_local
 
-CONFIG = PipelineConfig(global_batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
+CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
 STEPS = 15  # more than two epochs of six
 
 
@@ -93,7 +93,7 @@ def test_options_reach_the_workers(start_workers: StartWorkers, made: Path, opti
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_an_evaluation_has_every_record_once(start_workers: StartWorkers, made: Path, ranks: int) -> None:
-    config = replace(CONFIG, training=False, global_batch_size=4)
+    config = replace(CONFIG, training=False, batch_size=4)
     served = replace(config, service=start_workers(2))
     names = []
     for rank in range(ranks):
@@ -114,7 +114,7 @@ def test_ranks_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
 def test_a_mixture_is_served(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
     mixture = tfpipe.mix({str(made): 2, str(other): 1})
-    served = replace(CONFIG, global_batch_size=12, service=start_workers(2))
+    served = replace(CONFIG, batch_size=12, service=start_workers(2))
     for rank in ((0, 1), (1, 3)):
         given = take(mixture, served, 9, rank=rank)
         check_all_same(given, take(mixture, replace(served, service=None), 9, rank=rank))
@@ -134,12 +134,12 @@ def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers,
         "words": tfpipe.Values("bytes", None),
     }
     plain = tfpipe.write(records, tmp_path / "plain", schema, num_shards=2, workers=0)
-    small = {"global_batch_size": 4, "image_size": 8}
+    small = {"batch_size": 4, "image_size": 8}
     for data, options in (
         (several, {"images": 2, "extra_features": ("caption",), **small}),
         (several, {"images": "first", **small}),
-        (plain, {"global_batch_size": 4}),
-        (plain, {"global_batch_size": 4, "pad_to": {"tokens": 3}}),
+        (plain, {"batch_size": 4}),
+        (plain, {"batch_size": 4, "pad_to": {"tokens": 3}}),
     ):
         config = PipelineConfig(**options)
         check_all_same(take(data, replace(config, service=addresses), 7), take(data, config, 7))
@@ -338,7 +338,7 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
 def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     manifest = tfpipe.load_manifest(str(copied))
-    config = replace(CONFIG, global_batch_size=53, service=start_workers(1))
+    config = replace(CONFIG, batch_size=53, service=start_workers(1))
     shard = copied / manifest.splits["train"].shards[0].file
     data = bytearray(shard.read_bytes())
     data[60] ^= 1
@@ -409,7 +409,7 @@ def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorker
 
 def test_masks_follow_their_images(start_workers: StartWorkers, tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "in", make_masked_images(12)), tmp_path / "out", num_shards=2)
-    config = PipelineConfig(global_batch_size=4, image_size=8, extra_features=(MASK_NAME,))
+    config = PipelineConfig(batch_size=4, image_size=8, extra_features=(MASK_NAME,))
     served = replace(config, service=start_workers(2))
     check_all_same(take(tmp_path / "out", served, 5), take(tmp_path / "out", config, 5))
 
@@ -425,7 +425,7 @@ def test_tf_data_gets_whole_images_mixtures_and_an_evaluation(
     )
     cases: list[tuple[Any, dict[str, Any]]] = [
         (manifest, {"augment": "device"}),
-        (mixture, {"global_batch_size": 12}),
+        (mixture, {"batch_size": 12}),
         (manifest, {"training": False, "service_share": "auto"}),
         (manifest, {"image_dtype": "bfloat16", "service_share": 0.5}),
     ]
@@ -457,7 +457,7 @@ def test_several_replicas_of_a_host_get_their_rows(start_workers: StartWorkers, 
 
 
 def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) -> None:
-    config = PipelineConfig(global_batch_size=8, image_size=8, service="127.0.0.1:9")
+    config = PipelineConfig(batch_size=8, image_size=8, service="127.0.0.1:9")
     files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
     with pytest.raises(ConfigError) as caught:
         tfpipe.build_dataset(files, None, config)

@@ -17,7 +17,7 @@ from tfpipe.tuning import bench as benches
 from tfpipe.tuning.bench import Bench, build_yardstick, compare, load, measure, to_json
 from tfpipe.tuning.tuned_file import Place
 
-CONFIG = PipelineConfig(global_batch_size=100)
+CONFIG = PipelineConfig(batch_size=100)
 PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
 
 

@@ -9,7 +9,7 @@ import pytest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.tuning.candidates import MECHANICAL, apply_changes, get_neighbors, is_mechanical, reset_to_defaults
 
-CONFIG = PipelineConfig(global_batch_size=64)
+CONFIG = PipelineConfig(batch_size=64)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, Turn
 from tfpipe.tuning.pipeline_process import TimeIsUpError
 from tfpipe.tuning.trials import PipelineJob, Trial
 
-CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
+CONFIG = PipelineConfig(batch_size=100, num_parallel_calls=1)
 
 
 class FakeJob(PipelineJob):
@@ -219,7 +219,7 @@ def test_as_json(tune) -> None:
 def test_what_cannot_be_searched() -> None:
     with pytest.raises(ConfigError, match=r"^A search needs at least 45 s, got 20\.$"):
         search.tune(JOB, CONFIG, 20, False, Observer())
-    served = PipelineConfig(global_batch_size=100, service="localhost:5000")
+    served = PipelineConfig(batch_size=100, service="localhost:5000")
     with pytest.raises(ConfigError, match="`service` must be left out to tune"):
         search.tune(JOB, served, 60, False, Observer())
 

@@ -22,7 +22,7 @@ from tfpipe.tuning import paired_benchmark
 from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.trials import PipelineJob, Trial, Trials, try_fixes
 
-CONFIG = PipelineConfig(global_batch_size=100)
+CONFIG = PipelineConfig(batch_size=100)
 
 
 def by_cycle(config: PipelineConfig) -> float:
@@ -82,14 +82,14 @@ def test_a_cache_of_the_best_pipeline_is_filled_by_its_candidates_too(fake_job) 
         assert trials.attempt({"cache": "bytes"}).kept
         assert job.count_steps_to_fill(trials.config) == 100
     real = PipelineJob(cast("Any", None), None, Accelerator(1e-9, 100))
-    files = PipelineConfig(global_batch_size=100, cache="bytes", cache_dir="/tmp/cache")
+    files = PipelineConfig(batch_size=100, cache="bytes", cache_dir="/tmp/cache")
     assert (real.count_steps_to_fill(CONFIG), real.count_steps_to_fill(files)) == (0, 0)
 
 
 def test_a_cache_that_does_not_fit_gets_a_limit(small_dataset: Path) -> None:
     manifest = load_manifest(str(small_dataset))
     job = PipelineJob(manifest, "train", Accelerator(1e-9, 100))
-    config = PipelineConfig(global_batch_size=4, cache="bytes")
+    config = PipelineConfig(batch_size=4, cache="bytes")
     needed = manifest.splits["train"].bytes
     assert job.find_cache_bytes(config, 2 * needed) is None
     assert job.find_cache_bytes(config, needed) == "1MiB"
@@ -134,7 +134,7 @@ def test_what_is_not_confirmed_is_not_the_result(fake_job, how: str) -> None:
 
 def test_another_batch_size_computes_in_proportion() -> None:
     job = PipelineJob(cast("Any", None), None, Accelerator(0.1, 100))
-    assert job.get_accelerator(PipelineConfig(global_batch_size=400)) == Accelerator(0.4, 400)
+    assert job.get_accelerator(PipelineConfig(batch_size=400)) == Accelerator(0.4, 400)
     assert job.get_accelerator(PipelineConfig(per_replica_batch_size=50)) == Accelerator(0.05, 50)
 
 
@@ -170,7 +170,7 @@ def test_a_fix_that_was_found_to_change_values_is_not_tried(fake_job) -> None:
 @pytest.mark.slow
 def test_real_pipelines(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paired_benchmark, "MIN_TURN_S", 0.05)
-    config = PipelineConfig(global_batch_size=4, image_size=16, cache="bytes")
+    config = PipelineConfig(batch_size=4, image_size=16, cache="bytes")
     job = PipelineJob(load_manifest(str(small_dataset)), "train", Accelerator(0.02, 4))
     assert job.count_steps_to_fill(config) == 3
     with Trials(job, config) as trials:

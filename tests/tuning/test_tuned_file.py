@@ -16,7 +16,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.tuned_file import Place
 
-CONFIG = PipelineConfig(global_batch_size=64, cycle_length=3)
+CONFIG = PipelineConfig(batch_size=64, cycle_length=3)
 VALUES: dict[str, Any] = {
     "processor": "Any CPU",
     "cores": 8,

@@ -23,7 +23,7 @@ _JITTER = 0.1
 _BLUR_SIZE = 11
 _BLUR_SIGMAS = (0.1, 2.0)
 
-CONFIG = tfpipe.PipelineConfig(global_batch_size=64, image_size=SIZE, seed=1)
+CONFIG = tfpipe.PipelineConfig(batch_size=64, image_size=SIZE, seed=1)
 """The options before `tfpipe tune`: the defaults."""
 
 

@@ -36,7 +36,7 @@ def check(batch: dict[str, tf.Tensor], size: int) -> None:
 
 
 def test_grey_may_go_in_front_of_the_jitter_and_only_there(shards: Path) -> None:
-    config = replace(simclr.CONFIG, global_batch_size=8)
+    config = replace(simclr.CONFIG, batch_size=8)
     manifest = tfpipe.load_manifest(str(shards))
     stages = tfpipe.build_stages(manifest, "train", config, customize=simclr.add_simclr)
     assert stages.names[-6:] == ("jitter", "grey", "blur", "standardize", "batch", "prefetch")

@@ -13,7 +13,7 @@ from tfpipe.errors import ConfigError
 
 
 def make_config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"global_batch_size": 256, **options})
+    return PipelineConfig(**{"batch_size": 256, **options})
 
 
 def get_refusal(**options: Any) -> str:
@@ -23,17 +23,17 @@ def get_refusal(**options: Any) -> str:
 
 
 def test_defaults_are_valid_and_hashable() -> None:
-    assert hash(make_config()) == hash(PipelineConfig(global_batch_size=256))
+    assert hash(make_config()) == hash(PipelineConfig(batch_size=256))
     assert PipelineConfig(per_replica_batch_size=32) != make_config()
 
 
 def test_every_option_is_checked() -> None:
     for field in dataclasses.fields(PipelineConfig):
-        assert f"`{field.name}`" in get_refusal(**{"global_batch_size": 256, field.name: object()})
+        assert f"`{field.name}`" in get_refusal(**{"batch_size": 256, field.name: object()})
 
 
 def test_needs_no_library() -> None:
-    code = "import sys, tfpipe; tfpipe.PipelineConfig(global_batch_size=1).to_json(); print(*sys.modules)"
+    code = "import sys, tfpipe; tfpipe.PipelineConfig(batch_size=1).to_json(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"tensorflow", "numpy", "PIL", "tomli_w", "tomllib", "difflib"} & set(done.stdout.split())
 
@@ -57,16 +57,16 @@ def test_sizes() -> None:
     assert make_config(decoded_size=(300, 280)).resolve_decoded_size() == (300, 280)
 
 
-BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
+BATCH = "Exactly one of `batch_size` and `per_replica_batch_size` must be given, got "
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"global_batch_size": None}, f"{BATCH}neither."),
+        ({"batch_size": None}, f"{BATCH}neither."),
         ({"per_replica_batch_size": 32}, f"{BATCH}256 and 32."),
-        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
-        ({"global_batch_size": True}, "`global_batch_size` must be a whole number, got True."),
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
+        ({"batch_size": True}, "`batch_size` must be a whole number, got True."),
         ({"cycle_length": 1.5}, "`cycle_length` must be a whole number, got 1.5."),
         ({"block_length": None}, "`block_length` must be a whole number, got None."),
         ({"max_bad_records": -1}, "`max_bad_records` must be at least 0, got -1."),
@@ -112,7 +112,7 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             "`deterministic` false excludes `order` exact. Leave it out, or use throughput.",
         ),
         (
-            {"service": "a:1", "on_bad_record": "skip"},
+            {"service": "a:1", "max_bad_records": 100},
             "A `service` needs `on_bad_record` raise: each worker would count the records that it left out by itself.",
         ),
         ({"service_share": 0.5}, "`service_share` needs a `service`, got 0.5 without."),
@@ -146,7 +146,7 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             "`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.",
         ),
         (
-            {"cache": "decoded", "on_bad_record": "skip"},
+            {"cache": "decoded", "max_bad_records": 100},
             "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first.",
         ),
@@ -190,6 +190,6 @@ def test_what_goes_together(options: dict[str, Any]) -> None:
     ],
 )
 def test_the_workers_of_a_service(service: Any, addresses: tuple[str, ...]) -> None:
-    config = PipelineConfig(global_batch_size=1, service=service)
+    config = PipelineConfig(batch_size=1, service=service)
     assert config.service_addresses == addresses
     assert config.service == (addresses or None)

@@ -14,14 +14,14 @@ from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 
-ONE_BATCH = {"global_batch_size": 8}
+ONE_BATCH = {"batch_size": 8}
 
 
-BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
+BATCH = "Exactly one of `batch_size` and `per_replica_batch_size` must be given, got "
 
 
 def make_config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"global_batch_size": 256, **options})
+    return PipelineConfig(**{"batch_size": 256, **options})
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -125,7 +125,7 @@ def test_files_hold_every_option_that_is_not_none() -> None:
 def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "a.toml", make_config().to_toml() + "\n[tuned]\nhost = 'a'\nimages_per_s = 1.5\n")
     assert PipelineConfig.from_file(path) == make_config()
-    path = write(tmp_path, "a.json", '{"global_batch_size": 256, "tuned": {"host": {"cores": 8}}}')
+    path = write(tmp_path, "a.json", '{"batch_size": 256, "tuned": {"host": {"cores": 8}}}')
     assert PipelineConfig.from_file(str(path)) == make_config()
 
 
@@ -150,11 +150,11 @@ def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
         ("a.toml", "tuned = 1", "{}: `tuned` must be a table: it is kept for a tuner's notes. Rename it."),
         (
             "a.toml",
-            "global_batch_size = 2024-01-01",
-            "{}: `global_batch_size` must be a whole number, got datetime.date(2024, 1, 1).",
+            "batch_size = 2024-01-01",
+            "{}: `batch_size` must be a whole number, got datetime.date(2024, 1, 1).",
         ),
-        ("a.json", '{"global_batch_size": "8"}', "{}: `global_batch_size` must be a whole number, got '8'."),
-        ("a.json", '{"global_batch_size": null}', f"{{}}: {BATCH}neither."),
+        ("a.json", '{"batch_size": "8"}', "{}: `batch_size` must be a whole number, got '8'."),
+        ("a.json", '{"batch_size": null}', f"{{}}: {BATCH}neither."),
         ("a.toml", "", f"{{}}: {BATCH}neither."),
         ("a.json", '{"seed": 1, "seed": 1}', "{}: `seed` must be given once. Remove one of them."),
         ("a.json", "[1]", "{} must be a JSON object with options in it, got [1]."),

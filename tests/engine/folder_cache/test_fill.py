@@ -38,7 +38,7 @@ CHANGED = {"image/encoded", "image/format", "image/channels", "image/colorspace"
 
 
 def config_of(cache: str, folder: Path | str, **options) -> PipelineConfig:
-    return PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=str(folder), **options)
+    return PipelineConfig(batch_size=4, image_size=14, cache=cache, cache_dir=str(folder), **options)
 
 
 class Notes(Observer):
@@ -134,7 +134,7 @@ def test_a_whole_one_is_taken_without_a_look_at_the_source(source: Manifest, tmp
     shutil.rmtree(source.directory)
     calls.clear()
     # How crops are drawn, and the batch, change nothing in it.
-    other = dataclasses.replace(config, global_batch_size=8, seed=7, augment="device", training=False)
+    other = dataclasses.replace(config, batch_size=8, seed=7, augment="device", training=False)
     assert fill_cache(source, "train", other, Notes(calls)) == cached
     assert files_in(cached.directory) == before
     assert not calls
@@ -195,7 +195,7 @@ class Marker(Observer):
         open(self.path, "w").close()
 
 def fill(cache, name, observer=None):
-    config = PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=f"{folder}/{name}")
+    config = PipelineConfig(batch_size=4, image_size=14, cache=cache, cache_dir=f"{folder}/{name}")
     fill_cache(manifest, "train", config, observer)
 
 def before_fsync(function):

@@ -51,7 +51,7 @@ def seeds_of(count: int, seed: int = 0) -> Any:
 
 
 def config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"global_batch_size": 8, "image_size": 16, **options})
+    return PipelineConfig(**{"batch_size": 8, "image_size": 16, **options})
 
 
 @pytest.mark.parametrize("antialias", [False, True])

@@ -414,8 +414,8 @@ def test_a_cache_behind_augmentation_moves_before_it() -> None:
 def test_a_batch_of_few_images_grows() -> None:
     """A quarter of the work is done once for each batch: 32 times as many images leave a hundredth of it."""
     stages = (make_stage("decode", 2100, max_parallelism=4), make_stage("batch", 80, max_parallelism=1))
-    profile = make_profile(stages=stages, config={"global_batch_size": 2}, host={"trainer_us_per_step": 100e3})
-    assert {"global_batch_size": 64} in list_changes(profile)
+    profile = make_profile(stages=stages, config={"batch_size": 2}, host={"trainer_us_per_step": 100e3})
+    assert {"batch_size": 64} in list_changes(profile)
 
 
 def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
@@ -425,8 +425,8 @@ def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
         make_stage("batch", 1220, max_parallelism=4, bytes_out_per_second=600e6),
         make_stage("prefetch", 100, max_parallelism=4),
     )
-    profile = make_profile(stages=stages, config={"global_batch_size": 1}, host={"trainer_us_per_step": 0.0})
-    fix = get_fix(profile, global_batch_size=32)
+    profile = make_profile(stages=stages, config={"batch_size": 1}, host={"trainer_us_per_step": 0.0})
+    fix = get_fix(profile, batch_size=32)
     left_us = 3220 - 31 / 32 * 1015  # what belongs to no stage goes along
     assert fix.reason == "27% of the work is done once for each batch, however few images are in it."
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (3.8e-3 * left_us / 3220), rel=0.01)
@@ -444,7 +444,7 @@ def test_every_change_is_an_option() -> None:
         make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
         make_profile(stages=(read,), dataset={"cycle_length": 1, "by_engine": False}, host={"cpu_fraction": 0.02}),
     ]
-    config = PipelineConfig(global_batch_size=100)
+    config = PipelineConfig(batch_size=100)
     all_changes = [changes for profile in profiles for changes in list_changes(profile)]
     assert {name for changes in all_changes for name in changes} == {
         *("augment", "cache", "cache_bytes", "cycle_length", "image_dtype", "map_fusion", "num_parallel_calls"),

@@ -20,7 +20,7 @@ RAW = ("--encoding", "raw", "--square", "128", "--num-shards", "2")
 MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
 """400,000 records, more than a cache in memory can hold."""
 MANY_HUGE = Shards(HUGE, ("--num-shards", "1"), copies=1500)
-HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "global_batch_size": 16}
+HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "batch_size": 16}
 """The textbook pipeline: reading whole files is a part of these faults."""
 BY_IMAGE = {"order": "throughput"}
 """The textbook pipeline, whose stages treat images one by one, as those of the user's own here do."""
@@ -399,7 +399,7 @@ FAULTS: dict[str, Fault] = {
         why="The shuffle buffer takes 256 MiB, which one reader needs seconds to read; after that nothing waits.",
         stage="first_batch",
         fix={"shuffle_buffer_size": ...},
-        config={"order": "throughput", "cycle_length": 1, "shuffle_buffer_size": "256MiB", "global_batch_size": 16},
+        config={"order": "throughput", "cycle_length": 1, "shuffle_buffer_size": "256MiB", "batch_size": 16},
         required=40.0,
         delay_us=130_000,
     ),
@@ -472,8 +472,8 @@ FAULTS: dict[str, Fault] = {
     "tiny_batch": Fault(
         why="One small image makes a batch, and what is done once for each batch outweighs it.",
         stage="batch",
-        fix={"global_batch_size": ...},
-        config={"global_batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device", **BY_IMAGE},
+        fix={"batch_size": ...},
+        config={"batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device", **BY_IMAGE},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(

@@ -53,7 +53,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         follow: Whether to apply the first fix and measure again.
     """
     fault = FAULTS[name]
-    config = PipelineConfig(**{"global_batch_size": BATCH, **fault.config})
+    config = PipelineConfig(**{"batch_size": BATCH, **fault.config})
     if fault.memory_limit is not None:
         limit = fault.memory_limit
         host_limits.memory_limit_bytes = lambda *_: limit  # the profiler asks there, as in a container

@@ -18,7 +18,7 @@ from tfpipe.profiler.measure import call_costs, turns
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.types import CallCosts
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16, order="throughput")
+CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 COSTS_US = {"images alone": 30.0, "one": 130.0, "own": 40.0, "own with vectorized_map": 35.0}
 
 Measure = Callable[..., dict[str, CallCosts]]

@@ -16,7 +16,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.dataset_facts import _find_filters, _find_late_caches, get_dataset_facts
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=8)
+CONFIG = PipelineConfig(batch_size=4, image_size=8)
 
 
 @pytest.fixture(scope="module")

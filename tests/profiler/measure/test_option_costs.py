@@ -21,7 +21,7 @@ from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.types import OptionCosts
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 
 @pytest.fixture(scope="module")

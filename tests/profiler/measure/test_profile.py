@@ -38,7 +38,7 @@ from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False, order="throughput")
+CONFIG = PipelineConfig(batch_size=4, image_size=32, map_fusion=False, order="throughput")
 """The textbook pipeline, whose stages treat records one by one."""
 
 
@@ -274,7 +274,7 @@ def test_a_record_that_is_left_out_has_another_in_its_place(manifest: Manifest, 
     content = bytearray(shard.read_bytes())
     content[-5] ^= 255  # in the last record
     shard.write_bytes(content)
-    config = replace(CONFIG, order="auto", on_bad_record="skip", max_bad_records=1)
+    config = replace(CONFIG, order="auto", max_bad_records=1)
     profile = profile_pipeline(damaged, "train", config, Accelerator(1e-5, 4), ProfileConfig(0.5, 0.1))
     assert {stage.name: stage.elements_out_per_in for stage in profile.stages}["decode"] == 1
     assert profile.records_per_image == 1
@@ -322,7 +322,7 @@ def run_command(*args: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe) -> None:
-    options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
+    options = ("--step-ms", 1, "--batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
     done = tfpipe("profile", small_dataset, *options)
     document = done.json
     assert document["version"] == 2
@@ -338,7 +338,7 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
     example = {"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]}
     payload = encode_example(example)
     (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
-    done = run_command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
+    done = run_command(tmp_path / "train-*", "--step-ms", 5, "--batch-size", 4)
     assert "\nError: The pipeline failed: " in "\n" + done.stderr  # libjpeg has written its own lines before
     assert not re.search(
         r"^(\d{4}-\d\d-\d\d|[IWEF]\d{4}|WARNING)", done.stderr, re.MULTILINE

@@ -46,7 +46,7 @@ def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypat
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=Server(1).serve, args=(listener,), daemon=True).start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    config = PipelineConfig(global_batch_size=4, image_size=8, training=training, service=address)
+    config = PipelineConfig(batch_size=4, image_size=8, training=training, service=address)
     run = ProfileConfig(seconds=0.3, max_warm_up_s=0.3)
     profile = profile_pipeline(load_manifest(str(small_dataset)), "train", config, Accelerator(0.001, 4), run)
     use = profile.service

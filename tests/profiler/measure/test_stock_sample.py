@@ -16,7 +16,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.measure.stock_sample import list_records, list_sizes, make_batches, measure_costs_us, write_file
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16, order="throughput")
+CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from tfpipe.readers.device_images.device_images import REFUSED
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
 
 # At full size, as a GPU decodes: the CPU's readers may decode large crops at a half.
-OPTIONS = {"image_size": 12, "global_batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "pillow"}
+OPTIONS = {"image_size": 12, "batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "pillow"}
 NAMES = ("image/filename",)
 
 
@@ -226,7 +226,7 @@ def test_hosts_share_each_batch(jpegs: Manifest) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_gives_every_record_once(jpegs: Manifest, ranks: int) -> None:
-    options = {"training": False, "global_batch_size": None, "per_replica_batch_size": 5}
+    options = {"training": False, "batch_size": None, "per_replica_batch_size": 5}
     seen = []
     for rank in range(ranks):
         images = make_images(jpegs, rank=(rank, ranks), **options)
