@@ -18,6 +18,7 @@ import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.engine.reference import Dataset, list_rows, make_image
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.native import library
@@ -85,7 +86,12 @@ def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe
     number = random.Random(seed)
     case = draw_case(number)
     print(case)
-    config = PipelineConfig(**case["options"], training=case["training"], dct_scaling=False, extra_features=(NAME,))
+    config = PipelineConfig(
+        **case["options"],
+        training=case["training"],
+        augment_options=AugmentOptions(dct_scaling=False),
+        extra_features=(NAME,),
+    )
     chosen = [manifests[name] for name in case["names"]]
     data: Any = chosen[0]
     if len(chosen) > 1:

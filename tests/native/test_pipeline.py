@@ -77,7 +77,7 @@ def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> 
         {},
         {"image_dtype": "float32"},
         {"image_dtype": "bfloat16", "augment_options": AugmentOptions(mean=(0.1, 0.2, 0.3), flip=False)},
-        {"image_size": 24, "dct_scaling": False},
+        {"image_size": 24, "augment_options": AugmentOptions(dct_scaling=False)},
         {"image_size": 12},  # most images are reduced while they are decoded
         {"augment": "none"},
         {"augment": "device"},

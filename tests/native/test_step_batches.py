@@ -66,7 +66,7 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     [
         {},
         {"image_size": 12},  # most crops are reduced while they are decoded
-        {"image_size": 12, "dct_scaling": False},
+        {"image_size": 12, "augment_options": AugmentOptions(dct_scaling=False)},
         {"augment": "none"},
         {"augment_options": AugmentOptions(flip=False, scale=(0.5, 0.6))},
         {"image_dtype": "float32"},

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import without_cache
@@ -149,7 +150,7 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
             config_of("bytes", folder),
             decoded,
             dataclasses.replace(decoded, decoded_size=20),
-            dataclasses.replace(decoded, dct_scaling=False),
+            dataclasses.replace(decoded, augment_options=AugmentOptions(dct_scaling=False)),
         )
     ]
     places.append(fill_cache(source, "validation", decoded).directory)
@@ -183,6 +184,7 @@ import os, signal, sys, time
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.open_dataset import load_manifest
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.system.progress import Observer
 
 manifest, folder = load_manifest(sys.argv[1]), sys.argv[2]

@@ -18,9 +18,7 @@ IMAGE = 9 * 9 * 3 + 200
 
 
 def plan_of(data: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options: Any) -> ReadPlan:
-    config = PipelineConfig(
-        **{"batch_size": 8, "image_size": 8, "block_records": 1, "cache": "decoded", **options}
-    )
+    config = PipelineConfig(**{"batch_size": 8, "image_size": 8, "block_records": 1, "cache": "decoded", **options})
     return ReadPlan(Source.from_manifest(data, "train"), config, num_hosts, host, num_hosts, start_step)
 
 

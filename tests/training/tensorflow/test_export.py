@@ -20,6 +20,7 @@ import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.training.tensorflow import export
@@ -113,7 +114,7 @@ def exported(datasets: GetDataset, tmp_path_factory: pytest.TempPathFactory) -> 
         ("as they came", {}),
         ("as they came", {"image_dtype": "float32"}),
         pytest.param("as they came", {"augment": "none"}, marks=pytest.mark.slow),
-        ("as they came", {"augment": "none", "dct_scaling": False}),
+        ("as they came", {"augment": "none", "augment_options": AugmentOptions(dct_scaling=False)}),
         pytest.param("resize-short", {}, marks=pytest.mark.slow),
         ("square", {}),
         pytest.param("raw", {}, marks=pytest.mark.slow),
@@ -162,6 +163,7 @@ def test_plain_tensorflow_serves_batches_of_any_size(exported: GetExported, tmp_
     code = f"""
 import sys
 sys.modules.update(tfpipe=None, keras=None, jax=None)
+from tfpipe.engine.config.augment_config import AugmentOptions
 import numpy as np, tensorflow as tf
 serve = tf.saved_model.load({str(model.folder)!r}).signatures["serving_default"]
 files = np.load({str(tmp_path / "files.npy")!r}, allow_pickle=True)
