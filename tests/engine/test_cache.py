@@ -209,7 +209,7 @@ def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.Monke
         ),
         (
             lambda: open_batches(jpegs, cache="decoded", max_bad_records=100),
-            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first.",
         ),
         (

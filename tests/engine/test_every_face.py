@@ -116,7 +116,7 @@ def find_largest_difference(case: dict[str, Any], dtype: str) -> float:
 
 def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
     sources = [Dataset(manifest, "train") for manifest in chosen]
-    batch = config.global_batch_size or 0
+    batch = config.batch_size
     share, host = batch // case["hosts"], case["host"]
     if config.training:
         rows = list_rows(sources, case["weights"], config, case["step"])[host * share : (host + 1) * share]

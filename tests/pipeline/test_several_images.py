@@ -265,7 +265,6 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
         pytest.param({"training": False}, marks=pytest.mark.slow),
         pytest.param({"augment": "none"}, marks=pytest.mark.slow),
         pytest.param({"augment": "device", "decoded_size": 20}, marks=pytest.mark.slow),
-        pytest.param({"map_fusion": False}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("native_library")

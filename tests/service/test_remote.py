@@ -268,7 +268,7 @@ def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
         batches.read(1)
     assert 0.9 < time.monotonic() - begin < 4
     assert str(caught.value) == (
-        "The `service` must give a batch within 1 s (`service_timeout_s`), and gave none for step 1 of epoch 0: "
+        "The `service` must give a batch within 1 s (its `timeout_s`), and gave none for step 1 of epoch 0: "
         f"{running.addresses[0]} (connection refused). Start the workers again, then run the same command."
     )
 
@@ -352,7 +352,7 @@ def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, 
         NumpyBatches(manifest, "train", replace(config, service=ServiceOptions())).read(0)
     with pytest.raises(FormatError) as caught:
         NumpyBatches(manifest, "train", config).read(0)
-    assert str(caught.value) == f"At the worker {config.service_addresses[0]}: {local.value}"
+    assert str(caught.value) == f"At the worker {config.service.workers[0]}: {local.value}"
 
 
 def test_a_dataset_that_a_worker_lacks_is_a_sentence(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
@@ -435,11 +435,11 @@ def test_tf_data_gets_whole_images_mixtures_and_an_evaluation(
     cases: list[tuple[Any, dict[str, Any]]] = [
         (manifest, {"augment": "device"}),
         (mixture, {"batch_size": 12}),
-        (manifest, {"training": False, "service_share": "auto"}),
-        (manifest, {"image_dtype": "bfloat16", "service_share": 0.5}),
+        (manifest, {"training": False, "service": ServiceOptions(workers=addresses, share="auto")}),
+        (manifest, {"image_dtype": "bfloat16", "service": ServiceOptions(workers=addresses, share=0.5)}),
     ]
     for data, options in cases:
-        served = replace(CONFIG, service=ServiceOptions(workers=addresses), **options)
+        served = replace(CONFIG, **{"service": ServiceOptions(workers=addresses), **options})
         given, expected = (
             [{name: np.asarray(part) for name, part in batch.items()} for batch in dataset.take(STEPS)]
             for dataset in (

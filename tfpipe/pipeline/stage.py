@@ -145,7 +145,9 @@ class Stages(tuple[Stage, ...]):
         Raises:
             ConfigError: There is no such stage, or it does not declare `per_image`.
         """
-        name, _, way = entry.partition(" with ")
+        name, separator, way = entry.partition(" with ")
+        if separator and way != "vectorized_map":
+            raise ConfigError(f"A stage is vectorized as 'blur' or 'blur with vectorized_map', got {entry!r}.")
         stage = self[self._find(name)]
         if stage.per_image is not True:
             raise ConfigError(f"The stage {name!r} may treat many images in one call only if it declares `per_image`.")

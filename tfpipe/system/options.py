@@ -290,10 +290,9 @@ class Addresses(Kind):
 
     def check(self, name: str, value: object) -> None:
         """Checks that each is an address."""
-        addresses = value if isinstance(value, tuple) else (value,)
-        if not all(map(_is_address, addresses)):
-            raise ConfigError(f"`{name}` must be addresses like host:5050, got {value!r}.")
-        if len(set(addresses)) < len(addresses):
+        if not isinstance(value, tuple) or not all(map(_is_address, value)):
+            raise ConfigError(f"`{name}` must be a list of addresses like host:5050, got {value!r}.")
+        if len(set(value)) < len(value):
             raise ConfigError(f"`{name}` must name each worker only once, got {value!r}.")
 
 

@@ -338,13 +338,13 @@ def test_a_disk_that_gets_full_is_one_sentence(
     assert fill_cache(source, "train", config).splits["train"].records == 12
 
 
-@pytest.mark.parametrize(("cache", "on_bad_record"), [("bytes", "raise"), ("bytes", "skip"), ("decoded", "skip")])
-def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cache: str, on_bad_record: str) -> None:
+@pytest.mark.parametrize(("cache", "max_bad_records"), [("bytes", 0), ("bytes", 9), ("decoded", 9)])
+def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cache: str, max_bad_records: int) -> None:
     shard = shards_of(source)[1]
     with open(shard, "rb") as file:
         offset, payload = list(scan_records(file))[2]
     flip_a_bit(shard, offset + 12 + len(payload) // 2)
-    config = config_of(cache, tmp_path / "cache", on_bad_record=on_bad_record)
+    config = config_of(cache, tmp_path / "cache", max_bad_records=max_bad_records)
     with pytest.raises(FormatError) as caught:
         fill_cache(source, "train", config)
     text = str(caught.value)

@@ -9,6 +9,8 @@ import pytest
 
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -19,7 +21,7 @@ from tfpipe.pipeline.textbook import count_shuffled_records
 @pytest.fixture
 def plan(many: Manifest) -> Callable[..., ReadPlan]:
     def make(num_hosts: int = 1, host: int = 0, num_replicas: int | None = None, start_step: int = 0, **options):
-        config = PipelineConfig(**({} if "per_replica_batch_size" in options else {"batch_size": 16}) | options)
+        config = PipelineConfig(**{"batch_size": 16, **options})
         replicas = num_replicas or num_hosts
         return ReadPlan(Source.from_manifest(many, "train"), config, num_hosts, host, replicas, start_step)
 
@@ -27,27 +29,16 @@ def plan(many: Manifest) -> Callable[..., ReadPlan]:
 
 
 def test_a_batch_is_shared_by_the_replicas(plan: Callable[..., ReadPlan]) -> None:
-    assert split_batch(8, batch_size=64) == (64, 8)
-    assert split_batch(8, per_replica_batch_size=5) == (40, 5)
+    assert split_batch(64, 8) == 8
     whole = plan(2, 1, num_replicas=8, batch_size=32)
     assert (whole.global_batch_size, whole.host_batch_size, whole.batch_size) == (32, 16, 4)
-    assert plan(2, 0, num_replicas=8, per_replica_batch_size=3).global_batch_size == 24
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({}, "Exactly one of `batch_size` and `per_replica_batch_size` must be given, got neither."),
-        ({"batch_size": 4, "per_replica_batch_size": 2}, "Exactly one of .* must be given, got 4 and 2."),
-        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
-        ({"per_replica_batch_size": 0}, "`per_replica_batch_size` must be at least 1, got 0."),
-        ({"batch_size": 17}, "Global batch size 17 must be divisible by 8 replicas; use 16 or 24."),
-        ({"batch_size": 7}, "Global batch size 7 must be divisible by 8 replicas; use 8."),
-    ],
-)
-def test_batches_that_cannot_be(arguments: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{sentence}$"):
-        split_batch(8, **arguments)
+@pytest.mark.parametrize(("batch_size", "fitting"), [(17, "16 or 24"), (7, "8")])
+def test_a_batch_that_replicas_cannot_share(batch_size: int, fitting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        split_batch(batch_size, 8)
+    assert str(caught.value) == f"`batch_size` {batch_size} must be divisible by 8 replicas; use {fitting}."
 
 
 @pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
@@ -112,15 +103,17 @@ def uncounted(foreign) -> Source:
     ("options", "exact", "deterministic"),
     [
         ({}, True, True),
-        ({"deterministic": False}, False, False),
         ({"order": "throughput"}, False, False),
-        ({"order": "throughput", "deterministic": True}, False, True),
+        ({"order": "throughput", "tf_data": TfDataOptions(deterministic=True)}, False, True),
         ({"order": "exact"}, True, True),
         ({"cache": "bytes", "order": "throughput"}, False, False),
         ({"augment_options": AugmentOptions(antialias=True)}, True, True),
-        ({"service": "a:1"}, True, True),
+        ({"service": ServiceOptions(workers=("a:1",))}, True, True),
         ({"training": False}, False, True),
-        ({"training": False, "deterministic": False}, False, False),
+        (
+            {"order": "throughput", "training": False, "tf_data": TfDataOptions(deterministic=False)},
+            *(False, False),
+        ),
     ],
 )
 def test_which_order(
@@ -132,6 +125,18 @@ def test_which_order(
     if options.get("order") == "exact":
         with pytest.raises(ConfigError, match=r"`order` exact must know .*train-\* are files without a manifest"):
             foreign.check()
+
+
+def test_options_of_tf_data_are_refused_where_the_engine_reads(plan: Callable[..., ReadPlan]) -> None:
+    options = TfDataOptions(cycle_length=4, autotune=False)
+    plan(order="throughput", tf_data=options).check()
+    for training in (True, False):
+        with pytest.raises(ConfigError) as caught:
+            plan(training=training, tf_data=options).check()
+        assert str(caught.value) == (
+            "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got cycle_length, "
+            "autotune. Leave it out, or set order='throughput'."
+        )
 
 
 def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
@@ -147,11 +152,13 @@ def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Callable[..., Rea
 
 
 def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
-    assert count_shuffled_records(plan(shuffle_buffer_size=100)) == 100
+    assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=100))) == 100
     size = plan().source.record_bytes
-    assert count_shuffled_records(plan(shuffle_buffer_size="100KB")) == round(100_000 / size)
-    assert count_shuffled_records(plan(shuffle_buffer_size="1B")) == 1
-    assert count_shuffled_records(plan(shuffle_buffer_size=1000)) == 257  # no more than there are
+    assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="100KB"))) == round(100_000 / size)
+    assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="1B"))) == 1
+    assert (
+        count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=1000))) == 257
+    )  # no more than there are
     assert count_shuffled_records(plan(2)) == 129
     by_size = ReadPlan(uncounted, PipelineConfig(batch_size=1))
     assert count_shuffled_records(by_size) == 16  # by the files' size, about

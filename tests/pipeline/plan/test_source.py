@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
@@ -99,8 +100,7 @@ def test_foreign_files_are_read_epoch_after_epoch_in_training(foreign: Path, cac
         "extra_features": ("id",),
         "image_size": 8,
         "cache": cache,
-        "shuffle_buffer_size": 1,
-        "deterministic": True,
+        "tf_data": TfDataOptions(shuffle_buffer_size=1, deterministic=True),
     }
     config = PipelineConfig(batch_size=8, **options)
     batches = list(build_dataset(source, None, config).take(4))
