@@ -117,7 +117,7 @@ class Trainer:
             with tf.GradientTape() as tape:
                 logits = tf.reshape(pixels, [-1, 8 * 8 * 3]) @ weights
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
-                loss = tf.reduce_sum(losses) / TRAIN["global_batch_size"]
+                loss = tf.reduce_sum(losses) / TRAIN["batch_size"]
             return loss, tape.gradient(loss, weights)
 
         def step(batch):

@@ -12,7 +12,6 @@ from tfpipe.errors import ConfigError
 tf = pytest.importorskip("tensorflow")
 
 import tfpipe  # noqa: E402
-from tfpipe import distribution  # noqa: E402
 
 CONFIG = tfpipe.PipelineConfig(batch_size=16, image_size=8)
 
@@ -136,7 +135,7 @@ def test_one_device_gets_whole_batches_and_counts_steps(manifest) -> None:
 def test_files_that_nobody_counted(shades: Path) -> None:
     source = tfpipe.tfrecord_files(str(shades / "train-*"))
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    config = replace(CONFIG, shuffle_buffer_size=64)
+    config = replace(CONFIG, tf_data=tfpipe.TfDataOptions(shuffle_buffer_size=64))
     batch = next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))
     assert batch["image"].shape == (16, 8, 8, 3)
     sentence = (
@@ -156,8 +155,8 @@ def test_files_that_nobody_counted(shades: Path) -> None:
         ({"batch_size": 16}, 1, 15),
         ({"batch_size": 16, "order": "throughput"}, 1, 15),
         ({"batch_size": 64, "training": False}, 4, 4),
-        ({"batch_size": None, "per_replica_batch_size": 8}, 4, 7),
-        ({"batch_size": None, "per_replica_batch_size": 8, "training": False}, 4, 8),
+        ({"batch_size": 32}, 4, 7),
+        ({"batch_size": 32, "training": False}, 4, 8),
     ],
 )
 def test_steps_of_an_epoch(monkeypatch, manifest, options: dict, replicas: int, steps: int) -> None:
@@ -166,7 +165,7 @@ def test_steps_of_an_epoch(monkeypatch, manifest, options: dict, replicas: int, 
 
 
 def test_the_strategy_in_scope_counts(manifest) -> None:
-    config = tfpipe.PipelineConfig(per_replica_batch_size=16)
+    config = tfpipe.PipelineConfig(batch_size=16)
     assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
     with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
         assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
@@ -175,31 +174,3 @@ def test_the_strategy_in_scope_counts(manifest) -> None:
 def test_too_few_records_for_a_batch(manifest) -> None:
     with pytest.raises(ConfigError, match="at most the 250 records of an epoch, got 256"):
         tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, batch_size=256))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [({"batch_size": 96}, (96, 12)), ({"per_replica_batch_size": 12}, (96, 12))],
-)
-def test_batch_sizes(sizes: dict, expected: tuple) -> None:
-    assert distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == expected
-
-
-EXACTLY_ONE = "Exactly one of `batch_size` and `per_replica_batch_size` must be given, got "
-
-
-@pytest.mark.parametrize(
-    ("sizes", "sentence"),
-    [
-        ({"batch_size": 100}, "Global batch size 100 must be divisible by 8 replicas; use 96 or 104."),
-        ({"batch_size": 3}, "Global batch size 3 must be divisible by 8 replicas; use 8."),
-        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
-        ({"per_replica_batch_size": -1}, "`per_replica_batch_size` must be at least 1, got -1."),
-        ({}, EXACTLY_ONE + "neither."),
-        ({"batch_size": 96, "per_replica_batch_size": 12}, EXACTLY_ONE + "96 and 12."),
-    ],
-)
-def test_batch_sizes_that_cannot_be(sizes: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes)
-    assert str(caught.value) == sentence

@@ -84,7 +84,7 @@ def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> 
         {"cache": "decoded"},
         {"cache": "bytes"},
         {"one_hot": True},
-        {"per_replica_batch_size": 4, "batch_size": None},
+        {"batch_size": 4},
         {"extra_features": ("image/filename", "image/height")},
     ],
     ids=str,

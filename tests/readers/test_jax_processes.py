@@ -22,7 +22,7 @@ from tfpipe.readers.jax import DeviceBatches
 
 manifest = tfpipe.load_manifest(sys.argv[1])
 config = tfpipe.PipelineConfig(
-    image_size=8, per_replica_batch_size=1, seed=3, extra_features=("image/height", "image/width")
+    image_size=8, batch_size=4, seed=3, extra_features=("image/height", "image/width")
 )
 batches = DeviceBatches(manifest, "train", config, int(sys.argv[4]))
 

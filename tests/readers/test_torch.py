@@ -105,7 +105,7 @@ def test_ranks_share_each_batch(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_evaluation_gives_every_record_once(manifest: Manifest, ranks: int) -> None:
-    options = {"training": False, "batch_size": None, "per_replica_batch_size": 2}
+    options = {"training": False, "batch_size": 2 * ranks}
     seen, steps = [], set()
     for rank in range(ranks):
         batches = list(data_loader(of(manifest, "train", rank=(rank, ranks), **options), num_workers=0))

@@ -84,9 +84,8 @@ def test_a_run_resumes_at_a_random_step_by_record(indexed: Manifest) -> None:
 
 
 def test_hosts_share_the_same_batches(indexed: Manifest) -> None:
-    config = dataclasses.replace(IDS, deterministic=True)
     hosts = [
-        ids(indexed, "train", config, 5, num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2)
+        ids(indexed, "train", IDS, 5, num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2)
         for k in range(2)
     ]
     assert hosts == [order_of(5, hosts=2, host=k) for k in range(2)]
@@ -166,7 +165,7 @@ def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
         f"`order` exact must know where each record lies, and the files of 'train' of {packed.directory} are GZIP "
         "compressed, and are read from their beginning only. Use order='throughput'."
     )
-    with pytest.raises(ConfigError, match=r"`on_bad_record` skip is for batches by their steps, and .* are GZIP"):
+    with pytest.raises(ConfigError, match=r"`max_bad_records` 100 is for batches by their steps, and .* are GZIP"):
         build_dataset(packed, "train", dataclasses.replace(IDS, max_bad_records=100))
 
 

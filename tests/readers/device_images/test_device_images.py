@@ -226,7 +226,7 @@ def test_hosts_share_each_batch(jpegs: Manifest) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_gives_every_record_once(jpegs: Manifest, ranks: int) -> None:
-    options = {"training": False, "batch_size": None, "per_replica_batch_size": 5}
+    options = {"training": False, "batch_size": 5 * ranks}
     seen = []
     for rank in range(ranks):
         images = make_images(jpegs, rank=(rank, ranks), **options)

@@ -30,7 +30,7 @@ GetDataset = Callable[[str], tfpipe.Manifest]
 
 NAMES = ("cat", "dog", "owl")
 CONFIG = PipelineConfig(
-    per_replica_batch_size=16,
+    batch_size=16,
     image_size=16,
     training=False,
     extra_features=("image/encoded", "image/height", "image/width", "image/filename"),
