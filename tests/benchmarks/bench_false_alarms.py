@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-SLOWER = {"one thread": "num_parallel_calls = 1\n", "larger images": "image_size = 448\n"}
+SLOWER = {"one thread": "cpu_budget = 0.001\n", "larger images": "image_size = 448\n"}
 """Options with which the pipeline must fail the build."""
 FAIL_BELOW = 0.9
 

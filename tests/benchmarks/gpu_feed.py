@@ -347,7 +347,9 @@ class Feeds:
         import tfpipe
 
         size = {"batch_size": self._sizes.batch, "image_size": self._side}
-        return tfpipe.PipelineConfig(**size, image_dtype=image_dtype, seed=1, dct_scaling=not whole)
+        return tfpipe.PipelineConfig(
+            **size, image_dtype=image_dtype, seed=1, augment_options=tfpipe.AugmentOptions(dct_scaling=not whole)
+        )
 
     def decode_on_device(self, num_threads: int, image_dtype: str | None = None, device: Any = None) -> Any:
         from tfpipe.readers.torch import DeviceConfig, DeviceImages

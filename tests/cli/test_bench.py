@@ -19,7 +19,7 @@ from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.tuned_file import Place
 
 PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
-CONFIG = asdict(PipelineConfig(per_replica_batch_size=128))
+CONFIG = asdict(PipelineConfig(batch_size=128))
 BASE = Bench(Interval(1000.0, 980.0, 1020.0), 510.0, (0.5, 0.505, 0.495, 0.5, 0.5), 2000.0, PLACE, CONFIG)
 SLOWER = replace(BASE, scores=(0.4, 0.41, 0.39, 0.4, 0.4))
 
@@ -85,12 +85,13 @@ def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Pat
 
 
 def test_what_else_differs_is_said(bench, small_dataset: Path) -> None:
-    other = replace(BASE, place=replace(PLACE, cores=4, fingerprint="f"), config={**CONFIG, "cycle_length": 4})
+    config = {**CONFIG, "tf_data": {**CONFIG["tf_data"], "cycle_length": 4}}
+    other = replace(BASE, place=replace(PLACE, cores=4, fingerprint="f"), config=config)
     _, out, _ = bench(other, small_dataset, "--compare", "base.json")
     assert out.splitlines()[3:] == [
         "The earlier result is from another machine: compare only the rates relative to the yardstick.",
         "The earlier result is from other data.",
-        "Options that differ: cycle_length: None -> 4",
+        "Options that differ: tf_data.cycle_length: None -> 4",
     ]
 
 
@@ -125,9 +126,9 @@ def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message:
     ("options", "message"),
     [
         (
-            "stage_moves = ['missing before parse']",
-            "This pipeline has no stage 'missing'; it has list, read, decode, batch, prefetch. With order='throughput' "
-            "it has stages for single records.",
+            "tf_data.num_parallel_calls = 1",
+            "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got num_parallel_calls. "
+            "Leave it out, or set order='throughput'.",
         ),
         (
             "cache = 'decoded'\ncache_dir = 'cache'\ndecoded_size = [16, 20]",

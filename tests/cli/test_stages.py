@@ -112,7 +112,7 @@ def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset:
 
 
 def test_a_stage_that_the_engine_does_not_have_is_a_sentence(small_dataset: Path, run: Tfpipe) -> None:
-    Path("exact.toml").write_text("order = 'exact'\nglobal_batch_size = 4\n")
+    Path("exact.toml").write_text("order = 'exact'\nbatch_size = 4\n")
     options = ("--step-ms", 5, "--config", "exact.toml", "--stages", "user_stages:miss")
     done = run("profile", small_dataset, *options)
     assert done.code == 2

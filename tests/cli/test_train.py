@@ -149,7 +149,6 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
             ("--batch-size", "16"),
             "--batch-size must be at most the 12 records of an epoch, got 16. Use 12 or less, or more data.",
         ),
-        (("--batch-size", "4", "--per-replica-batch-size", "4"), "exclude each other"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(

@@ -17,6 +17,7 @@ from tfpipe.profiler.types import (
     StepTiming,
     WorkerTiming,
 )
+from tfpipe.system.options import replace_options
 
 
 def make_spread(value: float) -> Spread:
@@ -93,8 +94,8 @@ SERVICE = ServiceUse(
 
 
 def make_profile(**changes: Any) -> Profile:
-    """Returns `PROFILE` with other values; those of its parts may be given as dictionaries."""
+    """Returns `PROFILE` with other values; those of its parts may be given as dictionaries, with dots in names."""
     for name in ("config", "dataset", "host", "option_costs"):
         if isinstance(part := changes.get(name), dict):
-            changes[name] = replace(getattr(PROFILE, name), **part)
+            changes[name] = replace_options(getattr(PROFILE, name), part)
     return replace(PROFILE, **changes)

@@ -123,8 +123,10 @@ def check_shards(num_shards: int, num_hosts: int, cycle_length: int, shares_reco
         return Check(name, "failure", f"{num_hosts} hosts read whole shards, and there are only {num_shards}.", advice)
     if per_host < cycle_length:
         enough = cycle_length * num_hosts
-        advice = f"Set `cycle_length` to {per_host}, write {enough} shards or more, or read in exact order."
-        finding = f"{human_count(per_host, 'shard')} for each host, fewer than the `cycle_length` of {cycle_length}."
+        advice = f"Set `tf_data.cycle_length` to {per_host}, write {enough} shards or more, or read in exact order."
+        finding = (
+            f"{human_count(per_host, 'shard')} for each host, fewer than the `tf_data.cycle_length` of {cycle_length}."
+        )
         return Check(name, "warning", finding, advice)
     return Check(name, "ok", f"{shards}, {per_host:,} for each host, of which {cycle_length} are read side by side.")
 
@@ -199,7 +201,8 @@ def check_labels(facts: LabelFacts | None) -> Check:
             return Check(name, "ok", f"{finding} The shuffle buffer holds all of them.")
         held = f"the shuffle buffer holds {facts.buffer_share:.1%} of the records"
         advice = (
-            "Read in exact order, enlarge `shuffle_buffer_size`, or write the data with `tfpipe shard`, which shuffles."
+            "Read in exact order, enlarge `tf_data.shuffle_buffer_size`, or write the data with `tfpipe shard`, which "
+            "shuffles."
         )
         return Check(name, "warning", f"{finding[:-1]}, and {held}.", advice)
     # Kish's design effect counts pairs that are certainly alike. Here only this share of them is.

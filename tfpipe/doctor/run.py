@@ -323,7 +323,7 @@ def _check_memory(facts: _Facts) -> Check:
         held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
         needed += round((ahead + shuffled) * record_bytes)
         if shuffled:
-            advice = "Lower `shuffle_buffer_size`."
+            advice = "Lower `tf_data.shuffle_buffer_size`."
     held.append("finished batches")
     what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
     program = host_limits.peak_memory_bytes()

@@ -1,6 +1,6 @@
 """The checks of a service: do its workers answer, do they make the batches that this host makes, and how many.
 
-for check in check_service("10.0.0.6:5050,10.0.0.7:5050", manifest, "train"):
+for check in check_service(("10.0.0.6:5050", "10.0.0.7:5050"), manifest, "train"):
     print(check.status, check.name, check.found, check.advice)
 """
 

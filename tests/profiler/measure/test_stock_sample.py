@@ -51,12 +51,6 @@ def test_batches_have_the_records_and_other_crops(
     assert caplog.records == []
 
 
-def test_stages_of_the_users_own_are_left_out(source: Source, tmp_path: Path) -> None:
-    file = write_file(str(tmp_path / "few"), source, sample_records(source))
-    config = replace(CONFIG, stage_moves=("own before decode",), vectorized_stages=("own",))
-    assert next(iter(make_batches(file, config)))["image"].shape == (RECORDS, 16, 16, 3)
-
-
 def test_first_records_come_as_they_are_parsed(small_dataset: Path) -> None:
     stages = build_stages(load_manifest(str(small_dataset)), "train", CONFIG)
     parse = stages[stages.names.index("parse")]

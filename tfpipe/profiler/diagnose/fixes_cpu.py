@@ -207,7 +207,9 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     number = math.ceil(compute_required_rate(profile.step) / profile.images_per_second)
     if number < 2 or not can_be_served(profile):
         return
-    instruction = f"Run `tfpipe serve` on {number} machines like this one, and set `service` to their addresses."
+    instruction = (
+        f"Run `tfpipe serve` on {number} machines like this one, and set `service.workers` to their addresses."
+    )
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
     reason = f"{number} machines make what one cannot."

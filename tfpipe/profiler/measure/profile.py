@@ -107,7 +107,8 @@ def profile_pipeline(
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
-        config: The pipeline's options. With `autotune` off tf.data keeps no counters, and the profile has no stages.
+        config: The pipeline's options. With `tf_data.autotune` off tf.data keeps no counters, and the profile has no
+            stages.
         accelerator: The consumer of the batches.
         run_config: The duration of the run, and the host.
         observer: An object that gets the progress of the run.
@@ -365,7 +366,7 @@ def _get_host_use(
         memory_limit_bytes=host_limits.memory_limit_bytes(),
         storage_bytes_per_second=_compute_rate(timing) * records_per_image * source.record_bytes,
         # The workers of a service have storage of their own.
-        storage_limit_bytes_per_second=None if profiled.service is not None else measure_storage_rate(source.files),
+        storage_limit_bytes_per_second=None if profiled.service.workers else measure_storage_rate(source.files),
     )
 
 

@@ -23,9 +23,11 @@ from tfpipe.profiler.types import Fix, Profile, Report, ServiceUse, Spread, Stag
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 VERSION = 2
-NO_STAGES = "No stages: with `autotune` off tf.data keeps no counters."
+NO_STAGES = "No stages: with `tf_data.autotune` off tf.data keeps no counters."
 NO_FIXES = "No change that is known here would help."
-MAP_FUSION_NOTE = "Measured with `map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
+MAP_FUSION_NOTE = (
+    "Measured with `tf_data.map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
+)
 SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
 _BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
