@@ -96,7 +96,7 @@ def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetche
 @pytest.mark.parametrize(
     ("replicas", "hosts", "options", "sentence"),
     [
-        (6, 1, {}, "Global batch size 16 must be divisible by 6 replicas; use 12 or 18."),
+        (6, 1, {}, "`batch_size` 16 must be divisible by 6 replicas; use 12 or 18."),
         (8, 3, {}, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
     ],
 )

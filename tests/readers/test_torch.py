@@ -18,6 +18,7 @@ import torch
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
@@ -165,8 +166,8 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
         ),
         ({"cache": "bytes", "cache_dir": "gs://a/b"}, "A cache in files needs `cache` bytes or decoded and a local"),
         ({"augment": "device"}, "`augment` 'device' is for"),
-        ({"deterministic": False}, "`deterministic` False is for"),
-        ({"rank": (0, 3)}, "Global batch size 4 must be divisible by 3 replicas; use 3 or 6."),
+        ({"tf_data": TfDataOptions(cycle_length=2)}, "`tf_data` TfDataOptions("),
+        ({"rank": (0, 3)}, "`batch_size` 4 must be divisible by 3 replicas; use 3 or 6."),
         ({"extra_features": ("nothing",)}, "`extra_features` must name features of"),
         ({"batch_size": 16}, "`batch_size` must be at most the"),
     ],

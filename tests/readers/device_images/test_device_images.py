@@ -31,7 +31,13 @@ from tfpipe.readers.device_images.device_images import REFUSED
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
 
 # At full size, as a GPU decodes: the CPU's readers may decode large crops at a half.
-OPTIONS = {"image_size": 12, "batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "pillow"}
+OPTIONS = {
+    "image_size": 12,
+    "batch_size": 4,
+    "seed": 3,
+    "augment_options": AugmentOptions(dct_scaling=False),
+    "decoder": "pillow",
+}
 NAMES = ("image/filename",)
 
 

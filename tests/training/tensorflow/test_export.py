@@ -163,7 +163,6 @@ def test_plain_tensorflow_serves_batches_of_any_size(exported: GetExported, tmp_
     code = f"""
 import sys
 sys.modules.update(tfpipe=None, keras=None, jax=None)
-from tfpipe.engine.config.augment_config import AugmentOptions
 import numpy as np, tensorflow as tf
 serve = tf.saved_model.load({str(model.folder)!r}).signatures["serving_default"]
 files = np.load({str(tmp_path / "files.npy")!r}, allow_pickle=True)

@@ -206,8 +206,13 @@ def _stage_lines(report: Report) -> Iterator[str]:
         )
     other_us = 1e6 * cpu_s["other"]
     yield f"{'other':<10}{other_us:>10,.0f}{'':>16}{other_us / total_us:>8.0%}"
-    if report.profile.config.tf_data.map_fusion and report.profile.service is None:
+    if is_fused_in_training(report.profile):
         yield MAP_FUSION_NOTE
+
+
+def is_fused_in_training(profile: Profile) -> bool:
+    """Returns whether a training fuses maps that the profile tells apart: those of the textbook pipeline."""
+    return profile.config.tf_data.map_fusion and profile.service is None and not profile.dataset.by_engine
 
 
 def list_service_notes(report: Report) -> list[str]:
