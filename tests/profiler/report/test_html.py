@@ -170,7 +170,7 @@ def test_options_of_the_textbook_pipeline_are_named_with_dots(report: Report, tm
 
 
 def test_it_says_that_maps_were_not_fused_where_a_training_fuses_them() -> None:
-    note = "Measured with tf_data.map_fusion off , which costs about 6 %"
+    note = "Measured with tf_data.map_fusion off, which costs about 6 %"
     config, textbook = {"order": "throughput", "tf_data.map_fusion": False}, {"exact": False, "by_engine": False}
     fused, apart = make_profile(dataset=textbook), make_profile(config=config, dataset=textbook)
     for profile, said in ((fused, True), (apart, False), (make_profile(), False)):
