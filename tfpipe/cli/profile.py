@@ -124,7 +124,7 @@ def profile(
     options = read_config(config, batch_size, given={"cpu_budget": cpu_budget})
     batch = options.batch_size
     if host is not None:
-        batch //= host[1]  # a batch that the hosts cannot share equally is refused when the pipeline is built
+        batch = max(batch // host[1], 1)  # what the hosts cannot share equally is refused when the pipeline is built
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
     report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, host, apply))
     _print(report, as_json)
