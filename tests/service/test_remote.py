@@ -335,6 +335,23 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
         thread.join()
 
 
+@pytest.mark.parametrize("made_s", [None, "soon", 10**400])
+def test_a_batch_without_its_seconds_is_asked_for_again(
+    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch, made_s: Any
+) -> None:
+    real, given = server.Server._make, []
+
+    def make(self: server.Server, request: Any) -> Any:
+        header, pieces = real(self, request)
+        given.append(header)
+        return (header if len(given) > 1 else {**header, "made_s": made_s}), pieces
+
+    monkeypatch.setattr(server.Server, "_make", make)
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
+    assert len(given) == 2
+
+
 def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     manifest = tfpipe.load_manifest(str(copied))
