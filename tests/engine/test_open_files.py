@@ -152,3 +152,15 @@ def test_a_full_table_of_files_is_no_bad_record(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(DataError, match="this process has as many open files as it may have"):
         batches.read(0)
     assert len(batches._maker.bad_records) == 0
+
+
+def test_many_readers_keep_few_files_open(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "pets", 70)
+    before = len(os.listdir("/proc/self/fd"))
+    readers = [record_reader.RecordReader(str(folder), tfpipe.load_manifest(str(folder)), "train") for _ in range(5)]
+    expected = readers[0].read_payloads(range(70))
+    for reader in readers * 2:
+        assert reader.read_payloads(range(70)) == expected
+        assert len(os.listdir("/proc/self/fd")) - before <= 256
+    for reader in readers:
+        reader.close()

@@ -47,7 +47,7 @@ from tfpipe.open_dataset import check_readable
 from tfpipe.system.file_io import is_url, join, open_descriptor, read_bytes
 from tfpipe.system.object_store import Range, RangeReader
 
-_MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
+_MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
 _INDEXES_AT_ONCE = 16  # from an object store
 _MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, on average; the processor's caches hold them
@@ -523,7 +523,11 @@ class RecordReader:
             opened = self._files.setdefault(shard.file, opened)
             if len(self._files) > _MAX_OPEN:
                 self._files.popitem(last=False)
-            return opened
+        others = [reader for reader in _list_readers() if reader is not self]
+        if len(self._files) + sum(len(reader._files) for reader in others) > _MAX_OPEN_OF_ALL:
+            for reader in others:
+                reader.close()
+        return opened
 
     def _open_anew(self, shard: ShardInfo) -> "_OpenFile":
         path = self._shard_path(shard)
@@ -610,6 +614,11 @@ _READERS: weakref.WeakValueDictionary[int, RecordReader] = weakref.WeakValueDict
 """The readers of this process. Each keeps files open, so that many of them could have all that it may open."""
 
 
+def _list_readers() -> list[RecordReader]:
+    """Lists the readers of this process; other threads may make some meanwhile."""
+    return [reader for reference in _READERS.valuerefs() if (reader := reference()) is not None]
+
+
 def _open_existing(path: str) -> int:
     """Returns the descriptor of a file. If there is none left, all readers close what they keep open."""
     try:
@@ -618,9 +627,8 @@ def _open_existing(path: str) -> int:
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
-        for reference in _READERS.valuerefs():
-            if (reader := reference()) is not None:
-                reader.close()
+        for reader in _list_readers():
+            reader.close()
         return open_descriptor(path)
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(f"{path} is missing. {_ADVICE}") from None
