@@ -90,6 +90,9 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         optional["augment"] = st.sampled_from(["host", "device", "none"])
     else:
         optional["image_dtype"] = st.sampled_from(["uint8", "float32", "bfloat16"])
+    drawn = draw(st.fixed_dictionaries({}, optional=optional))
+    if cache == "decoded" and "cache_dir" not in drawn:
+        drawn.pop("on_bad_record", None)  # a cache of decoded images in memory leaves none out
     batch = draw(st.sampled_from(["global_batch_size", "per_replica_batch_size"]))
     return PipelineConfig(
         **{batch: draw(counts())},
@@ -97,7 +100,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         augment_options=draw(augment_options()),
         cache=cache,
         order=order,
-        **draw(st.fixed_dictionaries({}, optional=optional)),
+        **drawn,
     )
 
 
