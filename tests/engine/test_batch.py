@@ -171,7 +171,7 @@ def test_damaged_records_are_left_out_and_told_once(
         assert len(names) == 12  # two of them stand twice
     assert len(maker.bad_records) == 2
     assert sorted(record.getMessage() for record in caplog.records) == sorted(
-        f"tfpipe leaves out {place} as damaged: {count} so far"
+        f"tfpipe leaves out {place}, which is damaged or cannot be read: {count} so far"
         for count, place in enumerate(sort_by_message(places, caplog), 1)
     )
 

@@ -198,3 +198,52 @@ def test_a_path_is_as_good_as_a_manifest(manifests: dict[str, tfpipe.Manifest]) 
     config = PipelineConfig(batch_size=4, image_size=8)
     by_path = NumpyBatches(Path(manifests["png"].directory), "train", config).read(3)
     np.testing.assert_array_equal(by_path["image"], NumpyBatches(manifests["png"], "train", config).read(3)["image"])
+
+
+def read_by_numpy(
+    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
+) -> list[list[bytes]]:
+    """Goes on by a state of another loader."""
+    batches = NumpyBatches(data, "train", config, rank=rank)
+    batches.load_state_dict(NumpyBatches(data, "train", config, start).state_dict())
+    return [batch[NAME] for batch in take_steps(batches, count)]
+
+
+def read_by_torch(
+    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
+) -> list[list[bytes]]:
+    """Goes on at a position that is set."""
+    loader = data_loader(ShardedImages(data, "train", config, rank=rank))
+    loader.position = NumpyBatches(data, "train", config, start).position
+    return [batch[NAME] for batch in take_steps(loader, count)]
+
+
+def read_by_tf_data(
+    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
+) -> list[list[bytes]]:
+    """Goes on at a start step."""
+    context = tf.distribute.InputContext(rank[1], rank[0], rank[1])
+    dataset = tfpipe.build_dataset(data, "train", config, context, start)
+    return [batch[NAME].tolist() for batch in dataset.take(count).as_numpy_iterator()]
+
+
+def take_steps(batches: Any, count: int) -> list[Any]:
+    """Takes the batches of some steps, which may be of several epochs."""
+    taken: list[Any] = []
+    while len(taken) < count:
+        taken += [batch for _, batch in zip(range(count - len(taken)), batches, strict=False)]
+    return taken
+
+
+@pytest.mark.parametrize("read", [read_by_numpy, read_by_torch, read_by_tf_data])
+def test_a_mixture_goes_on_with_other_hosts(manifests: dict[str, tfpipe.Manifest], read: Any) -> None:
+    data = tfpipe.mix({manifests["jpeg"].directory: 5, manifests["png"].directory: 1})  # 5 and 1 of 6, on any host
+    config = PipelineConfig(batch_size=6, image_size=8, seed=3, extra_features=(NAME,))
+    alone = NumpyBatches(data, "train", config)
+    assert len(alone) == 10
+    expected = [alone.read(step)[NAME] for step in range(24)]
+    found: list[list[bytes]] = []
+    for hosts, count in ((1, 3), (2, 9), (3, 5), (1, 2), (6, 5)):
+        parts = [read(data, config, len(found), count, (host, hosts)) for host in range(hosts)]
+        found += [[name for part in parts for name in part[step]] for step in range(count)]
+    assert found == expected

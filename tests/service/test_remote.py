@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import pickle
@@ -338,6 +339,45 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
         with pytest.raises(ConfigError, match=r"something else than tfpipe answers"):
             NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=(address,))))
         thread.join()
+
+
+@pytest.mark.parametrize("made_s", [None, "soon", 10**400])
+def test_a_batch_without_its_seconds_is_asked_for_again(
+    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch, made_s: Any
+) -> None:
+    real, given = server.Server._make, []
+
+    def make(self: server.Server, request: Any) -> Any:
+        header, pieces = real(self, request)
+        given.append(header)
+        return (header if len(given) > 1 else {**header, "made_s": made_s}), pieces
+
+    monkeypatch.setattr(server.Server, "_make", make)
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
+    assert len(given) == 2
+
+
+def test_a_worker_outlives_a_connection_that_it_cannot_open(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BEAT_S", 0.01)
+    real = socket.create_server(("127.0.0.1", 0))
+    errors = [errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
+
+    class Listener:
+        def settimeout(self, seconds: float | None) -> None:
+            real.settimeout(seconds)
+
+        def accept(self) -> Any:
+            if errors:
+                raise OSError(errors.pop(), "no")
+            return real.accept()
+
+    worker = threading.Thread(target=server.Server(1).serve, args=(Listener(),), daemon=True)
+    worker.start()
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=f"127.0.0.1:{real.getsockname()[1]}"))
+    check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
+    assert not errors
+    assert worker.is_alive()
 
 
 def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ class BadRecords:
                     raise DataError(
                         f"At most {self._most} bad records may be left out (`max_bad_records`); one more is {place}."
                     )
-                _LOGGER.warning("tfpipe leaves out %s as damaged: %d so far", place, len(self))
+                _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, len(self))
 
 
 class BatchMaker:
@@ -328,7 +328,7 @@ class BatchMaker:
         good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
         self.bad_records.add(self, numbers[bad])
         if not len(good):
-            raise self.name_record(int(numbers[0]), "it and all others of its batch are damaged")
+            raise self.name_record(int(numbers[0]), "it and all others of its batch are damaged or cannot be read")
         rows = np.arange(len(numbers))
         rows[bad] = np.resize(good, len(bad))
         return block.choose(rows), numbers[rows]

@@ -171,7 +171,7 @@ def _build_mixture(
     whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
     maker = open_mixed_engine(mixture, split or "", whole)
     stages = _list_engine_stages(whole, maker)
-    shares = apportion(mixture.weights, whole.global_batch_size, whole.num_hosts)
+    shares = apportion(mixture.weights, whole.global_batch_size, 1)
     datasets = [
         f"{share} of {whole.global_batch_size} from {manifest.directory}"
         for share, manifest in zip(shares, mixture.manifests, strict=True)

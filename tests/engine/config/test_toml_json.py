@@ -101,19 +101,20 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         optional["cache_dir"] = TEXTS
     elif cache != "none":
         optional["cache_bytes"] = AMOUNTS
-    if cache == "decoded":
-        optional["max_bad_records"] = st.just(0)
     if draw(st.booleans()):
         optional["augment"] = st.sampled_from(["host", "device", "none"])
     else:
         optional["image_dtype"] = st.sampled_from(["uint8", "float32", "bfloat16"])
+    drawn = draw(st.fixed_dictionaries({}, optional=optional))
+    if cache == "decoded" and "cache_dir" not in drawn:
+        drawn["max_bad_records"] = 0  # a cache of decoded images in memory leaves none out
     return PipelineConfig(
         batch_size=draw(counts()),
         image_size=draw(SIZES),
         augment_options=draw(augment_options()),
         cache=cache,
         order=order,
-        **draw(st.fixed_dictionaries({}, optional=optional)),
+        **drawn,
     )
 
 
