@@ -29,7 +29,7 @@ from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.numpy import NumpyBatches
 
-CONFIG = PipelineConfig(global_batch_size=2, image_size=4, seed=3)
+CONFIG = PipelineConfig(batch_size=2, image_size=4, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def test_a_batch_by_its_step(folder: Path) -> None:
 
 
 def test_an_evaluation_is_one_pass(folder: Path) -> None:
-    config = PipelineConfig(global_batch_size=6, image_size=4, training=False)
+    config = PipelineConfig(batch_size=6, image_size=4, training=False)
     batches = list(GrainBatches(folder, "train", config, rank=(1, 2)))  # the protocol of sequences ends it
     assert [batch["mask"].tolist() for batch in batches] == [[True, True, True], [True, False, False]]
     with pytest.raises(ConfigError, match=r"^`num_epochs` must be 1 in evaluation, where each is the same, got 2\.$"):
@@ -180,9 +180,9 @@ def test_the_text_of_batches_tells_their_records_and_order(folder: Path, tmp_pat
     others = [
         GrainBatches(folder, "train", replace(CONFIG, seed=4)),
         GrainBatches(folder, "train", replace(CONFIG, block_records=2)),
-        GrainBatches(folder, "train", replace(CONFIG, global_batch_size=4)),
+        GrainBatches(folder, "train", replace(CONFIG, batch_size=4)),
         GrainBatches(folder, "train", replace(CONFIG, training=False)),
-        GrainBatches(mixture, "train", replace(CONFIG, global_batch_size=4)),
+        GrainBatches(mixture, "train", replace(CONFIG, batch_size=4)),
     ]
     assert len({text, *map(repr, others)}) == 6
     assert repr(others[-1]).startswith(f"<batches of 'train': 1 of {fingerprint}, 3 of {fingerprint}; seed 3, ")
@@ -254,7 +254,7 @@ def main():
         again = iter(iterable)
         again.set_state(state)
         assert read(again) == batches[2:]
-    config = tfpipe.PipelineConfig(global_batch_size=2, image_size=4, seed=3)
+    config = tfpipe.PipelineConfig(batch_size=2, image_size=4, seed=3)
     batches = GrainBatches(folder, "train", config, num_epochs=3)
     expected = [batches[step]["image"].tolist() for step in range(12)]
     options = grain.ReadOptions(num_threads=2, prefetch_buffer_size=3)

@@ -88,7 +88,7 @@ def test_threads_are_those_that_the_budget_leaves(
 
 
 def test_threads_of_the_reader_for_a_gpu(small_dataset: Path) -> None:
-    config = PipelineConfig(global_batch_size=2, image_size=8, cpu_budget=0.01)
+    config = PipelineConfig(batch_size=2, image_size=8, cpu_budget=0.01)
     images = DeviceImages(small_dataset, "train", config, device="cpu", device_config=DeviceConfig(num_threads=4))
     assert images._options == DeviceConfig(num_threads=1)
     assert len(next(iter(images))["label"]) == 2

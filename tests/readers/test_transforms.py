@@ -26,7 +26,7 @@ from tfpipe.readers.keras import KerasBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=8, seed=3, as_supervised=True)
+CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, as_supervised=True)
 STEPS = 5  # more than an epoch of three
 
 
@@ -94,7 +94,7 @@ def test_random_numbers_depend_on_the_record_and_the_epoch_alone(small_dataset: 
 
 
 def test_a_transform_in_evaluation_fills_rows_with_zeros(small_dataset: Path) -> None:
-    config = PipelineConfig(global_batch_size=4, training=False)
+    config = PipelineConfig(batch_size=4, training=False)
     (batch,) = NumpyBatches(small_dataset, "validation", config, transform=draw)
     assert batch["mask"].tolist() == [True, True, True, False]
     assert batch["image"][3].tolist() == [0, 0, 0, 0]
@@ -105,7 +105,7 @@ def test_a_transform_in_evaluation_fills_rows_with_zeros(small_dataset: Path) ->
 
 def test_a_transform_of_several_images_and_of_a_mixture(tmp_path: Path) -> None:
     write_several(tmp_path / "several", 8, 2)
-    config = PipelineConfig(global_batch_size=4, seed=1)
+    config = PipelineConfig(batch_size=4, seed=1)
     batch = NumpyBatches(tmp_path / "several", "train", config, transform=draw).read(1)
     assert batch["image"].shape == (4, 2, 4)
     assert len({tuple(image[2:]) for row in batch["image"].tolist() for image in row}) == 8
@@ -142,7 +142,7 @@ def double_only(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_function_of_a_batch_runs_in_the_threads(small_dataset: Path) -> None:
-    config = PipelineConfig(global_batch_size=4, image_size=8)
+    config = PipelineConfig(batch_size=4, image_size=8)
     threads = [batch["thread"] for batch in NumpyBatches(small_dataset, "train", config, batch_transform=double)]
     assert {thread.rpartition("_")[0] for thread in threads} == {"tfpipe-decode"}
     images = ShardedImages(small_dataset, "train", config, batch_transform=double)
@@ -150,7 +150,7 @@ def test_a_function_of_a_batch_runs_in_the_threads(small_dataset: Path) -> None:
 
 
 def test_a_function_turns_text_into_numbers_for_jax(small_dataset: Path) -> None:
-    config = PipelineConfig(global_batch_size=4, image_size=8, extra_features=("image/filename",))
+    config = PipelineConfig(batch_size=4, image_size=8, extra_features=("image/filename",))
 
     def count(batch: dict[str, Any]) -> dict[str, Any]:
         return {"length": np.array([len(name) for name in batch["image/filename"]])}
@@ -228,7 +228,7 @@ def test_what_a_function_must_return(small_dataset: Path, functions: dict[str, A
 
 
 def test_a_transform_that_has_no_effect_is_refused(small_dataset: Path) -> None:
-    config = PipelineConfig(global_batch_size=4, image_dtype="float32")
+    config = PipelineConfig(batch_size=4, image_dtype="float32")
     for open_reader in (NumpyBatches, DeviceBatches, KerasBatches, GrainBatches, ShardedImages):
         with pytest.raises(ConfigError) as caught:
             open_reader(small_dataset, "train", config, transform=draw)

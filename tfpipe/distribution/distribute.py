@@ -24,7 +24,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.build import build_planned_stages, build_stages
-from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan, split_batch
+from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook
 from tfpipe.system.file_io import is_url
 
@@ -50,7 +50,7 @@ def distribute_dataset(
         manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
             foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
-        config: The options of `build_dataset`. Each replica gets an equal part of `global_batch_size`.
+        config: The options of `build_dataset`. Each replica gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         options: The way in which elements reach the devices. By default they are copied there ahead of their step. With
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
@@ -111,24 +111,6 @@ def steps_per_epoch(
     return steps
 
 
-def resolve_batch_size(
-    strategy: tf.distribute.Strategy, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
-) -> tuple[int, int]:
-    """Computes the batch size of all replicas together and that of each, from exactly one of the two.
-
-    Returns:
-        The global batch size and the batch size per replica, in images.
-
-    Raises:
-        ConfigError: Both are given or neither, one is below 1, or the replicas cannot share the batch equally.
-    """
-    return split_batch(
-        strategy.num_replicas_in_sync,
-        global_batch_size=global_batch_size,
-        per_replica_batch_size=per_replica_batch_size,
-    )
-
-
 def build_host_stages(
     plan: ReadPlan,
     manifest: Manifest | Source | Mixture,
@@ -147,7 +129,7 @@ def build_host_stages(
     """
     if isinstance(manifest, Mixture):  # it needs a plan for each part
         return build_stages(manifest, split, plan.config, context, plan.start_step, customize=customize)
-    return customize_stages(build_planned_stages(plan.move_to(context), fill_first=False), customize, plan.config)
+    return customize_stages(build_planned_stages(plan.move_to(context), fill_first=False), customize)
 
 
 def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -> PipelineConfig:

@@ -85,7 +85,7 @@ def distribute_over_mesh(
         manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
             foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
-        config: The options of `build_dataset`. Each part of `data` gets an equal part of `global_batch_size`.
+        config: The options of `build_dataset`. Each part of `data` gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         customize: A function that changes the stages of each host's pipeline.
 
@@ -130,6 +130,6 @@ def _check_repeatable(plan: ReadPlan) -> None:
     """
     if not plan.deterministic or (plan.config.training and not plan.exact):
         raise ConfigError(
-            "Processes that hold the same rows of a mesh must read the same records, and `order` "
-            f"{plan.config.order} with `deterministic` {plan.config.deterministic} gives each others. Use exact order."
+            f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "
+            "gives each others. Use exact order."
         )

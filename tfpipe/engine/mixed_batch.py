@@ -177,10 +177,7 @@ def share_config(mixture: Mixture, config: PipelineConfig, global_batch_size: in
     Raises:
         ConfigError: A weight is too small for any share.
     """
-    return [
-        replace(config, global_batch_size=share, per_replica_batch_size=None)
-        for share in apportion(mixture.weights, global_batch_size, 1)
-    ]
+    return [replace(config, batch_size=share) for share in apportion(mixture.weights, global_batch_size, 1)]
 
 
 def make_mixed_maker(
@@ -214,7 +211,7 @@ def make_mixed_maker(
         classes = mixture.map_labels(manifest) if manifest.label_names else None
         makers.append(_make_maker_of_one(parts[-1], transform, classes))
     steps = sum(plan.source.num_records or 0 for plan in plans) // len(owners)
-    config = replace(config, global_batch_size=len(owners), cache_bytes=None)
+    config = replace(config, batch_size=len(owners), cache_bytes=None)
     return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, steps, len(owners), rows), makers)
 
 

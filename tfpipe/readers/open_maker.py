@@ -62,7 +62,7 @@ def open_maker(
         FormatError: A file is missing, or has another size than the manifest says.
     """
     _check_config(config)
-    if transform is not None and config.service is not None:
+    if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
     data = load_if_path(data)
     if isinstance(data, Mixture):

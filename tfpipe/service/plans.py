@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan, make_maker, make_mixed_maker, share_config
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.order import ORDER_VERSION, Order
@@ -26,8 +27,6 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
 from tfpipe.system.file_io import is_url
-
-_OF_THE_TRAINER = ("service", "service_share", "service_timeout_s")
 
 
 def name_release() -> str:
@@ -91,8 +90,8 @@ def open_plan(text: bytes) -> AnyMaker:
 
 
 def _describe_config(plan: AnyPlan) -> dict[str, Any]:
-    table = {name: value for name, value in asdict(plan.config).items() if value is not None}
-    return {name: value for name, value in table.items() if name not in _OF_THE_TRAINER}
+    table = asdict(replace(plan.config, service=ServiceOptions()))
+    return {name: value for name, value in table.items() if value is not None}
 
 
 def _describe_source(source: Source) -> dict[str, Any]:

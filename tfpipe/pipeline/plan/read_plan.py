@@ -15,6 +15,8 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.features import BatchFeature, list_batch_features
 from tfpipe.engine.order import Order, choose_block, host_rows
 from tfpipe.engine.plan import BatchPlan
@@ -22,6 +24,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.native import library
 from tfpipe.system import file_io, host_limits, object_store
+from tfpipe.system.options import list_changes
 
 _CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
 """The cores for each batch that is read, and the batches at least. A record of 110 KB takes 25 us of a core from the
@@ -49,33 +52,19 @@ class InputContext(Protocol):
         """The number of replicas of all hosts."""
 
 
-def split_batch(
-    num_replicas: int, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
-) -> tuple[int, int]:
-    """Computes the batch size of all replicas together and that of one replica, from exactly one of the two.
-
-    Returns:
-        The global batch size and the batch size per replica, in images.
+def split_batch(batch_size: int, num_replicas: int) -> int:
+    """Computes the batch size of one replica, in images, from that of all replicas together.
 
     Raises:
-        ConfigError: Both are given or neither, one is below 1, or the replicas cannot share the batch equally.
+        ConfigError: The replicas cannot share the batch equally.
     """
-    if (global_batch_size is None) == (per_replica_batch_size is None):
-        got = "neither" if global_batch_size is None else f"{global_batch_size} and {per_replica_batch_size}"
-        raise ConfigError(f"Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got {got}.")
-    if per_replica_batch_size is not None:
-        _check_positive("per_replica_batch_size", per_replica_batch_size)
-        return per_replica_batch_size * num_replicas, per_replica_batch_size
-    assert global_batch_size is not None
-    _check_positive("global_batch_size", global_batch_size)
-    share, rest = divmod(global_batch_size, num_replicas)
+    share, rest = divmod(batch_size, num_replicas)
     if rest:
         fitting = [str(shares * num_replicas) for shares in (share, share + 1) if shares]
         raise ConfigError(
-            f"Global batch size {global_batch_size} must be divisible by {num_replicas} replicas; "
-            f"use {' or '.join(fitting)}."
+            f"`batch_size` {batch_size} must be divisible by {num_replicas} replicas; use {' or '.join(fitting)}."
         )
-    return global_batch_size, share
+    return share
 
 
 def find_host(held_by: Mapping[int, Set[Any]], process: int) -> tuple[int, int, int]:
@@ -172,10 +161,10 @@ class ReadPlan:
         Raises:
             ConfigError: A size does not fit; the message names sizes that do.
         """
-        self._split_batch()
+        split_batch(self.config.batch_size, self.num_replicas)
         if self.steps_per_epoch == 0:
             raise ConfigError(
-                f"`global_batch_size` must be at most the {self.source.num_records} records of {self.source.name}, got "
+                f"`batch_size` must be at most the {self.source.num_records} records of {self.source.name}, got "
                 f"{self.global_batch_size}."
             )
 
@@ -294,22 +283,15 @@ class ReadPlan:
         rows = host_rows(self.global_batch_size, self.num_hosts, self.host)
         return BatchPlan(self.source, self.config, order, self.global_batch_size, rows, self.num_hosts, self.host)
 
-    def _split_batch(self) -> tuple[int, int]:
-        return split_batch(
-            self.num_replicas,
-            global_batch_size=self.config.global_batch_size,
-            per_replica_batch_size=self.config.per_replica_batch_size,
-        )
-
     @property
     def global_batch_size(self) -> int:
         """The number of images in a batch of all replicas together."""
-        return self._split_batch()[0]
+        return self.config.batch_size
 
     @property
     def batch_size(self) -> int:
         """The number of images in a batch of one replica, which is the batch that the dataset yields."""
-        return self._split_batch()[1]
+        return split_batch(self.config.batch_size, self.num_replicas)
 
     @property
     def host_batch_size(self) -> int:
@@ -362,8 +344,6 @@ class ReadPlan:
         config, source = self.config, self.source
         if config.order == "throughput":
             return "`order` is throughput"
-        if config.training and config.deterministic is False:
-            return "`deterministic` is false"
         if source.shard_records is None:
             return source.unplaced
         if not source.is_split:
@@ -376,6 +356,11 @@ class ReadPlan:
         """Refuses options that the pipeline which reads these records does not have."""
         config, reason = self.config, self.explain_textbook()
         if reason is None:
+            if changed := ", ".join(list_changes(TfDataOptions(), config.tf_data)):
+                raise ConfigError(
+                    f"`tf_data` is for the textbook pipeline, and batches are made by their steps here, got {changed}. "
+                    "Leave it out, or set order='throughput'."
+                )
             if config.decoder == "native":
                 if config.augment_options.antialias:
                     raise ConfigError("`decoder` native resizes without `antialias`. Use auto.")
@@ -384,16 +369,16 @@ class ReadPlan:
         if config.order == "exact":
             raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
         asked: dict[str, bool] = {
-            "service": config.service is not None,
+            "service": bool(config.service.workers),
             "cache_dir": config.cache_dir is not None,
             "cache_bytes": config.cache_bytes is not None,
-            "on_bad_record": config.on_bad_record == "skip",
+            "max_bad_records": config.max_bad_records > 0,
             "decoder": config.decoder != "auto",
         }
         for option, is_asked in asked.items():
             if is_asked:
                 value = getattr(config, option)
-                shown = ", ".join(value) if isinstance(value, tuple) else value
+                shown = ", ".join(value.workers) if isinstance(value, ServiceOptions) else value
                 raise ConfigError(
                     f"`{option}` {shown} is for batches by their steps, and {reason}. Leave one of them out."
                 )
@@ -434,8 +419,8 @@ class ReadPlan:
     @property
     def deterministic(self) -> bool:
         """Whether elements keep their order, although a slow one then holds up the next."""
-        if self.config.deterministic is not None:
-            return self.config.deterministic
+        if self.config.tf_data.deterministic is not None:
+            return self.config.tf_data.deterministic
         return self.exact or not self.config.training
 
     @property
@@ -479,8 +464,3 @@ class ReadPlan:
         """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
         return self.config.resolve_decoded_size(stored[0] if stored is not None else None)
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"`{name}` must be at least 1, got {value}.")

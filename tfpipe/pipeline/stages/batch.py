@@ -22,7 +22,7 @@ def batch_examples(plan: ReadPlan) -> Stage:
             return format_batches(plan, examples.ragged_batch(plan.batch_size, drop_remainder=True))
         return format_batches(plan, examples.batch(plan.batch_size, drop_remainder=True))
 
-    settings = {"batch_size": plan.batch_size, "global_batch_size": plan.global_batch_size}
+    settings = {"batch_size": plan.global_batch_size, "per_replica": plan.batch_size}
     reason = "static shapes" + ("; tensors of open size are ragged" if plan.is_ragged else "")
     reason += "" if plan.config.training else "; the last batch is filled up and masked"
     return Stage("batch", apply, settings, reason)
@@ -72,7 +72,7 @@ def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Datase
         # Either all replicas of the host get a batch, or none does.
         return padded.window(plan.host_batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
     total, host_records = steps * plan.host_batch_size, plan.evaluation_records or 0
-    max_lost = min(plan.config.max_bad_records, host_records) if plan.config.on_bad_record == "skip" else 0
+    max_lost = min(plan.config.max_bad_records, host_records) if plan.config.max_bad_records else 0
     padded = marked.concatenate(padding.repeat(total - host_records + max_lost))
     if not max_lost:
         return padded

@@ -107,7 +107,7 @@ def _choose_keys(plan: ReadPlan) -> dict[str, str]:
 
 def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     """Maps a function over a dataset with as many parallel calls as the config asks for."""
-    calls = plan.config.num_parallel_calls
+    calls = plan.config.tf_data.num_parallel_calls
     if calls is None:
         # Without autotuning, AUTOTUNE would mean at most 16 threads.
         calls = tf.data.AUTOTUNE if plan.config.autotunes else plan.config.max_threads
@@ -116,7 +116,7 @@ def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable
 
 def parallel_settings(plan: ReadPlan) -> dict[str, object]:
     """Returns what `map_in_parallel` is built with, for the settings of a stage."""
-    return {"num_parallel_calls": plan.config.num_parallel_calls, "deterministic": plan.deterministic}
+    return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": plan.deterministic}
 
 
 def _densify(value: Any) -> Any:
