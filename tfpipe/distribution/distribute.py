@@ -66,13 +66,13 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    config, manifest = _choose_pipeline(strategy, prefer_textbook(config, customize)), load_if_path(manifest)
-    plan = _make_plan(strategy, manifest, split, config, start_step)
+    config, data = _choose_pipeline(strategy, prefer_textbook(config, customize)), load_if_path(manifest)
+    plan = _make_plan(strategy, data, split, config, start_step)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = build_host_stages(plan, manifest, split, context, customize).dataset()
+        dataset = build_host_stages(plan, data, split, context, customize).dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)

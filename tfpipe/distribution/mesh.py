@@ -102,14 +102,14 @@ def distribute_over_mesh(
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
     held_by = _list_held_parts(mesh)
     host, num_hosts, num_parts = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
-    config, manifest = prefer_textbook(config, customize), load_if_path(manifest)
-    plan = ReadPlan(get_whole_source(manifest, split), config, num_hosts, host, num_parts, start_step)
+    config, data = prefer_textbook(config, customize), load_if_path(manifest)
+    plan = ReadPlan(get_whole_source(data, split), config, num_hosts, host, num_parts, start_step)
     plan.check_shares()
     plan.check_fits_devices()
     if num_hosts < len(held_by):
         _check_repeatable(plan)
     context = tf.distribute.InputContext(num_hosts, host, num_parts)
-    stages = build_host_stages(plan, manifest, split, context, customize)
+    stages = build_host_stages(plan, data, split, context, customize)
     return MeshBatches(mesh, plan.steps_per_epoch, stages.dataset())
 
 

@@ -109,11 +109,11 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
-    config, manifest = prefer_textbook(config, customize), load_if_path(manifest)
-    if isinstance(manifest, Mixture):
-        stages = _build_mixture(manifest, split, config, context, start_step)
+    config, data = prefer_textbook(config, customize), load_if_path(manifest)
+    if isinstance(data, Mixture):
+        stages = _build_mixture(data, split, config, context, start_step)
     else:
-        plan = ReadPlan.for_host(get_source(manifest, split), config, context, start_step)
+        plan = ReadPlan.for_host(get_source(data, split), config, context, start_step)
         stages = build_planned_stages(plan, fill_first=fill_first, apart=apart)
     return customize_stages(stages, customize)
 
@@ -157,7 +157,7 @@ def check_stages(
     """
     config = prefer_textbook(config, customize)
     if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
-        ReadPlan.for_host(get_source(manifest, split), config, None, 0).check()
+        ReadPlan.for_host(get_source(data, split), config, None, 0).check()
         CacheFolder(manifest, split, config).check()
         config = without_cache(config)
     build_stages(manifest, split, config, customize=customize)

@@ -64,10 +64,10 @@ def open_maker(
     _check_config(config)
     if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
-    data = load_if_path(data)
-    if isinstance(data, Mixture):
-        return serve_remotely(_open_mixture(data, split, config, rank, transform, for_devices))
-    plan = _check_plan(Source.from_manifest(data, split), config, rank, for_devices)
+    opened = load_if_path(data)
+    if isinstance(opened, Mixture):
+        return serve_remotely(_open_mixture(opened, split, config, rank, transform, for_devices))
+    plan = _check_plan(Source.from_manifest(opened, split), config, rank, for_devices)
     return serve_remotely(make_maker(plan.make_batch_plan(), transform))
 
 
