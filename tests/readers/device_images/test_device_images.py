@@ -115,7 +115,11 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"augment_options": AugmentOptions(antialias=True, flip=False, dct_scaling=False)}, {"augment": "none", "order": "exact"}],
+    [
+        {},
+        {"augment_options": AugmentOptions(antialias=True, flip=False, dct_scaling=False)},
+        {"augment": "none", "order": "exact"},
+    ],
     ids=["crops", "antialias", "whole"],
 )
 def test_batches_are_those_of_the_reader_on_the_cpu(jpegs: Manifest, options: dict[str, Any]) -> None:
