@@ -66,7 +66,8 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    config, data = _choose_pipeline(strategy, prefer_textbook(config, customize)), load_if_path(manifest)
+    config = _choose_pipeline(strategy, prefer_textbook(config, customize))
+    data: Manifest | Source | Mixture = load_if_path(manifest)
     plan = _make_plan(strategy, data, split, config, start_step)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)

@@ -109,7 +109,8 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
-    config, data = prefer_textbook(config, customize), load_if_path(manifest)
+    config = prefer_textbook(config, customize)
+    data: Manifest | Source | Mixture = load_if_path(manifest)
     if isinstance(data, Mixture):
         stages = _build_mixture(data, split, config, context, start_step)
     else:
@@ -157,7 +158,7 @@ def check_stages(
     """
     config = prefer_textbook(config, customize)
     if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
-        ReadPlan.for_host(get_source(data, split), config, None, 0).check()
+        ReadPlan.for_host(get_source(manifest, split), config, None, 0).check()
         CacheFolder(manifest, split, config).check()
         config = without_cache(config)
     build_stages(manifest, split, config, customize=customize)

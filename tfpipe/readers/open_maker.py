@@ -64,7 +64,7 @@ def open_maker(
     _check_config(config)
     if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
-    opened = load_if_path(data)
+    opened: Manifest | Mixture = load_if_path(data)
     if isinstance(opened, Mixture):
         return serve_remotely(_open_mixture(opened, split, config, rank, transform, for_devices))
     plan = _check_plan(Source.from_manifest(opened, split), config, rank, for_devices)
