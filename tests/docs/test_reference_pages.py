@@ -59,8 +59,8 @@ def test_a_table_has_a_row_for_each_option(config: type[Any]) -> None:
 def test_a_row_has_default_values_and_meaning() -> None:
     write_markdown = load_extension("option_rows").write_markdown
     assert (
-        "| `block_length` | `16` | The number of records that are taken from one file before the next one has its turn. "
-        "At least 1. *Affects: speed.* |"
+        "| `block_length` | `16` | The number of records that are taken from one file before the next one has its "
+        "turn. At least 1. *Affects: speed.* |"
     ) in write_markdown(library.TfDataOptions)
     lines = write_markdown(library.PipelineConfig)
     assert "| option | default | meaning |" in lines
