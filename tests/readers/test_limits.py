@@ -24,7 +24,7 @@ from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader
 from tfpipe.system import host_limits
 
-OPTIONS: dict[str, Any] = {"global_batch_size": 2, "image_size": 8, "as_supervised": True}
+OPTIONS: dict[str, Any] = {"batch_size": 2, "image_size": 8, "as_supervised": True}
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 4])
