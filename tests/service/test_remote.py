@@ -420,6 +420,16 @@ def test_a_transform_is_refused(made: Path) -> None:
     )
 
 
+def test_a_batch_transform_is_called_here(made: Path, start_workers: Any) -> None:
+    def sum_up(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"sum": int(batch["image"].sum())}
+
+    served = replace(CONFIG, service=ServiceOptions(workers=start_workers(1)))
+    expected = [int(NumpyBatches(made, "train", CONFIG).read(step)["image"].sum()) for step in range(3)]
+    batches = NumpyBatches(made, "train", served, batch_transform=sum_up)
+    assert [batch["sum"] for batch in itertools.islice(batches, 3)] == expected
+
+
 def test_torch_jax_and_tf_data_get_the_same_batches(start_workers: StartWorkers, made: Path) -> None:
     import jax
 

@@ -121,8 +121,8 @@ class PipelineConfig:
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
             128MiB. Default: None.
-        prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
-            Default: None.
+        prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE in tf.data,
+            two steps elsewhere. At least 0. Default: None.
         cpu_budget: The share of this host's cores that the pipeline may take, rounded down to whole threads, but at
             least one. A busy host is slow to launch the accelerator's work. None: all cores. In (0, 1].
             Default: None.
