@@ -58,8 +58,9 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
         observer: The object that gets the number of finished images. None: the log gets it.
 
     Returns:
-        A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`. Runs
-        and lanes then follow from the size of its own records; with the cache's options they are those of the source.
+        A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`. The
+        blocks of the order then follow from the size of its own records; with the cache's options they are those of
+        the source.
 
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.
