@@ -25,13 +25,13 @@ from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host, find_host
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.pipeline.plan.read_plan import find_host
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
@@ -83,7 +83,7 @@ class DeviceBatches(Resumable):
         num_threads: int | None = None,
     ) -> None:
         self._sharding = sharding or _shard_rows()
-        self._maker = open_maker(data, split, config, _find_rank(self._sharding), for_devices=True)
+        self._maker = open_data(data, split, config, _find_host(self._sharding), for_devices=True)
         self.config = config
         start = partial(
             _start,
@@ -118,7 +118,7 @@ class _Placing:
     """The way in which batches come to the devices.
 
     Args:
-        plan: The read plan of the batches.
+        plan: The plan of the batches.
         sharding: The devices that hold their rows.
     """
 
@@ -170,8 +170,8 @@ def _shard_rows() -> NamedSharding:
     return NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
 
 
-def _find_rank(sharding: jax.sharding.Sharding) -> Rank:
-    """Finds the rows that the devices of this process hold: a rank for each different part.
+def _find_host(sharding: jax.sharding.Sharding) -> Host:
+    """Finds the rows that the devices of this process hold: a host for each different part.
 
     Raises:
         ConfigError: They are not adjacent, or other processes hold more or fewer.
@@ -180,4 +180,4 @@ def _find_rank(sharding: jax.sharding.Sharding) -> Rank:
     held_by: dict[int, set[tuple[int, ...]]] = {}
     for device, index in rows.items():
         held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
-    return Rank(*find_host(held_by, jax.process_index()))
+    return find_host(held_by, jax.process_index())

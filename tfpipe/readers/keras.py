@@ -22,11 +22,12 @@ from typing import Any
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
 from tfpipe.system.extras import importing
 from tfpipe.system.host_limits import usable_cpus
 
@@ -69,7 +70,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
         index, ranks = rank
         self.config = replace(config, as_supervised=True)
-        self._maker = open_maker(data, split, self.config, Rank(index, ranks, ranks))
+        self._maker = open_data(data, split, self.config, Host(index, ranks, ranks))
         self.epoch, step = self._next = locate(self._maker, start_step)
         self._has_begun = False
         self._ahead: Generator[Any] | None = None

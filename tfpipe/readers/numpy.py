@@ -20,11 +20,12 @@ from typing import Any
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
 from tfpipe.system.host_limits import usable_cpus
 
 
@@ -65,7 +66,7 @@ class NumpyBatches(Resumable):
     ) -> None:
         index, ranks = rank
         self.config = config
-        self._maker = open_maker(data, split, config, Rank(index, ranks, ranks))
+        self._maker = open_data(data, split, config, Host(index, ranks, ranks))
         self._threads = usable_cpus() if num_threads is None else num_threads
         start = partial(_start, self._maker, self._threads)
         self._passes = Passes(start, len(self), locate(self._maker, start_step), config.training)

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tfpipe.engine.host import split_batch
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan.read_plan import split_batch
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.system.extras import importing
 from tfpipe.training.config import TrainConfig

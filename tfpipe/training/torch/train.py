@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import torch
 
+from tfpipe.engine.host import split_batch
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan.read_plan import split_batch
 from tfpipe.readers.torch import ShardedImages
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.learner import RunFacts
