@@ -86,6 +86,8 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         optional["cache_dir"] = TEXTS
     elif cache != "none":
         optional["cache_bytes"] = AMOUNTS
+    if cache == "decoded":
+        optional["on_bad_record"] = st.just("raise")
     if draw(st.booleans()):
         optional["augment"] = st.sampled_from(["host", "device", "none"])
     else:
