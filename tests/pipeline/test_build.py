@@ -226,9 +226,7 @@ def test_the_textbook_never_calls_back_into_python(few: Manifest, kind: str) -> 
     assert b"PyFunc" not in graph
 
 
-def test_every_record_comes_once_in_an_epoch_of_the_textbook(
-    few: Manifest, context: Callable[..., Any]
-) -> None:
+def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, context: Callable[..., Any]) -> None:
     config = config_of(kind="throughput", extra_features=("id",), shuffle_buffer_size=3)
     epochs = [batch["id"].tolist() for batch in build_dataset(few, "train", config).take(12).as_numpy_iterator()]
     counts = np.bincount(np.concatenate(epochs), minlength=23)  # of two epochs, and two records of the third
@@ -251,7 +249,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     files = tfrecord_files(str(foreign / "train-*"))
     for data, options, message in (
         (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
-        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 23 records of 'train' of "),
+        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 23 records of an epoch, got 24."),
         (
             files,
             {},

@@ -1,6 +1,6 @@
 """Checks of a plan before its batches are made: the options fit the records, the replicas and the devices.
 
-check_plan(plan)             # its features and its shares
+check_plan(plan)             # its features, its decoder and its shares
 check_fits_devices(plan)     # for arrays on accelerators
 
 Each check raises a ConfigError that says what must hold, what came, and what to do.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from tfpipe.engine.config.pipeline_config import MAX_IMAGES, PipelineConfig
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.host import split_batch
+from tfpipe.engine.order import check_fills_batch
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -18,11 +19,11 @@ from tfpipe.native import library
 
 
 def check_plan(plan: BatchPlan) -> None:
-    """Refuses labels and features that the source does not have, and a batch that cannot be shared.
+    """Refuses labels and features that the source does not have, and what this host or the replicas cannot do.
 
     Raises:
-        ConfigError: A label or a feature is missing, a feature has a reserved name, an option needs images, or a size
-            does not fit.
+        ConfigError: A label or a feature is missing, a feature has a reserved name, an option needs images or the
+            native library, or a size does not fit.
     """
     config, source = plan.config, plan.source
     if source.label_key is None and (config.one_hot or config.as_supervised):
@@ -35,6 +36,10 @@ def check_plan(plan: BatchPlan) -> None:
         _check_without_images(source, config)
     if not plan.features and not source.has_images:
         raise ConfigError(f"A batch must hold a feature, and the records of {source.name} have none.")
+    if config.decoder == "native":
+        if config.augment_options.antialias:
+            raise ConfigError("`decoder` native resizes without `antialias`. Use auto.")
+        library.check("`decoder` native")
     check_shares(plan)
 
 
@@ -50,23 +55,8 @@ def check_shares(plan: BatchPlan) -> None:
         global_batch_size=config.global_batch_size,
         per_replica_batch_size=config.per_replica_batch_size,
     )
-    if plan.source.num_records is not None and not plan.steps_per_epoch:
-        raise ConfigError(
-            f"`global_batch_size` must be at most the {plan.source.num_records} records of {plan.source.name}, got "
-            f"{plan.global_batch_size}. Use {plan.source.num_records} or less, or more data."
-        )
-
-
-def check_decoder(config: PipelineConfig) -> None:
-    """Refuses a decoder that the engine does not have here.
-
-    Raises:
-        ConfigError: The native library is missing, or does not resize as the options say.
-    """
-    if config.decoder == "native":
-        if config.augment_options.antialias:
-            raise ConfigError("`decoder` native resizes without `antialias`. Use auto.")
-        library.check("`decoder` native")
+    if config.training and plan.source.num_records is not None:
+        check_fills_batch(plan.source.num_records, plan.global_batch_size)
 
 
 def check_fits_devices(plan: BatchPlan) -> None:
