@@ -111,7 +111,7 @@ def test_other_shards_hold_the_same_records(dataset: Path, tmp_path: Path) -> No
 def make_config(kind: str, *left_out: str) -> tfpipe.PipelineConfig:
     names = tuple(name for name in FEATURES[kind] if name not in left_out)
     options: dict[str, Any] = {} if kind == "latents" else {"image_size": 12}
-    return tfpipe.PipelineConfig(global_batch_size=BATCH, seed=5, extra_features=names, **options)
+    return tfpipe.PipelineConfig(batch_size=BATCH, seed=5, extra_features=names, **options)
 
 
 def to_array(value: Any) -> NDArray[Any]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     )
     from tfpipe.engine.config.augment_config import AugmentOptions
     from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config.service_options import ServiceOptions
+    from tfpipe.engine.config.tf_data_options import TfDataOptions
     from tfpipe.engine.mixture import mix
     from tfpipe.engine.source import tfrecord_files
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
@@ -46,10 +48,12 @@ __all__ = [
     "Mask",
     "MissingDependencyError",
     "PipelineConfig",
+    "ServiceOptions",
     "Stage",
     "Stages",
     "Tensor",
     "Text",
+    "TfDataOptions",
     "TfpipeError",
     "Values",
     "__version__",
@@ -83,6 +87,7 @@ _MODULES = {
     "Manifest": "tfpipe.format.manifest",
     "MissingDependencyError": "tfpipe.errors",
     "PipelineConfig": "tfpipe.engine.config.pipeline_config",
+    "ServiceOptions": "tfpipe.engine.config.service_options",
     "Stage": "tfpipe.pipeline.stage",
     "Stages": "tfpipe.pipeline.stage",
     "Tensor": "tfpipe.writer.fields",
@@ -95,6 +100,7 @@ _MODULES = {
     "distribute_over_mesh": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.engine.source",
     "load_manifest": "tfpipe.open_dataset",
+    "TfDataOptions": "tfpipe.engine.config.tf_data_options",
     "masked_sum": "tfpipe.pipeline.stages.batch",
     "measure_training": "tfpipe.profiler.live.measure_training",
     "mix": "tfpipe.engine.mixture",

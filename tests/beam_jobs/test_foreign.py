@@ -29,7 +29,7 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 
-ONCE = PipelineConfig(global_batch_size=1, training=False, image_size=16, extra_features=("id",))
+ONCE = PipelineConfig(batch_size=1, training=False, image_size=16, extra_features=("id",))
 OWN_FEATURES = (
     "image/encoded",
     "image/format",

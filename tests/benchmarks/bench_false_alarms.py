@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-SLOWER = {"one thread": "num_parallel_calls = 1\n", "larger images": "image_size = 448\n"}
+SLOWER = {"one thread": "cpu_budget = 0.001\n", "larger images": "image_size = 448\n"}
 """Options with which the pipeline must fail the build."""
 FAIL_BELOW = 0.9
 
@@ -30,13 +30,13 @@ def main(dataset: Path, repeats: int, runs: int, batch: int, output: Path | None
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder, "base.json")
         common = ["bench", str(dataset), "--runs", str(runs)]
-        _tfpipe(*common, "--global-batch-size", str(batch), "--save", str(base))
+        _tfpipe(*common, "--batch-size", str(batch), "--save", str(base))
         rows = []
         print(f"{'what':<20}{'ratio':>7}{'low':>7}{'high':>7}  {'alarm':<6}{'images/s':>9}  load")
         for number in range(repeats + len(SLOWER)):
             name = "itself" if number < repeats else list(SLOWER)[number - repeats]
             config = Path(folder, "config.toml")
-            config.write_text(f"global_batch_size = {batch}\n{SLOWER.get(name, '')}")
+            config.write_text(f"batch_size = {batch}\n{SLOWER.get(name, '')}")
             rows.append(_compare([*common, "--config", str(config), "--compare", str(base)], name))
             print(_line(rows[-1]), flush=True)
     alarms = sum(row["alarm"] for row in rows if row["what"] == "itself")

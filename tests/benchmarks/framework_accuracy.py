@@ -45,7 +45,7 @@ else:
 lasts = []
 with open_devices() as devices:
     for seed in range(seeds):
-        pipeline = tfpipe.PipelineConfig(global_batch_size=4, seed=seed, **default_pipeline("small_cnn"))
+        pipeline = tfpipe.PipelineConfig(batch_size=4, seed=seed, **default_pipeline("small_cnn"))
         workers = {} if framework == "tensorflow" else {"num_workers": 0 if framework == "torch" else 1}
         output = f"{folder}/{framework}-{seed}"
         config = TrainConfig(pipeline=pipeline, output=output, framework=framework, epochs=epochs, **workers)

@@ -346,8 +346,10 @@ class Feeds:
         """Returns the options. With `whole` the host decodes each image at full size, as a GPU does."""
         import tfpipe
 
-        size = {"global_batch_size": self._sizes.batch, "image_size": self._side}
-        return tfpipe.PipelineConfig(**size, image_dtype=image_dtype, seed=1, dct_scaling=not whole)
+        size = {"batch_size": self._sizes.batch, "image_size": self._side}
+        return tfpipe.PipelineConfig(
+            **size, image_dtype=image_dtype, seed=1, augment_options=tfpipe.AugmentOptions(dct_scaling=not whole)
+        )
 
     def decode_on_device(self, num_threads: int, image_dtype: str | None = None, device: Any = None) -> Any:
         from tfpipe.readers.torch import DeviceConfig, DeviceImages

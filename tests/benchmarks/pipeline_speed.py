@@ -81,7 +81,13 @@ BY_HAND = {
 @click.option("--seconds", default=2 * PERIOD_S, show_default=True, help="How long a variant is measured in a round.")
 @click.option("--rounds", default=3, show_default=True, help="Every variant runs once a round, in a new process.")
 @click.option("--only", multiple=True, help="Only variants whose name contains this; may be given several times.")
-@click.option("--set", "changes", multiple=True, metavar="NAME=JSON", help="An option for all variants.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=JSON",
+    help="An option for all variants, such as tf_data.cycle_length=16.",
+)
 @click.option("--beside", help="A command that prints JSON lines with images_per_cpu_s, run in every round.")
 @click.option("--tmp", type=click.Path(), help="Where the shards are written.  [default: the system's]")
 @click.option("--json", "json_file", type=click.Path(), help="Write all runs to this file.")
@@ -157,6 +163,7 @@ def child(directory: str, name: str, seconds: str, *changes: str) -> None:
     """Measures one variant in this process and prints one JSON line."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tfpipe
+    from tfpipe.system.options import replace_options
 
     def make_batches() -> Iterator[Any]:
         if name in BY_HAND:
@@ -164,7 +171,8 @@ def child(directory: str, name: str, seconds: str, *changes: str) -> None:
 
             return iter(dataset(directory, BATCH, "float32" in name))
         options = {**(VARIANTS | TORCH)[name][1], **{k: json.loads(v) for k, v in (c.split("=", 1) for c in changes)}}
-        config, manifest = tfpipe.PipelineConfig(global_batch_size=BATCH, **options), tfpipe.load_manifest(directory)
+        config = replace_options(tfpipe.PipelineConfig(batch_size=BATCH), options)
+        manifest = tfpipe.load_manifest(directory)
         if name in TORCH:
             from tfpipe.readers.torch import ShardedImages, data_loader
 

@@ -140,9 +140,8 @@ ROWS = [
     Row("object store, exact", "originals", "originals, exact", HIDES_STORE, delay_ms=50, in_store=True),
     Row("object store, PyTorch", "originals", "originals, PyTorch", HIDES_STORE, "torch", delay_ms=50, in_store=True),
     Row("object store, JAX", "originals", "originals, JAX", HIDES_STORE, "jax", delay_ms=50, in_store=True),
-    # Throughput order reads small records in exact order, but for a shuffle buffer of a number of records.
     Row("1 KB, throughput", "small", "", Goal(first_batch_s=1.5), options=THROUGHPUT),
-    Row("1 KB, shuffle buffer", "small", options={**THROUGHPUT, "shuffle_buffer_size": 32_768}),
+    Row("1 KB, shuffle buffer", "small", options={**THROUGHPUT, "tf_data.shuffle_buffer_size": 32_768}),
     Row("1 KB, exact", "small", "1 KB, shuffle buffer", AS_FAST),
     Row("2 MB, throughput", "large", options=THROUGHPUT),
     Row("2 MB, exact", "large", "2 MB, throughput", AS_FAST),
@@ -313,13 +312,14 @@ def child(name: str, dataset: str, seconds: str) -> None:
 def make_batches(row: Row, dataset: str) -> Iterator[Any]:
     """Builds the pipeline of a row."""
     import tfpipe
+    from tfpipe.system.options import replace_options
 
     if row.reader == "tf.data":
         from pipeline_by_hand import dataset as build_by_hand
 
         return iter(build_by_hand(dataset, BATCH))
     manifest = tfpipe.load_manifest(dataset)
-    config = tfpipe.PipelineConfig(global_batch_size=BATCH * row.hosts, **row.options)
+    config = replace_options(tfpipe.PipelineConfig(batch_size=BATCH * row.hosts), row.options)
     if row.reader == "torch":
         from tfpipe.readers.torch import ShardedImages, data_loader
 

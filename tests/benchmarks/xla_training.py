@@ -53,7 +53,7 @@ def main(images: str, steps: int) -> None:
         command = [sys.executable, "-m", "tfpipe", "shard", images, f"{folder}/data"]
         subprocess.run(command, check=True, capture_output=True)
         manifest = tfpipe.load_manifest(f"{folder}/data")
-        pipeline = tfpipe.PipelineConfig(global_batch_size=BATCH, **default_pipeline("small_cnn"))
+        pipeline = tfpipe.PipelineConfig(batch_size=BATCH, **default_pipeline("small_cnn"))
         config = TrainConfig(pipeline=pipeline, output=f"{folder}/run", framework="torch", num_workers=0)
         plain = list(islice(train(manifest, config, torch.device("cpu")), steps))
         by_xla = list(islice(train(manifest, config, device), steps))

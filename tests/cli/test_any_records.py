@@ -117,7 +117,7 @@ def test_nan_is_refused_before_anything_is_written(tmp_path: Path, tfpipe: Tfpip
 
 @pytest.mark.slow
 def test_profile_measures_the_pipeline(made: Path, tfpipe: Tfpipe) -> None:
-    options = ("--step-ms", "5", "--global-batch-size", "4", "--seconds", "0.3", "--json")
+    options = ("--step-ms", "5", "--batch-size", "4", "--seconds", "0.3", "--json")
     document = json.loads(run(tfpipe, "profile", made, *options))
     assert [stage["name"] for stage in document["stages"]] >= ["batch"]
     assert not {"decode", "augment"} & {stage["name"] for stage in document["stages"]}
@@ -132,7 +132,7 @@ def test_train_says_what_it_needs(made: Path, tmp_path: Path, tfpipe: Tfpipe) ->
 
 @pytest.mark.slow
 def test_doctor_checks_records_without_images(made: Path, tfpipe: Tfpipe) -> None:
-    checks = json.loads(tfpipe("doctor", made, "--global-batch-size", "4", "--json").out)["checks"]
+    checks = json.loads(tfpipe("doctor", made, "--batch-size", "4", "--json").out)["checks"]
     results = {check["name"]: check["status"] for check in checks}
     assert (results["first record"], results["image size"], results["xla"]) == ("ok", "ok", "ok")
     assert results["shapes"] == "failure"  # of frames, which have no size

@@ -19,7 +19,7 @@ from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.tuned_file import Place
 
 PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
-CONFIG = asdict(PipelineConfig(per_replica_batch_size=128))
+CONFIG = asdict(PipelineConfig(batch_size=128))
 BASE = Bench(Interval(1000.0, 980.0, 1020.0), 510.0, (0.5, 0.505, 0.495, 0.5, 0.5), 2000.0, PLACE, CONFIG)
 SLOWER = replace(BASE, scores=(0.4, 0.41, 0.39, 0.4, 0.4))
 
@@ -40,7 +40,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tfpipe, tmp_path: Path):
             return found
 
         monkeypatch.setattr(benches, "measure", answer)
-        return tfpipe("bench", *args, "--global-batch-size", 4)  # the data are small
+        return tfpipe("bench", *args, "--batch-size", 4)  # the data are small
 
     return call
 
@@ -72,7 +72,7 @@ def test_a_log_says_which_run_it_is(monkeypatch: pytest.MonkeyPatch, tfpipe, sma
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the command changes it
     monkeypatch.setattr(benches, "measure", answer)
-    assert tfpipe("bench", small_dataset, "--runs", 3, "--global-batch-size", 4)[2] == "Run 1 of 3\n"
+    assert tfpipe("bench", small_dataset, "--runs", 3, "--batch-size", 4)[2] == "Run 1 of 3\n"
 
 
 def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Path) -> None:
@@ -85,12 +85,13 @@ def test_a_pipeline_that_became_slower_fails_the_build(bench, small_dataset: Pat
 
 
 def test_what_else_differs_is_said(bench, small_dataset: Path) -> None:
-    other = replace(BASE, place=replace(PLACE, cores=4, fingerprint="f"), config={**CONFIG, "cycle_length": 4})
+    config = {**CONFIG, "tf_data": {**CONFIG["tf_data"], "cycle_length": 4}}
+    other = replace(BASE, place=replace(PLACE, cores=4, fingerprint="f"), config=config)
     _, out, _ = bench(other, small_dataset, "--compare", "base.json")
     assert out.splitlines()[3:] == [
         "The earlier result is from another machine: compare only the rates relative to the yardstick.",
         "The earlier result is from other data.",
-        "Options that differ: cycle_length: None -> 4",
+        "Options that differ: tf_data.cycle_length: None -> 4",
     ]
 
 
@@ -125,9 +126,9 @@ def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message:
     ("options", "message"),
     [
         (
-            "stage_moves = ['missing before parse']",
-            "This pipeline has no stage 'missing'; it has list, read, decode, batch, prefetch. With order='throughput' "
-            "it has stages for single records.",
+            "tf_data.num_parallel_calls = 1",
+            "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got num_parallel_calls. "
+            "Leave it out, or set order='throughput'.",
         ),
         (
             "cache = 'decoded'\ncache_dir = 'cache'\ndecoded_size = [16, 20]",
@@ -150,7 +151,7 @@ def test_wrong_options_are_refused_before_anything_is_measured(
 def test_a_real_bench_against_itself(small_dataset: Path, tmp_path: Path) -> None:
 
     root = Path(__file__).resolve().parents[2]
-    base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--global-batch-size", "4", "--runs", "3"]
+    base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--batch-size", "4", "--runs", "3"]
     for more in (["--save", str(tmp_path / "a.json")], ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"]):
         done = subprocess.run([*base, *more], cwd=root, capture_output=True, text=True, timeout=200, check=False)
         phases = ["Starting the yardstick", "Run 1 of 3", "Run 2 of 3", "Run 3 of 3"]

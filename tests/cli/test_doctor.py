@@ -88,34 +88,34 @@ def test_json(doctor, small_dataset: Path) -> None:
 def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Path) -> None:
     _, _, _, (data, split, config, target, customize) = doctor([], small_dataset)
     assert (data.name, split, target, customize) == ("images", "train", TargetConfig(), None)
-    assert config == PipelineConfig(per_replica_batch_size=128)
+    assert config == PipelineConfig(batch_size=128)
     file = tmp_path / "a.toml"
-    file.write_text("global_batch_size = 64\nimage_size = 96\n")
+    file.write_text("batch_size = 64\nimage_size = 96\n")
     args = ["--config", file, "--split", "validation", "--replicas", 8, "--hosts", 2, "--tpu", "local"]
     _, _, _, (_, split, config, target, _) = doctor(
         [], small_dataset, *args, "--images-per-second", 5000, "--gpu-decode"
     )
     assert split == "validation"
-    assert config == PipelineConfig(global_batch_size=64, image_size=96)
+    assert config == PipelineConfig(batch_size=64, image_size=96)
     assert target == TargetConfig(tpu="local", num_replicas=8, num_hosts=2, images_per_second=5000, gpu_decode=True)
-    _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file, "--per-replica-batch-size", 32)
-    assert config == PipelineConfig(per_replica_batch_size=32, image_size=96)
+    _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file, "--batch-size", 32)
+    assert config == PipelineConfig(batch_size=32, image_size=96)
     file.write_text("image_size = 96\n")
     _, _, _, (_, _, config, _, _) = doctor([], small_dataset, "--config", file)
-    assert config == PipelineConfig(per_replica_batch_size=128, image_size=96)
+    assert config == PipelineConfig(batch_size=128, image_size=96)
     _, _, _, (source, split, _, _, _) = doctor([], small_dataset / "train-*")
     assert (source.name, split) == (str(small_dataset / "train-*"), None)
 
 
 def test_options_that_were_tuned_elsewhere(doctor, small_dataset: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
-    PipelineConfig(global_batch_size=64).to_file(file, {"key": "0123", "processor": "Other CPU", "cores": 77})
+    PipelineConfig(batch_size=64).to_file(file, {"key": "0123", "processor": "Other CPU", "cores": 77})
     code, out, _, _ = doctor([GOOD], small_dataset, "--config", file)
     assert code == 0
     assert out.splitlines()[0].startswith(
         "warning  tuned         The options were tuned on another host (Other CPU, 77"
     )
-    file.write_text("global_batch_size = 64\n")
+    file.write_text("batch_size = 64\n")
     assert "tuned" not in doctor([GOOD], small_dataset, "--config", file)[1]
 
 
@@ -134,11 +134,6 @@ def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch: 
     ("args", "code", "message"),
     [
         (["--split", "test"], 2, "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
-        (
-            ["--global-batch-size", 8, "--per-replica-batch-size", 8],
-            2,
-            "--global-batch-size and --per-replica-batch-size exclude each other.",
-        ),
         (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
         (["--replicas", 0], 2, "--replicas must be above 0, got 0."),
     ],
@@ -176,7 +171,7 @@ def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("in_own_process", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, in_own_process: bool) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
-    args = (small_dataset, "--global-batch-size", 8, "--tpu", "my-tpu", "--replicas", 8, "--json")
+    args = (small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--replicas", 8, "--json")
     done = run(*args) if in_own_process else tfpipe("doctor", *args)
     assert done.code == 1
     document = done.json
@@ -203,16 +198,16 @@ main()
 
 def test_the_report_of_an_error_needs_no_dataset(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
-    file.write_text(f'global_batch_size = 64\ncache = "bytes"\ncache_dir = "{tmp_path}"\n')
+    file.write_text(f'batch_size = 64\ncache = "bytes"\ncache_dir = "{tmp_path}"\n')
     done = tfpipe("doctor", "--report", "--config", file)
     assert (done.code, done.err) == (0, "")
     assert done.lines[-2:] == [
-        "config        global_batch_size 64, cache bytes, cache_dir (given)",
+        "config        batch_size 64, cache bytes, cache_dir (given)",
         "dataset       none",
     ]
     document = tfpipe("doctor", small_dataset, "--report", "--json").json
     assert list(document) == ["tfpipe", "libraries", "machine", "settings", "config", "dataset"]
-    assert (document["config"], document["dataset"]["splits"]) == ({"per_replica_batch_size": 128}, 2)
+    assert (document["config"], document["dataset"]["splits"]) == ({"batch_size": 128}, 2)
 
 
 def test_a_check_needs_a_dataset(tfpipe: Tfpipe) -> None:

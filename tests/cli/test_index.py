@@ -104,11 +104,11 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
 def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None:
     folder = foreign.imagenet(tmp_path / "data", compression)
     tfpipe("index", folder)
-    code, out, _ = tfpipe("doctor", folder, "--global-batch-size", 8, "--json")
+    code, out, _ = tfpipe("doctor", folder, "--batch-size", 8, "--json")
     checks = {check["name"]: check for check in json.loads(out)["checks"]}
     assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
     assert checks["first record"]["status"] == "ok"
     assert code == 0
-    code, out, err = tfpipe("profile", folder, "--global-batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
+    code, out, err = tfpipe("profile", folder, "--batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
     assert code == 0, err
     assert json.loads(out)

@@ -136,7 +136,7 @@ def test_json_has_all_of_it(inspect, small_dataset: Path) -> None:
             "mean_width": train.sizes.mean_width,
         },
         "class_counts": [6, 4, 2],
-        "mixing": {"score": mixing_score(Order(12, 8, 1), (6, 6)), "global_batch_size": 8, "block_records": 1},
+        "mixing": {"score": mixing_score(Order(12, 8, 1), (6, 6)), "batch_size": 8, "block_records": 1},
     }
     assert document == {
         "dataset": str(small_dataset),

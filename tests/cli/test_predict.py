@@ -33,7 +33,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tf.keras.Model(image, head(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1.0)(image))))
     head.bias.assign(np.log([3.0, 1.0, 1.0]))
     run = tmp_path_factory.mktemp("runs") / "pets"
-    config = PipelineConfig(per_replica_batch_size=8, image_size=8, training=False)
+    config = PipelineConfig(batch_size=8, image_size=8, training=False)
     export_model(model, config, ("cat", "dog", "owl"), str(run / "model"))
     return run
 

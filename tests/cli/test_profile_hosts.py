@@ -11,7 +11,7 @@ from tests.conftest import Tfpipe
 from tests.profiler.hosts.records import make_records
 from tfpipe.profiler.hosts.read import encode_record, name_record
 
-OPTIONS = ("--step-ms", "2", "--global-batch-size", "4", "--seconds", "0.5")
+OPTIONS = ("--step-ms", "2", "--batch-size", "4", "--seconds", "0.5")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tfpipe.cli.profile import profile
 from tfpipe.errors import ConfigError, MissingDependencyError
 
 ROOT = Path(__file__).resolve().parents[2]
-OPTIONS = ("--step-ms", "2", "--global-batch-size", "4", "--seconds", "0.5")
+OPTIONS = ("--step-ms", "2", "--batch-size", "4", "--seconds", "0.5")
 
 # Runs the command with a report at hand, and says which libraries it loads.
 LOADS = """

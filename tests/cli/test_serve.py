@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import Tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import processes
 from tfpipe.service.client import Workers
@@ -160,7 +161,7 @@ def test_a_port_in_use_is_one_sentence() -> None:
         (["--workers", "0"], "--workers must be at least 1, got 0."),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
         (["--port", "65535", "--workers", "2"], "--port must be at most 65534, so that all workers have one."),
-        (["--check", "a"], "`service` must be addresses like host:5050, got ('a',)."),
+        (["--check", "a"], "--check must be a list of addresses like host:5050, got ('a',)."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -200,8 +201,8 @@ def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> No
     assert (done.code, done.err) == (0, "")
     assert done.lines == [
         "2 workers: 127.0.0.1:5050, 127.0.0.1:5051",
-        'Trainers      PipelineConfig(service="127.0.0.1:5050,127.0.0.1:5051", ...)',
-        '  or in TOML  service = ["127.0.0.1:5050", "127.0.0.1:5051"]',
+        'Trainers      PipelineConfig(service=ServiceOptions(workers=["127.0.0.1:5050", "127.0.0.1:5051"]), ...)',
+        '  or in TOML  service.workers = ["127.0.0.1:5050", "127.0.0.1:5051"]',
         "Only this machine reaches 127.0.0.1; for others leave --host out.",
     ]
 
@@ -209,7 +210,7 @@ def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_worker_loads_no_tensorflow(start: Callable[..., Server], small_dataset: Path) -> None:
     server = start("--port", "0")
     address = server.json["workers"][0]["address"]
-    config = PipelineConfig(global_batch_size=4, image_size=8, service=address)
+    config = PipelineConfig(batch_size=4, image_size=8, service=ServiceOptions(workers=(address,)))
     NumpyBatches(small_dataset, "train", config).read(0)
     if sys.platform == "linux":
         assert "tensorflow" not in Path(f"/proc/{server.pids[0]}/maps").read_text()

@@ -310,7 +310,7 @@ def test_grain_gets_lists(made: Path) -> None:
 def test_a_classifier_needs_one_image(made: Path) -> None:
     manifest = library.load_manifest(str(made))
     with pytest.raises(ConfigError) as error:
-        check_dataset(manifest, TrainConfig(pipeline=library.PipelineConfig(global_batch_size=4), output="run"))
+        check_dataset(manifest, TrainConfig(pipeline=library.PipelineConfig(batch_size=4), output="run"))
     assert str(error.value) == (
         f"A classifier needs one image a record, and {made} has several. Set `images` to first, or read them with "
         "`tfpipe.build_dataset`."

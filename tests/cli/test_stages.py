@@ -79,10 +79,10 @@ def count_processes(folder: Path) -> int:
 
 
 def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
-    done = run("doctor", small_dataset, "--global-batch-size", 4, "--stages", "user_stages:blacken", "--json")
+    done = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:blacken", "--json")
     assert done.code == 0, done.err
     assert count_processes(tmp_path) == 1
-    broken = run("doctor", small_dataset, "--global-batch-size", 4, "--stages", "user_stages:raise_error")
+    broken = run("doctor", small_dataset, "--batch-size", 4, "--stages", "user_stages:raise_error")
     assert broken.code == 1
     assert "failure  shapes        The pipeline failed: " in broken.out
     assert "Not ready: " in broken.out
@@ -90,7 +90,7 @@ def test_doctor_checks_the_changed_pipeline(small_dataset: Path, tmp_path: Path,
 
 def test_train_runs_the_changed_pipeline(small_dataset: Path, tmp_path: Path, run: Tfpipe) -> None:
     """The run notes its stages, so that it cannot go on without them."""
-    options = ("train", small_dataset, "--global-batch-size", 4, "--image-size", 16, "--epochs", 1, "--output", "run")
+    options = ("train", small_dataset, "--batch-size", 4, "--image-size", 16, "--epochs", 1, "--output", "run")
     options = (*options, "--model", "user_stages:linear")
     done = run(*options, "--stages", "user_stages:blacken")
     assert done.code == 0, done.err
@@ -103,7 +103,7 @@ def test_train_runs_the_changed_pipeline(small_dataset: Path, tmp_path: Path, ru
 @pytest.mark.parametrize("command", ["train", "profile"])
 def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset: Path, run: Tfpipe) -> None:
     more = {"train": ("--image-size", 16, "--output", "run"), "profile": ("--step-ms", 5)}[command]
-    options = (command, small_dataset, "--global-batch-size", 4, *more)
+    options = (command, small_dataset, "--batch-size", 4, *more)
     done = run(*options, "--stages", "user_stages:raise_error")
     assert done.code == 1
     assert "Error: The pipeline failed: " in done.err
@@ -112,7 +112,7 @@ def test_an_error_of_the_users_stages_is_a_sentence(command: str, small_dataset:
 
 
 def test_a_stage_that_the_engine_does_not_have_is_a_sentence(small_dataset: Path, run: Tfpipe) -> None:
-    Path("exact.toml").write_text("order = 'exact'\nglobal_batch_size = 4\n")
+    Path("exact.toml").write_text("order = 'exact'\nbatch_size = 4\n")
     options = ("--step-ms", 5, "--config", "exact.toml", "--stages", "user_stages:miss")
     done = run("profile", small_dataset, *options)
     assert done.code == 2
@@ -122,7 +122,7 @@ def test_a_stage_that_the_engine_does_not_have_is_a_sentence(small_dataset: Path
 @pytest.mark.slow
 def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_dataset: Path, tmp_path: Path) -> None:
     """The user's module loads TensorFlow, whose libraries log as they start."""
-    options = ("--step-ms", 5, "--global-batch-size", 4, "--seconds", 0.5, "--stages", "user_stages:blacken", "--json")
+    options = ("--step-ms", 5, "--batch-size", 4, "--seconds", 0.5, "--stages", "user_stages:blacken", "--json")
     done = run_process(tmp_path, "profile", small_dataset, *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["dataset"]["own_stages"] == ["blacken"]
@@ -130,7 +130,7 @@ def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_datas
 
 @pytest.mark.slow
 def test_bench_measures_the_changed_pipeline_in_its_processes(small_dataset: Path, tmp_path: Path) -> None:
-    options = ("--global-batch-size", 4, "--runs", 3, "--stages", "user_stages:blacken", "--json")
+    options = ("--batch-size", 4, "--runs", 3, "--stages", "user_stages:blacken", "--json")
     done = run_process(tmp_path, "bench", small_dataset, *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["scores"]
@@ -139,7 +139,7 @@ def test_bench_measures_the_changed_pipeline_in_its_processes(small_dataset: Pat
 
 @pytest.mark.slow
 def test_tune_searches_with_the_changed_pipeline(small_dataset: Path, tmp_path: Path) -> None:
-    options = ("--global-batch-size", 4, "--seconds", 60, "--stages", "user_stages:blacken", "--json")
+    options = ("--batch-size", 4, "--seconds", 60, "--stages", "user_stages:blacken", "--json")
     done = run_process(tmp_path, "tune", small_dataset, *options)
     assert done.returncode == 0, done.stderr
     assert count_processes(tmp_path) >= 2

@@ -18,7 +18,7 @@ from tfpipe.errors import ConfigError
 
 pytest.importorskip("tensorflow")
 
-QUICK = ("--global-batch-size", "4", "--image-size", "16", "--checkpoint-every-steps", "2")
+QUICK = ("--batch-size", "4", "--image-size", "16", "--checkpoint-every-steps", "2")
 
 
 def start(*args: str) -> "subprocess.Popen[str]":
@@ -146,10 +146,9 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
         (("--steps-per-execution", "many"), "--steps-per-execution must be auto or a whole number, got 'many'."),
         (("--split", "night"), "has no split 'night'; it has train, validation"),
         (
-            ("--global-batch-size", "16"),
-            "--global-batch-size must be at most the 12 records of an epoch, got 16. Use 12 or less, or more data.",
+            ("--batch-size", "16"),
+            "--batch-size must be at most the 12 records of an epoch, got 16. Use 12 or less, or more data.",
         ),
-        (("--global-batch-size", "4", "--per-replica-batch-size", "4"), "exclude each other"),
     ],
 )
 def test_a_wrong_option_is_one_sentence(

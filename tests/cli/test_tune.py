@@ -16,19 +16,20 @@ import pytest
 from tests.conftest import PATH_OF_REPOSITORY
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.search import Tuned
 from tfpipe.tuning.trials import PipelineJob, Trial
 
-CONFIG = PipelineConfig(global_batch_size=64)
-FASTER = PipelineConfig(global_batch_size=64, cycle_length=16)
+CONFIG = PipelineConfig(batch_size=64)
+FASTER = PipelineConfig(batch_size=64, tf_data=TfDataOptions(cycle_length=16))
 NOTHING = Interval(1.0, 1.0, 1.0)
 GAIN = Interval(1.5, 1.4, 1.6)
 TRIALS = (
-    Trial({"cycle_length": 16}, 1500.0, GAIN, True),
-    Trial({"num_parallel_calls": None}, 1490.0, Interval(0.99, 0.97, 1.01), False),
+    Trial({"tf_data.cycle_length": 16}, 1500.0, GAIN, True),
+    Trial({"tf_data.num_parallel_calls": None}, 1490.0, Interval(0.99, 0.97, 1.01), False),
     Trial({"cache": "bytes"}, None, None, False, "The cache takes about 200 s to fill, and 20 s are left for it."),
 )
 FOUND = Tuned(FASTER, 1000.0, 1500.0, GAIN, TRIALS, 58.3, False)
@@ -66,8 +67,8 @@ def test_the_report_and_the_file(tune, small_dataset: Path, tmp_path: Path) -> N
     assert (code, err) == (0, "")
     assert [line.rstrip() for line in out.splitlines()] == [
         "           images/s  gain (97 %)            change",
-        "kept          1,500  x 1.50 (1.40 to 1.60)  cycle_length = 16",
-        "no gain       1,490  x 0.99 (0.97 to 1.01)  num_parallel_calls = auto",
+        "kept          1,500  x 1.50 (1.40 to 1.60)  tf_data.cycle_length = 16",
+        "no gain       1,490  x 0.99 (0.97 to 1.01)  tf_data.num_parallel_calls = auto",
         "not tried                                   cache = 'bytes'",
         "                                            The cache takes about 200 s to fill, and 20 s are left",
         "                                            for it.",
@@ -80,7 +81,7 @@ def test_the_report_and_the_file(tune, small_dataset: Path, tmp_path: Path) -> N
     noted = toml_json.read_with_notes("a.toml")[1]
     assert (noted["images_per_second"], noted["gain"]["ratio"]) == (1500.0, 1.5)
     assert (job.split, job.accelerator) == ("train", Accelerator(1e-9, 128))
-    assert (config, seconds, may_change) == (PipelineConfig(per_replica_batch_size=128), 120.0, False)
+    assert (config, seconds, may_change) == (PipelineConfig(batch_size=128), 120.0, False)
 
 
 def test_the_options_reach_the_search(tune, small_dataset: Path) -> None:
@@ -95,7 +96,7 @@ def test_json(tune, small_dataset: Path) -> None:
     code, out, _, _ = tune(FOUND, small_dataset, "--json")
     document = json.loads(out)
     assert (code, document["version"], document["finished"]) == (0, 1, False)
-    assert document["changes"] == {"global_batch_size": 64, "per_replica_batch_size": None, "cycle_length": 16}
+    assert document["changes"] == {"batch_size": 64, "tf_data.cycle_length": 16}
     assert document["path"].endswith(f"-{tuned_file.get_place(*_data(small_dataset)).key}.toml")
     assert PipelineConfig.from_file(document["path"]) == FASTER
 
@@ -110,8 +111,8 @@ def test_a_second_run_goes_on_from_the_first(tune, small_dataset: Path) -> None:
     path = json.loads(tune(FOUND, small_dataset, "--json")[1])["path"]
     _, _, err, (_, config, *_) = tune(FOUND, small_dataset)
     assert (err, config) == (f"Starting from the options in {path}.\n", FASTER)
-    _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--global-batch-size", 32)
-    assert config == PipelineConfig(global_batch_size=32, cycle_length=16)
+    _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--batch-size", 32)
+    assert config == PipelineConfig(batch_size=32, tf_data=TfDataOptions(cycle_length=16))
     CONFIG.to_file("begin.toml")
     _, _, err, (_, config, *_) = tune(FOUND, small_dataset, "--config", "begin.toml")
     assert (err, config) == ("", CONFIG)
@@ -177,7 +178,7 @@ if __name__ == "__main__":
 def start(
     folder: Path, dataset: Path, *args: object, program: tuple[str, ...] = ("-m", "tfpipe")
 ) -> subprocess.Popen[str]:
-    command = [sys.executable, *program, "tune", dataset, "--global-batch-size", 4, *args]
+    command = [sys.executable, *program, "tune", dataset, "--batch-size", 4, *args]
     env = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY, "COLUMNS": "100"}
     return subprocess.Popen(
         [str(part) for part in command],
@@ -232,7 +233,9 @@ def test_ctrl_c_leaves_nobody_behind(small_dataset: Path, tmp_path: Path, pipeli
 
 @pytest.mark.slow
 def test_a_real_search(small_dataset: Path, tmp_path: Path) -> None:
-    PipelineConfig(global_batch_size=4, image_size=16, num_parallel_calls=1).to_file(tmp_path / "begin.toml")
+    one_call = TfDataOptions(num_parallel_calls=1)
+    config = PipelineConfig(batch_size=4, image_size=16, order="throughput", tf_data=one_call)
+    config.to_file(tmp_path / "begin.toml")
     args = ("--config", "begin.toml", "--seconds", 60, "--output", "a.json", "--json")
     running = start(tmp_path, small_dataset, *args)
     out, err = running.communicate(timeout=150)

@@ -16,8 +16,8 @@ from tensorflow.experimental import dtensor
 import tfpipe
 
 DIMS = {"data": [("data", 2), ("model", 2)], "model": [("model", 2), ("data", 2)]}
-TRAIN = {"global_batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}
-EVALUATE = {"global_batch_size": 64, "image_size": 12, "augment": "none", "training": False}
+TRAIN = {"batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}
+EVALUATE = {"batch_size": 64, "image_size": 12, "augment": "none", "training": False}
 SIZE = 8 * 8 * 3
 
 

@@ -14,8 +14,8 @@ import tfpipe
 from tfpipe.distribution import describe_strategy
 from tfpipe.pipeline.device.augment import AugmentLayer, augment
 
-TRAIN = {"global_batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}
-EVALUATE = {"global_batch_size": 64, "image_size": 12, "augment": "none", "training": False}
+TRAIN = {"batch_size": 16, "image_size": 8, "seed": 7, "block_records": 4}
+EVALUATE = {"batch_size": 64, "image_size": 12, "augment": "none", "training": False}
 
 
 class Trainer:
@@ -117,7 +117,7 @@ class Trainer:
             with tf.GradientTape() as tape:
                 logits = tf.reshape(pixels, [-1, 8 * 8 * 3]) @ weights
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
-                loss = tf.reduce_sum(losses) / TRAIN["global_batch_size"]
+                loss = tf.reduce_sum(losses) / TRAIN["batch_size"]
             return loss, tape.gradient(loss, weights)
 
         def step(batch):

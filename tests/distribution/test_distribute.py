@@ -12,9 +12,8 @@ from tfpipe.errors import ConfigError
 tf = pytest.importorskip("tensorflow")
 
 import tfpipe  # noqa: E402
-from tfpipe import distribution  # noqa: E402
 
-CONFIG = tfpipe.PipelineConfig(global_batch_size=16, image_size=8)
+CONFIG = tfpipe.PipelineConfig(batch_size=16, image_size=8)
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetche
 @pytest.mark.parametrize(
     ("replicas", "hosts", "options", "sentence"),
     [
-        (6, 1, {}, "Global batch size 16 must be divisible by 6 replicas; use 12 or 18."),
+        (6, 1, {}, "`batch_size` 16 must be divisible by 6 replicas; use 12 or 18."),
         (8, 3, {}, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
     ],
 )
@@ -136,7 +135,7 @@ def test_one_device_gets_whole_batches_and_counts_steps(manifest) -> None:
 def test_files_that_nobody_counted(shades: Path) -> None:
     source = tfpipe.tfrecord_files(str(shades / "train-*"))
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    config = replace(CONFIG, shuffle_buffer_size=64)
+    config = replace(CONFIG, tf_data=tfpipe.TfDataOptions(shuffle_buffer_size=64))
     batch = next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))
     assert batch["image"].shape == (16, 8, 8, 3)
     sentence = (
@@ -153,11 +152,11 @@ def test_files_that_nobody_counted(shades: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "replicas", "steps"),
     [
-        ({"global_batch_size": 16}, 1, 15),
-        ({"global_batch_size": 16, "order": "throughput"}, 1, 15),
-        ({"global_batch_size": 64, "training": False}, 4, 4),
-        ({"global_batch_size": None, "per_replica_batch_size": 8}, 4, 7),
-        ({"global_batch_size": None, "per_replica_batch_size": 8, "training": False}, 4, 8),
+        ({"batch_size": 16}, 1, 15),
+        ({"batch_size": 16, "order": "throughput"}, 1, 15),
+        ({"batch_size": 64, "training": False}, 4, 4),
+        ({"batch_size": 32}, 4, 7),
+        ({"batch_size": 32, "training": False}, 4, 8),
     ],
 )
 def test_steps_of_an_epoch(monkeypatch, manifest, options: dict, replicas: int, steps: int) -> None:
@@ -166,7 +165,7 @@ def test_steps_of_an_epoch(monkeypatch, manifest, options: dict, replicas: int, 
 
 
 def test_the_strategy_in_scope_counts(manifest) -> None:
-    config = tfpipe.PipelineConfig(per_replica_batch_size=16)
+    config = tfpipe.PipelineConfig(batch_size=16)
     assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
     with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
         assert tfpipe.steps_per_epoch(manifest, "train", config) == 15
@@ -174,32 +173,4 @@ def test_the_strategy_in_scope_counts(manifest) -> None:
 
 def test_too_few_records_for_a_batch(manifest) -> None:
     with pytest.raises(ConfigError, match="at most the 250 records of an epoch, got 256"):
-        tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, global_batch_size=256))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [({"global_batch_size": 96}, (96, 12)), ({"per_replica_batch_size": 12}, (96, 12))],
-)
-def test_batch_sizes(sizes: dict, expected: tuple) -> None:
-    assert distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes) == expected
-
-
-EXACTLY_ONE = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
-
-
-@pytest.mark.parametrize(
-    ("sizes", "sentence"),
-    [
-        ({"global_batch_size": 100}, "Global batch size 100 must be divisible by 8 replicas; use 96 or 104."),
-        ({"global_batch_size": 3}, "Global batch size 3 must be divisible by 8 replicas; use 8."),
-        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
-        ({"per_replica_batch_size": -1}, "`per_replica_batch_size` must be at least 1, got -1."),
-        ({}, EXACTLY_ONE + "neither."),
-        ({"global_batch_size": 96, "per_replica_batch_size": 12}, EXACTLY_ONE + "96 and 12."),
-    ],
-)
-def test_batch_sizes_that_cannot_be(sizes: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        distribution.resolve_batch_size(SimpleNamespace(num_replicas_in_sync=8), **sizes)
-    assert str(caught.value) == sentence
+        tfpipe.steps_per_epoch(manifest, "train", replace(CONFIG, batch_size=256))

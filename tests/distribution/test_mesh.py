@@ -19,6 +19,7 @@ from tensorflow.experimental import dtensor  # noqa: E402
 import tfpipe  # noqa: E402
 from tests.distribution.on_mesh import EVALUATE, SIZE, TRAIN, hash_rows  # noqa: E402
 from tfpipe.distribution.mesh import distribute_over_mesh  # noqa: E402
+from tfpipe.engine.host import Host  # noqa: E402
 from tfpipe.errors import ConfigError  # noqa: E402
 
 CONFIG = tfpipe.PipelineConfig(**TRAIN)
@@ -129,12 +130,12 @@ class Mesh:
             "Each process must hold adjacent rows, as many as every other, got parts 0, 2 of 3 in process 1. Order the "
             "mesh's devices by their process.",
         ),
-        (Mesh({"data": 3}, 3), {}, "Global batch size 16 must be divisible by 3 replicas; use 15 or 18."),
+        (Mesh({"data": 3}, 3), {}, "`batch_size` 16 must be divisible by 3 replicas; use 15 or 18."),
         (
             Mesh({"data": 2, "model": 2}, 1, 3),
             {"order": "throughput"},
-            "Processes that hold the same rows of a mesh must read the same records, and `order` throughput with "
-            "`deterministic` None gives each others. Use exact order.",
+            "Processes that hold the same rows of a mesh must read the same records, and `order` throughput "
+            "gives each others. Use exact order.",
         ),
         (
             Mesh({"data": 2}, 2),

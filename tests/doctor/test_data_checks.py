@@ -58,7 +58,7 @@ def test_first_record() -> None:
         "first record",
         "failure",
         "The first record cannot be decoded: Unknown image file format.",
-        "Run `tfpipe verify` to find all damaged records, or set `on_bad_record` to skip.",
+        "Run `tfpipe verify` to find all damaged records, or set `max_bad_records`.",
     )
 
 
@@ -75,8 +75,8 @@ def test_first_record() -> None:
             Check(
                 "shards",
                 "warning",
-                "4 shards for each host, fewer than the `cycle_length` of 8.",
-                "Set `cycle_length` to 4, write 32 shards or more, or read in exact order.",
+                "4 shards for each host, fewer than the `tf_data.cycle_length` of 8.",
+                "Set `tf_data.cycle_length` to 4, write 32 shards or more, or read in exact order.",
             ),
         ),
         (
@@ -240,8 +240,8 @@ EVEN = (100,) * 10
                 "warning",
                 "Records that lie together have like labels (100% of the way from chance to sorted), and the shuffle "
                 "buffer holds 0.2% of the records.",
-                "Read in exact order, enlarge `shuffle_buffer_size`, or write the data with `tfpipe shard`, which "
-                "shuffles.",
+                "Read in exact order, enlarge `tf_data.shuffle_buffer_size`, or write the data with `tfpipe shard`, "
+                "which shuffles.",
             ),
         ),
         (

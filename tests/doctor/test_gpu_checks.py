@@ -101,7 +101,7 @@ def test_headers_are_read_where_cmyk_was_noticed(manifest: Manifest) -> None:
 
 
 def test_the_check_runs_when_it_is_asked_for(manifest: Manifest) -> None:
-    config = PipelineConfig(global_batch_size=2, image_size=8)
+    config = PipelineConfig(batch_size=2, image_size=8)
     names = ["gpu decode"]
     assert list(run_checks(manifest, "train", config, names=names)) == []
     (check,) = run_checks(manifest, "train", config, TargetConfig(gpu_decode=True), names=names)

@@ -19,7 +19,7 @@ from tfpipe.doctor.run import run_checks
 from tfpipe.system.host_limits import peak_memory_bytes
 
 directory, options = sys.argv[1], json.loads(sys.argv[2])
-config = tfpipe.PipelineConfig(global_batch_size=64, **options)
+config = tfpipe.PipelineConfig(batch_size=64, **options)
 manifest = tfpipe.load_manifest(directory)
 (check,) = run_checks(manifest, "train", config, names=["memory"])
 for _ in itertools.islice(tfpipe.build_dataset(manifest, "train", config), 60):

@@ -13,7 +13,10 @@ import pytest
 from tests.conftest import ROOT
 from tfpipe import __version__
 from tfpipe.doctor.report import GIVEN, SETTINGS, format_report, make_report
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
@@ -51,16 +54,34 @@ def test_a_setting_is_shown_if_it_is_a_number_or_a_switch() -> None:
 
 
 def test_the_options_that_differ_from_their_defaults(tmp_path: Path) -> None:
-    config = PipelineConfig(global_batch_size=64, image_size=96, cache="bytes", cache_dir=str(tmp_path / SECRET))
-    report = make_report({}, replace(config, service=None, extra_features=(SECRET,)))
+    config = PipelineConfig(batch_size=64, image_size=96, cache="bytes", cache_dir=str(tmp_path / SECRET))
+    report = make_report({}, replace(config, extra_features=(SECRET,)))
     assert report["config"] == {
-        "global_batch_size": 64,
+        "batch_size": 64,
         "image_size": 96,
         "extra_features": GIVEN,
         "cache": "bytes",
         "cache_dir": GIVEN,
     }
-    assert "config        global_batch_size 64, image_size 96, extra_features (given)" in format_report(report)
+    assert "config        batch_size 64, image_size 96, extra_features (given)" in format_report(report)
+
+
+def test_options_of_a_part_are_named_with_dots() -> None:
+    config = PipelineConfig(
+        batch_size=64,
+        augment_options=AugmentOptions(scale=(0.5, 1.0)),
+        service=ServiceOptions(workers=(f"{SECRET}:5000",), share="auto"),
+        tf_data=TfDataOptions(cycle_length=4),
+    )
+    report = make_report({}, config)
+    assert report["config"] == {
+        "batch_size": 64,
+        "augment_options.scale": [0.5, 1.0],
+        "service.workers": GIVEN,
+        "service.share": "auto",
+        "tf_data.cycle_length": 4,
+    }
+    assert "service.workers (given), service.share auto, tf_data.cycle_length 4" in format_report(report)
 
 
 def test_the_dataset(small_dataset: Path) -> None:
@@ -77,8 +98,9 @@ def test_the_dataset(small_dataset: Path) -> None:
 
 def test_no_path_name_or_free_text_is_in_it(small_dataset: Path, tmp_path: Path) -> None:
     settings, manifest = dict.fromkeys(SETTINGS, f"/home/{SECRET}"), load_manifest(str(small_dataset))
-    cached = PipelineConfig(global_batch_size=64, cache="bytes", cache_dir=str(tmp_path / SECRET))
-    served = PipelineConfig(global_batch_size=64, service=f"{SECRET}:5000", extra_features=(SECRET,))
+    cached = PipelineConfig(batch_size=64, cache="bytes", cache_dir=str(tmp_path / SECRET))
+    service = ServiceOptions(workers=(f"{SECRET}:5000",), share="auto")
+    served = PipelineConfig(batch_size=64, service=service, extra_features=(SECRET,))
     for config in (cached, served):
         report = make_report(settings, config, manifest)
         for text in (format_report(report), json.dumps(report)):

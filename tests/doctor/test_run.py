@@ -13,6 +13,7 @@ from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source, tfrecord_files
@@ -21,8 +22,9 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL
 from tfpipe.open_dataset import load_manifest
 
-CONFIG = PipelineConfig(global_batch_size=8, image_size=16)
+CONFIG = PipelineConfig(batch_size=8, image_size=16)
 THROUGHPUT = dataclasses.replace(CONFIG, order="throughput")
+SMALL_BUFFER = TfDataOptions(shuffle_buffer_size=8)
 """The same batches; this pipeline is built in half the time, for tests in which the order does not matter."""
 
 
@@ -102,14 +104,14 @@ def test_a_first_record_that_is_damaged(copy: Path) -> None:
 
 def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
     batch, shapes, xla = some(manifest, "batch, shapes, xla", target=TargetConfig(num_replicas=3))
-    assert batch == Check("batch", "failure", "Global batch size 8 must be divisible by 3 replicas; use 6 or 9.")
+    assert batch == Check("batch", "failure", "`batch_size` 8 must be divisible by 3 replicas; use 6 or 9.")
     assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
     assert xla == Check("xla", "skipped", "Not reached: see batch.")
-    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, global_batch_size=64))
+    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, batch_size=64))
     assert batch == Check(
         "batch",
         "failure",
-        "`global_batch_size` must be at most the 12 records of an epoch, got 64.",
+        "`batch_size` must be at most the 12 records of an epoch, got 64.",
         "Use 12 or less, or more data.",
     )
 
@@ -118,7 +120,7 @@ def test_the_throughput_order_reads_whole_shards(manifest: Manifest) -> None:
     shards, memory = some(manifest, "shards, memory", THROUGHPUT)
     assert (shards.status, shards.found) == (
         "warning",
-        "2 shards for each host, fewer than the `cycle_length` of 8.",
+        "2 shards for each host, fewer than the `tf_data.cycle_length` of 8.",
     )
     assert memory.found.startswith(
         "12 records that are read ahead, a shuffle buffer of 12 records and finished batches take about "
@@ -190,7 +192,7 @@ def test_a_cache(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
     )
     # Its files are read in exact order, as any dataset's, and hold decoded images.
-    in_blocks = dataclasses.replace(in_files, global_batch_size=4, block_records=3, decoder="pillow")
+    in_blocks = dataclasses.replace(in_files, batch_size=4, block_records=3, decoder="pillow")
     (memory,) = some(manifest, "memory", in_blocks)
     in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
     assert memory.found.startswith(
@@ -232,9 +234,7 @@ def test_sorted_labels(tmp_path: Path, draw_images) -> None:
     options = ShardConfig(input=str(tmp_path / "images"), output=str(folder), num_shards=4, workers=1, shuffle=False)
     shard_job.run(options)
     alike = "Records that lie together have like labels (98% of the way from chance to sorted)"
-    (labels,) = some(
-        load_manifest(str(folder)), "labels", dataclasses.replace(CONFIG, order="throughput", shuffle_buffer_size=8)
-    )
+    (labels,) = some(load_manifest(str(folder)), "labels", dataclasses.replace(THROUGHPUT, tf_data=SMALL_BUFFER))
     assert labels.status == "warning"
     assert labels.found == f"{alike}, and the shuffle buffer holds 3.1% of the records."
     (labels,) = some(load_manifest(str(folder)), "labels", dataclasses.replace(CONFIG, block_records=16))
@@ -244,7 +244,7 @@ def test_sorted_labels(tmp_path: Path, draw_images) -> None:
 
 def test_foreign_files(small_dataset: Path) -> None:
     source = tfrecord_files(str(small_dataset / "train-*"))
-    config = dataclasses.replace(CONFIG, shuffle_buffer_size=8)
+    config = dataclasses.replace(CONFIG, tf_data=SMALL_BUFFER)
     checks = {check.name: check for check in run_checks(source, None, config)}
     assert [check.name for check in checks.values() if check.status not in ("ok", "skipped")] == ["shards"]
     assert checks["file access"].found == f"{small_dataset} is on this machine."
@@ -274,11 +274,9 @@ def test_the_rate_is_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_replicas_of_this_machine(manifest: Manifest) -> None:
     assert probes.count_local_replicas() >= 1
     target = TargetConfig(tpu="my-tpu")
-    (batch,) = some(manifest, "batch", PipelineConfig(per_replica_batch_size=8), target)
+    (batch,) = some(manifest, "batch", PipelineConfig(batch_size=8), target)
     assert batch.found.endswith("How many replicas 'my-tpu' has is not known here.")
-    (batch,) = some(
-        manifest, "batch", PipelineConfig(per_replica_batch_size=4), TargetConfig(num_replicas=2, num_hosts=2)
-    )
+    (batch,) = some(manifest, "batch", PipelineConfig(batch_size=8), TargetConfig(num_replicas=2, num_hosts=2))
     assert batch.found.startswith("8 images: 4 for each of 2 replicas on 2 hosts")
 
 

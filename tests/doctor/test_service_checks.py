@@ -15,6 +15,7 @@ from tfpipe.doctor import service_checks
 from tfpipe.doctor.result import Check
 from tfpipe.doctor.service_checks import check_service, check_speed, describe_speed, describe_workers
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.open_dataset import load_manifest
 from tfpipe.service.measure import ServiceRates, WorkerRate
 from tfpipe.service.server import Server
@@ -53,7 +54,7 @@ def test_a_service_that_runs(
 ) -> None:
     monkeypatch.setattr(service_checks, "_MEASURE_S", 0.1)
     manifest = load_manifest(str(small_dataset))
-    workers, reads = check_service(address, manifest, "train")
+    workers, reads = check_service((address,), manifest, "train")
     assert workers == Check("workers", "ok", f"1 worker answers: {address}.")
     assert reads == Check(
         "reads",
@@ -61,7 +62,8 @@ def test_a_service_that_runs(
         f"1 worker made the first and the last record of 'train' of {small_dataset} as this machine does.",
     )
     for training in (True, False):
-        config = PipelineConfig(global_batch_size=4, image_size=8, training=training, service=address)
+        service = ServiceOptions(workers=(address,))
+        config = PipelineConfig(batch_size=4, image_size=8, training=training, service=service)
         [speed] = check_speed(manifest, "train", config)
         assert re.fullmatch(rf"The workers give [\d,]+ images/s, [\d.]+ [KM]B/s: {address} [\d,]+\.", speed.found)
     done = tfpipe("serve", "--check", address, "--dataset", small_dataset, "--json")

@@ -81,7 +81,7 @@ def make_image(dataset: Dataset, number: int, epoch: int, config: PipelineConfig
 
 def list_rows(sources: Sequence[Dataset], weights: Sequence[float], config: PipelineConfig, step: int) -> list[Any]:
     """Lists the rows of a training batch: dataset, epoch and number."""
-    batch = config.global_batch_size or 0
+    batch = config.batch_size
     exact = [batch * weight / sum(weights) for weight in weights]
     shares = [int(part) for part in exact]
     for part in sorted(range(len(exact)), key=lambda part: (shares[part] - exact[part], part))[: batch - sum(shares)]:

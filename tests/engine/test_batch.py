@@ -27,7 +27,7 @@ from tfpipe.readers.open_data import open_data
 
 
 def make_maker(manifest: Manifest, rank: Host | None = None, **options: Any) -> BatchMaker:
-    config = PipelineConfig(**{"global_batch_size": 4, "image_size": 8, "seed": 3, **options})
+    config = PipelineConfig(**{"batch_size": 4, "image_size": 8, "seed": 3, **options})
     return open_data(manifest, "train", config, rank or Host())
 
 
@@ -54,7 +54,7 @@ def test_a_pickled_copy_makes_the_same(maker: BatchMaker) -> None:
 
 def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_dataset: Path) -> None:
     manifest = tfpipe.load_manifest(str(small_dataset))
-    maker = make_maker(manifest, Host(0, 5, 5), global_batch_size=5, training=False, image_dtype="float32")
+    maker = make_maker(manifest, Host(0, 5, 5), batch_size=5, training=False, image_dtype="float32")
     batches = [maker.make(0, step) for step in range(3)]  # of two of the twelve records
     assert [batch["mask"].tolist() for batch in batches] == [[True], [True], [False]]
     assert [bool(batch["image"].any()) for batch in batches] == [True, True, False]
@@ -129,7 +129,7 @@ def test_crops_of_seekable_jpegs_are_decoded_from_their_markers(
     monkeypatch.setattr(seekable, "splice_box", splice_box)
     train = manifest.splits["train"]
     unmarked = replace(manifest, splits={**manifest.splits, "train": replace(train, seekable_jpegs=0)})
-    options = {"global_batch_size": 12, "image_size": 16, "decoder": "pillow"}
+    options = {"batch_size": 12, "image_size": 16, "decoder": "pillow"}
     batches = [make_maker(of, **options).make(epoch, 0) for of in (unmarked, manifest) for epoch in (0, 1)]
     assert len(splices) == 24
     assert sum(splice is not None for splice in splices) == 8  # the other boxes need most of an image
@@ -164,7 +164,7 @@ def test_damaged_records_are_left_out_and_told_once(
     damaged: tuple[Manifest, list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     manifest, places = damaged
-    maker = make_maker(manifest, on_bad_record="skip", extra_features=("image/filename",))
+    maker = make_maker(manifest, max_bad_records=100, extra_features=("image/filename",))
     for epoch in range(2):
         names = [name for step in range(3) for name in maker.make(epoch, step)["image/filename"]]
         expected = {payload_name(number) for number in range(12) if number not in (2, 9)}
@@ -172,7 +172,7 @@ def test_damaged_records_are_left_out_and_told_once(
         assert len(names) == 12  # two of them stand twice
     assert len(maker.bad_records) == 2
     assert sorted(record.getMessage() for record in caplog.records) == sorted(
-        f"tfpipe leaves out {place} as damaged: {count} so far"
+        f"tfpipe leaves out {place}, which is damaged or cannot be read: {count} so far"
         for count, place in enumerate(sort_by_message(places, caplog), 1)
     )
 
@@ -189,21 +189,21 @@ def sort_by_message(places: list[str], caplog: pytest.LogCaptureFixture) -> list
 
 def test_a_record_that_stands_for_another_has_another_crop(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, _ = damaged
-    stored = make_maker(manifest, on_bad_record="skip", global_batch_size=12).read(0, 0)
+    stored = make_maker(manifest, max_bad_records=100, batch_size=12).read(0, 0)
     assert sorted(stored.asked.tolist()) == list(range(12))
     assert sorted(set(stored.numbers.tolist())) == [number for number in range(12) if number not in (2, 9)]
 
 
 def test_evaluation_masks_what_is_left_out(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, _ = damaged
-    maker = make_maker(manifest, on_bad_record="skip", training=False, global_batch_size=5)
+    maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=5)
     masks = [maker.make(0, step)["mask"].tolist() for step in range(3)]
     assert masks == [[True, True, False, True, True], [True, True, True, True, False], [True, True, *[False] * 3]]
 
 
 def test_more_than_may_be_left_out_is_an_error(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, places = damaged
-    maker = make_maker(manifest, on_bad_record="skip", max_bad_records=1, training=False)
+    maker = make_maker(manifest, max_bad_records=1, training=False)
     maker.make(0, 0)
     with pytest.raises(DataError) as caught:
         maker.make(0, 2)
@@ -212,7 +212,7 @@ def test_more_than_may_be_left_out_is_an_error(damaged: tuple[Manifest, list[str
 
 def test_a_missing_file_is_left_out_too(damaged: tuple[Manifest, list[str]]) -> None:
     manifest, _ = damaged
-    maker = make_maker(manifest, on_bad_record="skip", training=False, global_batch_size=12)
+    maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=12)
     (Path(manifest.directory) / manifest.splits["train"].shards[1].file).unlink()
     batch = maker.make(0, 0)
     assert batch["mask"].tolist() == [True, True, False, True, True, True, True, *[False] * 5]

@@ -90,7 +90,7 @@ def read_tensorflow(data: Path, config: PipelineConfig) -> Iterator[Any]:
 def test_a_batch_that_is_kept_does_not_change(
     small_dataset: Path, read: Callable[[Path, PipelineConfig], Iterator[Any]], dtype: str
 ) -> None:
-    config = PipelineConfig(global_batch_size=2, image_size=500, image_dtype=dtype)  # 1.5 MB or 6 MB
+    config = PipelineConfig(batch_size=2, image_size=500, image_dtype=dtype)  # 1.5 MB or 6 MB
     batches = read(small_dataset, config)
     kept, copies = [], []
     for batch in islice(batches, 3):

@@ -22,7 +22,7 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
 from tfpipe.system import host_limits
 
-OPTIONS = {"global_batch_size": 8, "image_size": 12, "seed": 3, "extra_features": ("image/filename",)}
+OPTIONS = {"batch_size": 8, "image_size": 12, "seed": 3, "extra_features": ("image/filename",)}
 STEPS = range(12)  # three epochs of four
 
 
@@ -66,7 +66,7 @@ def check_equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     [
         {"cache": "bytes"},
         {"cache": "bytes", "cache_bytes": 20_000},
-        {"cache": "bytes", "on_bad_record": "skip", "image_dtype": "float32"},
+        {"cache": "bytes", "max_bad_records": 100, "image_dtype": "float32"},
     ],
     ids=str,
 )
@@ -87,8 +87,11 @@ def test_raw_images_of_one_size_are_cached_as_they_are(raw: tfpipe.Manifest, opt
 
 
 def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None:
-    options = {"decoded_size": (20, 26), "augment_options": AugmentOptions(flip=False), "dct_scaling": False}
-    whole = open_batches(jpegs, augment="none", image_size=(20, 26), dct_scaling=False)
+    options = {
+        "decoded_size": (20, 26),
+        "augment_options": AugmentOptions(flip=False, dct_scaling=False),
+    }
+    whole = open_batches(jpegs, augment="none", image_size=(20, 26), augment_options=AugmentOptions(dct_scaling=False))
     cached = open_batches(jpegs, cache="decoded", **options)
     for step in STEPS:
         batch, pixels = cached.read(step), whole.read(step)
@@ -205,8 +208,8 @@ def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.Monke
             "out.",
         ),
         (
-            lambda: open_batches(jpegs, cache="decoded", on_bad_record="skip"),
-            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            lambda: open_batches(jpegs, cache="decoded", max_bad_records=100),
+            "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first.",
         ),
         (

@@ -18,6 +18,7 @@ import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.engine.reference import Dataset, list_rows, make_image
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.native import library
@@ -70,7 +71,7 @@ def draw_case(number: random.Random) -> dict[str, Any]:
         "step": number.randrange(60),
         "training": mixed or number.random() < 0.8,
         "options": {
-            "global_batch_size": hosts * number.randrange(2 if hosts > 1 else 4, 24 // hosts + 2),
+            "batch_size": hosts * number.randrange(2 if hosts > 1 else 4, 24 // hosts + 2),
             "image_size": number.choice((8, (12, 20))),
             "image_dtype": number.choice(("uint8", "float32", "bfloat16")),
             "one_hot": number.random() < 0.3,
@@ -85,7 +86,12 @@ def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe
     number = random.Random(seed)
     case = draw_case(number)
     print(case)
-    config = PipelineConfig(**case["options"], training=case["training"], dct_scaling=False, extra_features=(NAME,))
+    config = PipelineConfig(
+        **case["options"],
+        training=case["training"],
+        augment_options=AugmentOptions(dct_scaling=False),
+        extra_features=(NAME,),
+    )
     chosen = [manifests[name] for name in case["names"]]
     data: Any = chosen[0]
     if len(chosen) > 1:
@@ -110,7 +116,7 @@ def find_largest_difference(case: dict[str, Any], dtype: str) -> float:
 
 def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
     sources = [Dataset(manifest, "train") for manifest in chosen]
-    batch = config.global_batch_size or 0
+    batch = config.batch_size
     share, host = batch // case["hosts"], case["host"]
     if config.training:
         rows = list_rows(sources, case["weights"], config, case["step"])[host * share : (host + 1) * share]
@@ -189,6 +195,55 @@ def test_the_cases_have_every_kind() -> None:
 
 
 def test_a_path_is_as_good_as_a_manifest(manifests: dict[str, tfpipe.Manifest]) -> None:
-    config = PipelineConfig(global_batch_size=4, image_size=8)
+    config = PipelineConfig(batch_size=4, image_size=8)
     by_path = NumpyBatches(Path(manifests["png"].directory), "train", config).read(3)
     np.testing.assert_array_equal(by_path["image"], NumpyBatches(manifests["png"], "train", config).read(3)["image"])
+
+
+def read_by_numpy(
+    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
+) -> list[list[bytes]]:
+    """Goes on by a state of another loader."""
+    batches = NumpyBatches(data, "train", config, rank=rank)
+    batches.load_state_dict(NumpyBatches(data, "train", config, start).state_dict())
+    return [batch[NAME] for batch in take_steps(batches, count)]
+
+
+def read_by_torch(
+    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
+) -> list[list[bytes]]:
+    """Goes on at a position that is set."""
+    loader = data_loader(ShardedImages(data, "train", config, rank=rank))
+    loader.position = NumpyBatches(data, "train", config, start).position
+    return [batch[NAME] for batch in take_steps(loader, count)]
+
+
+def read_by_tf_data(
+    data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
+) -> list[list[bytes]]:
+    """Goes on at a start step."""
+    context = tf.distribute.InputContext(rank[1], rank[0], rank[1])
+    dataset = tfpipe.build_dataset(data, "train", config, context, start)
+    return [batch[NAME].tolist() for batch in dataset.take(count).as_numpy_iterator()]
+
+
+def take_steps(batches: Any, count: int) -> list[Any]:
+    """Takes the batches of some steps, which may be of several epochs."""
+    taken: list[Any] = []
+    while len(taken) < count:
+        taken += [batch for _, batch in zip(range(count - len(taken)), batches, strict=False)]
+    return taken
+
+
+@pytest.mark.parametrize("read", [read_by_numpy, read_by_torch, read_by_tf_data])
+def test_a_mixture_goes_on_with_other_hosts(manifests: dict[str, tfpipe.Manifest], read: Any) -> None:
+    data = tfpipe.mix({manifests["jpeg"].directory: 5, manifests["png"].directory: 1})  # 5 and 1 of 6, on any host
+    config = PipelineConfig(batch_size=6, image_size=8, seed=3, extra_features=(NAME,))
+    alone = NumpyBatches(data, "train", config)
+    assert len(alone) == 10
+    expected = [alone.read(step)[NAME] for step in range(24)]
+    found: list[list[bytes]] = []
+    for hosts, count in ((1, 3), (2, 9), (3, 5), (1, 2), (6, 5)):
+        parts = [read(data, config, len(found), count, (host, hosts)) for host in range(hosts)]
+        found += [[name for part in parts for name in part[step]] for step in range(count)]
+    assert found == expected

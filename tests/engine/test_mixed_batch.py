@@ -14,7 +14,7 @@ from tfpipe.engine.open_maker import deal_rows
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 
-CONFIG = PipelineConfig(global_batch_size=12, image_size=8, seed=5, extra_features=("image/filename",))
+CONFIG = PipelineConfig(batch_size=12, image_size=8, seed=5, extra_features=("image/filename",))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_a_pass_ends_with_the_records_of_all(mixture: tfpipe.Mixture) -> None:
 
 def test_a_mixture_is_not_evaluated(mixture: tfpipe.Mixture) -> None:
     with pytest.raises(ConfigError) as caught:
-        NumpyBatches(mixture, "train", PipelineConfig(global_batch_size=4, training=False))
+        NumpyBatches(mixture, "train", PipelineConfig(batch_size=4, training=False))
     assert str(caught.value) == "A mixture cannot be evaluated as a whole. Take its datasets one by one."
 
 
@@ -86,4 +86,4 @@ def test_images_lie_in_their_rows(mixture: tfpipe.Mixture) -> None:
 
 def test_a_path_may_hold_spaces(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path / "my pets", {"train": [payload(k) for k in range(4)]})
-    assert len(NumpyBatches(folder, "train", PipelineConfig(global_batch_size=2, image_size=8))) == 2
+    assert len(NumpyBatches(folder, "train", PipelineConfig(batch_size=2, image_size=8))) == 2

@@ -346,15 +346,15 @@ def test_checkpoints_of_other_versions_are_refused():
         (lambda: Order(9, 1, seed=2**64), f"`seed` must fit into 64 bits, got {2**64}."),
         (lambda: Order(9, 1, seed=-(2**63) - 1), f"`seed` must fit into 64 bits, got {-(2**63) - 1}."),
         (lambda: Order(0, 1), "`num_records` must be at least 1, got 0."),
-        (lambda: Order(9, 0), "`global_batch_size` must be at least 1, got 0."),
+        (lambda: Order(9, 0), "`batch_size` must be at least 1, got 0."),
         (lambda: Order(9, 1, 0), "`block_records` must be at least 1, got 0."),
         (
             lambda: Order(24, 26),
-            "`global_batch_size` must be at most the 24 records of an epoch, got 26. Use 24 or less, or more data.",
+            "`batch_size` must be at most the 24 records of an epoch, got 26. Use 24 or less, or more data.",
         ),
         (
             lambda: Order(1, 2),
-            "`global_batch_size` must be at most the 1 record of an epoch, got 2. Use 1 or less, or more data.",
+            "`batch_size` must be at most the 1 record of an epoch, got 2. Use 1 or less, or more data.",
         ),
         (lambda: SMALL.list_numbers(-1, 0), "`epoch` must be at least 0, got -1."),
         (lambda: SMALL.list_numbers(0, 4), "`step` must be between 0 and 3, got 4."),
@@ -364,7 +364,7 @@ def test_checkpoints_of_other_versions_are_refused():
         (lambda: SMALL.locate(-1), "`global_step` must be at least 0, got -1."),
         (
             lambda: host_rows(64, 3, 0),
-            "`global_batch_size` must be a multiple of the number of hosts, got 64 for 3 hosts. Use 66.",
+            "`batch_size` must be a multiple of the number of hosts, got 64 for 3 hosts. Use 66.",
         ),
         (lambda: host_rows(8, 0, 0), "`num_hosts` must be at least 1, got 0."),
         (lambda: host_rows(8, 2, 2), "`host` must be between 0 and 1, got 2."),

@@ -77,13 +77,13 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
     monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)
     monkeypatch.setattr(record_reader, "_MAX_INDEX_BYTES", 6 * 8)
     opened: list[str] = []
-    real = record_reader.open_file
+    real = record_reader.open_descriptor
 
-    def open_file(path: str):
+    def open_descriptor(path: str):
         opened.append(os.path.relpath(path, small_dataset))
         return real(path)
 
-    monkeypatch.setattr(record_reader, "open_file", open_file)
+    monkeypatch.setattr(record_reader, "open_descriptor", open_descriptor)
     gc.collect()  # the errors of other tests hold open files
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     reader = reader_of(small_dataset)
@@ -103,8 +103,8 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
 
 def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    real = record_reader.open_file
-    monkeypatch.setattr(record_reader, "open_file", lambda path: opened.append(path) or real(path))
+    real = record_reader.open_descriptor
+    monkeypatch.setattr(record_reader, "open_descriptor", lambda path: opened.append(path) or real(path))
     with reader_of(small_dataset) as reader:
         for index in (0, 11, 1, 10, 2, 9):
             reader.read_payload(index)

@@ -11,11 +11,12 @@ import torch
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.seekable_jpegs import SAMPLINGS, draw, encode
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.torch import DeviceImages, ShardedImages
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=24, seed=3, dct_scaling=False)
+CONFIG = PipelineConfig(batch_size=4, image_size=24, seed=3, augment_options=AugmentOptions(dct_scaling=False))
 SIZE = (90, 203)
 
 

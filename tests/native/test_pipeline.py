@@ -63,7 +63,7 @@ def manifest(folder: Path) -> Manifest:
 
 
 def make_config(decoder: str, **options: object) -> PipelineConfig:
-    more = {"global_batch_size": BATCH, "image_size": (48, 40), "seed": 5, **options}
+    more = {"batch_size": BATCH, "image_size": (48, 40), "seed": 5, **options}
     return PipelineConfig(decoder=decoder, **more)  # type: ignore[arg-type]
 
 
@@ -78,14 +78,14 @@ def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> 
         {},
         {"image_dtype": "float32"},
         {"image_dtype": "bfloat16", "augment_options": AugmentOptions(mean=(0.1, 0.2, 0.3), flip=False)},
-        {"image_size": 24, "dct_scaling": False},
+        {"image_size": 24, "augment_options": AugmentOptions(dct_scaling=False)},
         {"image_size": 12},  # most images are reduced while they are decoded
         {"augment": "none"},
         {"augment": "device"},
         {"cache": "decoded"},
         {"cache": "bytes"},
         {"one_hot": True},
-        {"per_replica_batch_size": 4, "global_batch_size": None},
+        {"batch_size": 4},
         {"extra_features": ("image/filename", "image/height")},
     ],
     ids=str,

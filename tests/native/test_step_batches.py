@@ -46,7 +46,7 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     offset, factor = compute_scaling(config.augment_options.mean, config.augment_options.std)
     for image, box in enumerate(images.boxes.tolist()):
         ratios = [ratio for ratio in (1, 2, 4, 8) if min(box[2] // ratio, box[3] // ratio) >= config.size[0]]
-        ratio = max(ratios, default=1) if config.dct_scaling else 1
+        ratio = max(ratios, default=1) if config.augment_options.dct_scaling else 1
         scaling = {} if config.image_dtype == "uint8" else {"offset": offset, "factor": factor}
         jpeg.decode(
             images.column.get_bytes(image),
@@ -66,7 +66,7 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     [
         {},
         {"image_size": 12},  # most crops are reduced while they are decoded
-        {"image_size": 12, "dct_scaling": False},
+        {"image_size": 12, "augment_options": AugmentOptions(dct_scaling=False)},
         {"augment": "none"},
         {"augment_options": AugmentOptions(flip=False, scale=(0.5, 0.6))},
         {"image_dtype": "float32"},
@@ -78,7 +78,7 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
 def test_a_batch_in_one_call_has_the_pixels_of_single_calls(
     manifest: Manifest, options: dict[str, object], threads: int
 ) -> None:
-    maker = make_maker(manifest, **{"image_size": 40, "global_batch_size": 6, **options})
+    maker = make_maker(manifest, **{"image_size": 40, "batch_size": 6, **options})
     for epoch, step in ((0, 0), (3, 1)):
         images = maker.make(epoch, step, threads)["image"]
         expected = decode_one_by_one(maker, epoch, step)
@@ -90,7 +90,7 @@ def test_an_image_that_cannot_be_decoded_names_its_record(tmp_path: Path, draw_j
     whole = draw_jpeg(40, 50, subsampling=2)
     payloads = [payload(k, encoded=whole, format="JPEG", height=40, width=50) for k in range(8)]
     payloads[5] = payload(5, encoded=whole[:300], format="JPEG", height=40, width=50)
-    maker = make_maker(write_jpegs(tmp_path / "made", payloads), global_batch_size=8)
+    maker = make_maker(write_jpegs(tmp_path / "made", payloads), batch_size=8)
     with pytest.raises(FormatError, match=r"^Record 5 of 'train': its image cannot be used, "):
         maker.make(0, 0, threads)
 
@@ -101,7 +101,7 @@ def test_images_of_other_formats_stand_between_jpegs(tmp_path: Path, draw_jpeg: 
         payload(k, **({"encoded": data, "format": "JPEG", "height": 8, "width": 8} if k % 2 else {})) for k in range(8)
     ]
     made = write_dataset(tmp_path / "made", {"train": payloads})
-    maker = make_maker(tfpipe.load_manifest(str(made)), global_batch_size=8, augment="none")
+    maker = make_maker(tfpipe.load_manifest(str(made)), batch_size=8, augment="none")
     batch, numbers = maker.make(0, 0), maker.plan.list_numbers(0, 0)
     expected = np.empty((8, 8, 3), np.uint8)
     jpeg.decode(data, (0, 0, 8, 8), expected)

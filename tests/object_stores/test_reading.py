@@ -27,7 +27,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.readers.data_source import data_source
 from tfpipe.system import object_store
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16, seed=3)
+CONFIG = PipelineConfig(batch_size=4, image_size=16, seed=3)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> No
 
 def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
     for options in ({}, {"cache": "bytes"}):
-        config = replace(CONFIG, training=False, augment="host", global_batch_size=2, **options)
+        config = replace(CONFIG, training=False, augment="host", batch_size=2, **options)
         assert_equal(read("gs://data/photos", config, 9, "train"), read(copy, config, 9, "train"))
 
 
@@ -107,7 +107,7 @@ def test_the_stage_says_what_reads(store: FolderStore) -> None:
 
 def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two rows reads two blocks of three records; the second row reads its first block in two pieces."""
-    config = replace(CONFIG, global_batch_size=2, block_records=3)
+    config = replace(CONFIG, batch_size=2, block_records=3)
     plan = plan_batches(get_source(load_manifest("gs://data/photos"), "train"), config)
     maker = open_maker(plan)
     assert maker.block_steps == 3
@@ -136,7 +136,7 @@ def test_what_tensorflow_would_have_to_read(bucket: str) -> None:
 
 
 def test_what_needed_tensorflow_once(bucket: str, small_dataset: Path) -> None:
-    for options in ({"on_bad_record": "skip"}, {"cache": "bytes", "cache_bytes": 4000}):
+    for options in ({"max_bad_records": 100}, {"cache": "bytes", "cache_bytes": 4000}):
         config = replace(CONFIG, **options)
         assert_equal(read(bucket, config, 5), read(small_dataset, config, 5))
 
@@ -220,7 +220,7 @@ def take(loader: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("make", [lambda *args: _make_pytorch(*args, num_workers=0), _make_jax], ids=["PyTorch", "JAX"])
 def test_other_frameworks(store: FolderStore, copy: Path, make: Callable[..., Any]) -> None:
-    for options in ({}, {"block_records": 2}, {"training": False, "global_batch_size": 2}):
+    for options in ({}, {"block_records": 2}, {"training": False, "batch_size": 2}):
         config = replace(CONFIG, **options)
         assert_equal(take(make("gs://data/photos", config), 7), take(make(str(copy), config), 7))
 

@@ -27,7 +27,7 @@ import itertools, json, sys
 import tfpipe
 from tfpipe.system import object_store
 object_store._is_installed = lambda: False  # TensorFlow's own client is tested here
-config = tfpipe.PipelineConfig(per_replica_batch_size=4, seed=3)
+config = tfpipe.PipelineConfig(batch_size=4, seed=3)
 def sums(dataset, count):
     batches = itertools.islice(dataset, count)
     return [[float(x) for x in batch["image"].numpy().sum(axis=(1, 2, 3))] for batch in batches]
@@ -93,4 +93,4 @@ def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch: pytest.
         load_manifest("s3://data/out")
     manifest = replace(load_manifest(str(small_dataset)), directory="s3://data/out")
     with pytest.raises(DataError, match=sentence):
-        build_dataset(manifest, "train", PipelineConfig(per_replica_batch_size=2))
+        build_dataset(manifest, "train", PipelineConfig(batch_size=2))

@@ -14,6 +14,7 @@ from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
@@ -34,7 +35,7 @@ TEXTBOOK = {
 
 def config_of(cache: str = "none", kind: str = "exact", **options) -> PipelineConfig:
     order = {"training": False} if kind == "evaluation" else {"order": kind}
-    return PipelineConfig(**{"global_batch_size": 4, "image_size": 8, "cache": cache, **order, **options})
+    return PipelineConfig(**{"batch_size": 4, "image_size": 8, "cache": cache, **order, **options})
 
 
 def yields_an_element_everywhere(stages: Stages) -> None:
@@ -115,15 +116,18 @@ def test_they_say_what_they_do(few: Manifest) -> None:
     assert shown[0] == "list      files=4, host=0 of 1, order=exact, seed=12,345, start_step=0"
     assert shown[1] == "read      reader=engine, num_parallel_calls=2"
     assert shown[2].startswith("decode    num_parallel_calls=")
-    assert shown[3] == "batch     batch_size=4, global_batch_size=4"
+    assert shown[3] == "batch     batch_size=4, per_replica=4"
     assert shown[4] == "prefetch  buffer_size=auto"
 
 
 @pytest.mark.parametrize("augment", ["host", pytest.param("device", marks=pytest.mark.slow)])
-def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augment: str) -> None:
+def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(
+    few: Manifest, augment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = []
     for calls in (1, 4):
-        config = config_of(augment=augment, num_parallel_calls=calls, read_parallel_calls=calls, extra_features=("id",))
+        monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda cores=calls: cores)
+        config = config_of(augment=augment, extra_features=("id",))
         runs.append(list(build_dataset(few, "train", config).take(8).as_numpy_iterator()))
     for one, other in zip(*runs, strict=True):
         assert one.keys() == other.keys()
@@ -140,11 +144,11 @@ def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(few: Manifest, augme
         assert any(first[number] != second[number] for number in first.keys() & second.keys())
 
 
-def test_an_evaluation_is_always_the_same(few: Manifest) -> None:
-    runs = [
-        list(build_dataset(few, "train", config_of(kind="evaluation", seed=seed, num_parallel_calls=calls)))
-        for seed, calls in ((0, 1), (9, 4))
-    ]
+def test_an_evaluation_is_always_the_same(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    for seed, calls in ((0, 1), (9, 4)):
+        monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda cores=calls: cores)
+        runs.append(list(build_dataset(few, "train", config_of(kind="evaluation", seed=seed))))
     for one, other in zip(*runs, strict=True):
         np.testing.assert_array_equal(one["image"], other["image"])
         np.testing.assert_array_equal(one["label"], other["label"])
@@ -197,7 +201,7 @@ def test_the_rows_of_any_number_of_hosts_are_the_batch(
     many: Manifest, context: Callable[..., Any], options: dict, num_hosts: int
 ) -> None:
     """One pipeline runs after the other."""
-    order = {"global_batch_size": 12, "block_records": 4, "order": "exact"}
+    order = {"batch_size": 12, "block_records": 4, "order": "exact"}
     config = config_of(**options, **order, image_size=4, extra_features=("id",))
     whole, *hosts = (
         list(build_dataset(many, "train", config, place, 19).take(3).as_numpy_iterator())
@@ -227,7 +231,7 @@ def test_the_textbook_never_calls_back_into_python(few: Manifest, kind: str) -> 
 
 
 def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, context: Callable[..., Any]) -> None:
-    config = config_of(kind="throughput", extra_features=("id",), shuffle_buffer_size=3)
+    config = config_of(kind="throughput", extra_features=("id",), tf_data=TfDataOptions(shuffle_buffer_size=3))
     epochs = [batch["id"].tolist() for batch in build_dataset(few, "train", config).take(12).as_numpy_iterator()]
     counts = np.bincount(np.concatenate(epochs), minlength=23)  # of two epochs, and two records of the third
     assert (counts.min(), counts.max(), counts.sum()) == (1, 3, 48)  # a shuffle buffer holds three records back
@@ -237,7 +241,7 @@ def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, cont
         part = build_dataset(
             few,
             "train",
-            replace(config_of(kind="evaluation", global_batch_size=6, extra_features=("id",)), order="throughput"),
+            replace(config_of(kind="evaluation", batch_size=6, extra_features=("id",)), order="throughput"),
             context(3, host, 3),
         )
         for batch in part.as_numpy_iterator():
@@ -249,7 +253,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
     files = tfrecord_files(str(foreign / "train-*"))
     for data, options, message in (
         (few, {"split": "test"}, "The dataset has no split 'test'; it has train, validation."),
-        (few, {"global_batch_size": 24}, "`global_batch_size` must be at most the 23 records of an epoch, got 24."),
+        (few, {"batch_size": 24}, "`batch_size` must be at most the 23 records of an epoch, got 24."),
         (
             files,
             {},
@@ -258,8 +262,8 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         ),
         (
             few,
-            {"kind": "throughput", "on_bad_record": "skip"},
-            "`on_bad_record` skip is for batches by their steps, and `order` is throughput. Leave one of them out.",
+            {"kind": "throughput", "max_bad_records": 100},
+            "`max_bad_records` 100 is for batches by their steps, and `order` is throughput. Leave one of them out.",
         ),
         (
             few,

@@ -19,9 +19,7 @@ IMAGE = 9 * 9 * 3 + 200
 
 
 def plan_of(data: Manifest, num_hosts: int = 1, host: int = 0, **options: Any) -> BatchPlan:
-    config = PipelineConfig(
-        **{"global_batch_size": 8, "image_size": 8, "block_records": 1, "cache": "decoded", **options}
-    )
+    config = PipelineConfig(**{"batch_size": 8, "image_size": 8, "block_records": 1, "cache": "decoded", **options})
     return plan_batches(Source.from_manifest(data, "train"), config, Host(host, num_hosts, num_hosts))
 
 
@@ -36,7 +34,7 @@ def test_as_much_is_needed_as_all_records_take_or_as_may_be_kept(few: Manifest) 
 
 def test_nobody_knows_what_uncounted_records_take(foreign: Path) -> None:
     source = tfrecord_files(str(foreign / "train-*"))
-    plan = plan_batches(source, PipelineConfig(global_batch_size=8, cache="bytes", order="throughput"))
+    plan = plan_batches(source, PipelineConfig(batch_size=8, cache="bytes", order="throughput"))
     assert estimate_cache_bytes(plan) is None
     check_cache_fits(plan, by_engine=False)
 

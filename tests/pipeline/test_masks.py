@@ -53,7 +53,7 @@ def _write(folder: Path, kind: str, **options: Any) -> tfpipe.Manifest:
 
 
 def make_config(**options: Any) -> tfpipe.PipelineConfig:
-    defaults = {"global_batch_size": 6, "image_size": SIZE, "seed": 4, "extra_features": (MASK_NAME,)}
+    defaults = {"batch_size": 6, "image_size": SIZE, "seed": 4, "extra_features": (MASK_NAME,)}
     return tfpipe.PipelineConfig(**(defaults | options))
 
 
@@ -132,7 +132,7 @@ def test_training_equals_a_slow_reference(manifest: tfpipe.Manifest) -> None:
 
 
 def test_evaluation_takes_the_middle(manifest: tfpipe.Manifest) -> None:
-    batches = read(manifest, make_config(training=False, global_batch_size=7, image_size=8))
+    batches = read(manifest, make_config(training=False, batch_size=7, image_size=8))
     masks = np.concatenate([batch[MASK_NAME] for batch in batches])
     assert not masks[18:].any()  # the padding
     names = list_names(manifest)
@@ -168,10 +168,10 @@ def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_hosts_share_the_masks_and_a_run_resumes(manifest: tfpipe.Manifest) -> None:
-    whole = read(manifest, make_config(global_batch_size=8))
+    whole = read(manifest, make_config(batch_size=8))
     for hosts in (2, 4):
         contexts = [tf.distribute.InputContext(hosts, host, hosts) for host in range(hosts)]
-        config = make_config(global_batch_size=8)
+        config = make_config(batch_size=8)
         parts = [read(manifest, config, context=context, start_step=2) for context in contexts]
         for step in range(STEPS - 2):
             joined = np.concatenate([part[step][MASK_NAME] for part in parts])
@@ -218,7 +218,7 @@ def test_masks_are_cropped_by_a_compiled_function(manifest: tfpipe.Manifest) -> 
 # Other readers
 
 
-@pytest.mark.parametrize("options", [{}, {"training": False, "global_batch_size": 8}])
+@pytest.mark.parametrize("options", [{}, {"training": False, "batch_size": 8}])
 def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict[str, Any]) -> None:
     config = make_config(**options)
     expected = read(manifest, config)[:3]

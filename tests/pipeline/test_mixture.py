@@ -16,7 +16,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 
-CONFIG = PipelineConfig(global_batch_size=20, image_size=8, extra_features=("id", "image/class/text"))
+CONFIG = PipelineConfig(batch_size=20, image_size=8, extra_features=("id", "image/class/text"))
 
 
 @pytest.mark.parametrize(

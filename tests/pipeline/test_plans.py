@@ -10,6 +10,8 @@ import pytest
 from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.host import Host, split_batch
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, tfrecord_files
@@ -26,7 +28,7 @@ Plan = Callable[..., BatchPlan]
 @pytest.fixture
 def plan(many: Manifest) -> Plan:
     def make(num_hosts: int = 1, host: int = 0, num_replicas: int | None = None, start_step: int = 0, **options):
-        config = PipelineConfig(**({} if "per_replica_batch_size" in options else {"global_batch_size": 16}) | options)
+        config = PipelineConfig(**{"batch_size": 16, **options})
         replicas = num_replicas or num_hosts
         source = Source.from_manifest(many, "train")
         return plan_batches(source, config, Host(host, num_hosts, replicas, start_step))
@@ -35,32 +37,21 @@ def plan(many: Manifest) -> Plan:
 
 
 def test_a_batch_is_shared_by_the_replicas(plan: Plan) -> None:
-    assert split_batch(8, global_batch_size=64) == (64, 8)
-    assert split_batch(8, per_replica_batch_size=5) == (40, 5)
-    whole = plan(2, 1, num_replicas=8, global_batch_size=32)
+    assert split_batch(64, 8) == 8
+    whole = plan(2, 1, num_replicas=8, batch_size=32)
     assert (whole.global_batch_size, whole.batch_size, whole.replica_batch_size) == (32, 16, 4)
-    assert plan(2, 0, num_replicas=8, per_replica_batch_size=3).global_batch_size == 24
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({}, "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got neither."),
-        ({"global_batch_size": 4, "per_replica_batch_size": 2}, "Exactly one of .* must be given, got 4 and 2."),
-        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
-        ({"per_replica_batch_size": 0}, "`per_replica_batch_size` must be at least 1, got 0."),
-        ({"global_batch_size": 17}, "Global batch size 17 must be divisible by 8 replicas; use 16 or 24."),
-        ({"global_batch_size": 7}, "Global batch size 7 must be divisible by 8 replicas; use 8."),
-    ],
-)
-def test_batches_that_cannot_be(arguments: dict, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{sentence}$"):
-        split_batch(8, **arguments)
+@pytest.mark.parametrize(("batch_size", "fitting"), [(17, "16 or 24"), (7, "8")])
+def test_a_batch_that_replicas_cannot_share(batch_size: int, fitting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        split_batch(batch_size, 8)
+    assert str(caught.value) == f"`batch_size` {batch_size} must be divisible by 8 replicas; use {fitting}."
 
 
 @pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
 def test_hosts_share_the_rows_of_one_order(plan: Plan, num_hosts: int, batch: int) -> None:
-    hosts = [plan(num_hosts, host, global_batch_size=batch) for host in range(num_hosts)]
+    hosts = [plan(num_hosts, host, batch_size=batch) for host in range(num_hosts)]
     assert len({host.order for host in hosts}) == 1
     assert hosts[0].order.batch_size == batch
     assert [row for host in hosts for row in host.rows] == list(range(batch))
@@ -69,12 +60,12 @@ def test_hosts_share_the_rows_of_one_order(plan: Plan, num_hosts: int, batch: in
 @pytest.mark.parametrize(
     ("record_bytes", "options", "block_records"),
     [
-        (1_200.0, {"global_batch_size": 4}, 16),
-        (110_000.0, {"global_batch_size": 4}, 4),
-        (500_000.0, {"global_batch_size": 4}, 1),
-        (1_200.0, {"global_batch_size": 32}, 2),  # 257 records: a row has four blocks or more
-        (500_000.0, {"global_batch_size": 4, "block_records": 50}, 50),
-        (500_000.0, {"global_batch_size": 32, "block_records": 50}, 8),  # an epoch has no more steps
+        (1_200.0, {"batch_size": 4}, 16),
+        (110_000.0, {"batch_size": 4}, 4),
+        (500_000.0, {"batch_size": 4}, 1),
+        (1_200.0, {"batch_size": 32}, 2),  # 257 records: a row has four blocks or more
+        (500_000.0, {"batch_size": 4, "block_records": 50}, 50),
+        (500_000.0, {"batch_size": 32, "block_records": 50}, 8),  # an epoch has no more steps
     ],
 )
 def test_blocks_follow_from_the_size_of_records(
@@ -87,10 +78,10 @@ def test_blocks_follow_from_the_size_of_records(
 
 def test_where_a_run_begins(plan: Plan) -> None:
     assert plan().steps_per_epoch == 16
-    assert plan(global_batch_size=100).steps_per_epoch == 2
+    assert plan(batch_size=100).steps_per_epoch == 2
     for order in ("auto", "throughput"):
         with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 258\. Use 257"):
-            check_plan(plan(global_batch_size=258, order=order))
+            check_plan(plan(batch_size=258, order=order))
     with pytest.raises(ConfigError, match=r"`start_step` must be at least 0, got -1\."):
         plan(start_step=-1)
     with pytest.raises(ConfigError, match=r"evaluation begins at 0, got 3\."):
@@ -118,19 +109,21 @@ def uncounted(foreign) -> Source:
     ("options", "exact", "deterministic"),
     [
         ({}, True, True),
-        ({"deterministic": False}, False, False),
         ({"order": "throughput"}, False, False),
-        ({"order": "throughput", "deterministic": True}, False, True),
+        ({"order": "throughput", "tf_data": TfDataOptions(deterministic=True)}, False, True),
         ({"order": "exact"}, True, True),
         ({"cache": "bytes", "order": "throughput"}, False, False),
         ({"augment_options": AugmentOptions(antialias=True)}, True, True),
-        ({"service": "a:1"}, True, True),
+        ({"service": ServiceOptions(workers=("a:1",))}, True, True),
         ({"training": False}, False, True),
-        ({"training": False, "deterministic": False}, False, False),
+        (
+            {"order": "throughput", "training": False, "tf_data": TfDataOptions(deterministic=False)},
+            *(False, False),
+        ),
     ],
 )
 def test_which_order(plan: Plan, uncounted: Source, options: dict, exact: bool, deterministic: bool) -> None:
-    source, config = plan().source, PipelineConfig(global_batch_size=1, **options)
+    source, config = plan().source, PipelineConfig(batch_size=1, **options)
     assert is_exact(source, config) == exact
     assert is_by_engine(source, config) or keeps_order(config) == deterministic
     assert not is_exact(uncounted, config)
@@ -139,8 +132,22 @@ def test_which_order(plan: Plan, uncounted: Source, options: dict, exact: bool, 
             build_stages(uncounted, None, config)
 
 
+def test_options_of_tf_data_are_refused_where_the_engine_reads(many: Manifest) -> None:
+    options = TfDataOptions(cycle_length=4, autotune=False)
+    for apart in (True, False):
+        build_stages(many, "train", PipelineConfig(batch_size=16, order="throughput", tf_data=options), apart=apart)
+        for training in (True, False):
+            config = PipelineConfig(batch_size=16, training=training, tf_data=options)
+            with pytest.raises(ConfigError) as caught:
+                build_stages(many, "train", config, apart=apart)
+            assert str(caught.value) == (
+                "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got cycle_length, "
+                "autotune. Leave it out, or set order='throughput'."
+            )
+
+
 def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Plan, uncounted: Source, context) -> None:
-    evaluation = PipelineConfig(global_batch_size=2, training=False)
+    evaluation = PipelineConfig(batch_size=2, training=False)
     assert is_by_engine(plan().source, evaluation)
     assert not is_by_engine(plan().source, replace(evaluation, order="throughput"))
     with pytest.raises(ConfigError) as caught:
@@ -152,13 +159,15 @@ def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Plan, uncounted: 
 
 
 def test_the_shuffle_buffer_in_records(plan: Plan, uncounted: Source) -> None:
-    assert count_shuffled_records(plan(shuffle_buffer_size=100)) == 100
+    assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=100))) == 100
     size = plan().source.record_bytes
-    assert count_shuffled_records(plan(shuffle_buffer_size="100KB")) == round(100_000 / size)
-    assert count_shuffled_records(plan(shuffle_buffer_size="1B")) == 1
-    assert count_shuffled_records(plan(shuffle_buffer_size=1000)) == 257  # no more than there are
+    assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="100KB"))) == round(100_000 / size)
+    assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="1B"))) == 1
+    assert (
+        count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=1000))) == 257
+    )  # no more than there are
     assert count_shuffled_records(plan(2)) == 129
-    by_size = plan_batches(uncounted, PipelineConfig(global_batch_size=1))
+    by_size = plan_batches(uncounted, PipelineConfig(batch_size=1))
     assert count_shuffled_records(by_size) == 16  # by the files' size, about
 
 

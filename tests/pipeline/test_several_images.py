@@ -52,7 +52,7 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
 
 
 def make_config(**options: Any) -> tfpipe.PipelineConfig:
-    defaults = {"global_batch_size": 6, "image_size": SIZE, "seed": 4, "extra_features": ("caption",)}
+    defaults = {"batch_size": 6, "image_size": SIZE, "seed": 4, "extra_features": ("caption",)}
     return tfpipe.PipelineConfig(**(defaults | options))
 
 
@@ -153,10 +153,10 @@ def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.M
 
 
 def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -> None:
-    batches = read(some, make_config(training=False, global_batch_size=7, images=2))
+    batches = read(some, make_config(training=False, batch_size=7, images=2))
     assert sorted(number for batch in batches for number in get_numbers(batch)[: batch["mask"].sum()]) == [*range(18)]
     assert not batches[-1]["image"][batches[-1]["mask"].sum() :].any()  # the padding
-    single = tfpipe.PipelineConfig(global_batch_size=7, image_size=SIZE, training=False, images="first")
+    single = tfpipe.PipelineConfig(batch_size=7, image_size=SIZE, training=False, images="first")
     first = [batch["image"].numpy() for batch in tfpipe.build_dataset(some, "train", single)]
     for batch, images in zip(batches, first, strict=True):
         np.testing.assert_array_equal(batch["image"][:, 0], images)
@@ -170,7 +170,7 @@ def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_share_the_records_and_a_run_resumes(some: tfpipe.Manifest, hosts: int) -> None:
-    config = make_config(global_batch_size=8, images=2)
+    config = make_config(batch_size=8, images=2)
     whole = read(some, config)
     contexts = [tf.distribute.InputContext(hosts, host, hosts) for host in range(hosts)]
     parts = [read(some, config, context=context, start_step=1) for context in contexts]
@@ -222,7 +222,7 @@ def test_the_device_crops_each_image_by_its_seed(three: tfpipe.Manifest) -> None
     "options",
     [
         {"images": 2},
-        {"images": 2, "training": False, "global_batch_size": 8},
+        {"images": 2, "training": False, "batch_size": 8},
         pytest.param({"images": "first"}, marks=pytest.mark.slow),
         pytest.param({"images": 2, "augment": "none"}, marks=pytest.mark.slow),
     ],
@@ -266,7 +266,6 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
         pytest.param({"training": False}, marks=pytest.mark.slow),
         pytest.param({"augment": "none"}, marks=pytest.mark.slow),
         pytest.param({"augment": "device", "decoded_size": 20}, marks=pytest.mark.slow),
-        pytest.param({"map_fusion": False}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("native_library")

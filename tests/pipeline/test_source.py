@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
@@ -18,7 +19,7 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 
-EVALUATION = {"global_batch_size": 8, "image_size": 8, "training": False}
+EVALUATION = {"batch_size": 8, "image_size": 8, "training": False}
 
 
 def write(path: Path, *features: dict) -> Path:
@@ -85,7 +86,7 @@ def test_foreign_files_are_read_once_in_evaluation(foreign: Path, kind: str) -> 
 
 def test_uncounted_evaluation_gives_every_replica_a_batch(foreign: Path, context) -> None:
     source = tfrecord_files(str(foreign / "train-*"))
-    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, extra_features=("id",))
+    config = PipelineConfig(**{**EVALUATION, "batch_size": 12}, extra_features=("id",))
     batches = list(build_dataset(source, None, config, context(1, 0, 3)))
     assert [batch["mask"].numpy().sum() for batch in batches] == [4, 4, 4, 4, 0, 0]  # twice three replicas
     with pytest.raises(ConfigError, match=r"Evaluation on 2 hosts needs to know where each .* Evaluate on one"):
@@ -99,10 +100,9 @@ def test_foreign_files_are_read_epoch_after_epoch_in_training(foreign: Path, cac
         "extra_features": ("id",),
         "image_size": 8,
         "cache": cache,
-        "shuffle_buffer_size": 1,
-        "deterministic": True,
+        "tf_data": TfDataOptions(shuffle_buffer_size=1, deterministic=True),
     }
-    config = PipelineConfig(global_batch_size=8, **options)
+    config = PipelineConfig(batch_size=8, **options)
     batches = list(build_dataset(source, None, config).take(4))
     epochs = [np.concatenate([batch["id"] for batch in batches[i : i + 2]]) for i in (0, 2)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(16))] * 2

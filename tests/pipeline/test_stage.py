@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +19,9 @@ from tfpipe.pipeline.stage import (
     tf_data_options,
     without_autograph,
 )
+from tfpipe.system.options import replace_options
 
-CONFIG = PipelineConfig(global_batch_size=4)
+CONFIG = PipelineConfig(batch_size=4)
 POLICY = tf.data.experimental.AutoShardPolicy
 
 
@@ -80,17 +80,10 @@ def test_a_stage_moves_past_those_that_allow_it() -> None:
         stages.move("kept before decode")
 
 
-def test_moves_come_behind_the_users_function() -> None:
-    moved = dataclasses.replace(CONFIG, stage_moves=("keep before decode",))
+def test_the_users_function_may_move_stages() -> None:
     first = make_movable()
-    assert (
-        customize_stages(first.until("augment"), lambda stages: Stages([*stages, first[-1]]), moved).names[2] == "keep"
-    )
-    assert customize_stages(first, None, CONFIG) == first
-    with pytest.raises(
-        ConfigError, match=r"^`stage_moves` must have moves such as 'keep_cats before decode', got 'keep'"
-    ):
-        dataclasses.replace(CONFIG, stage_moves=("keep",))
+    assert customize_stages(first, lambda stages: stages.move("keep before decode")) == first.move("keep before decode")
+    assert customize_stages(first, None) == first
 
 
 def make_doubled(function: Callable[[Any], Any], **declared: Any) -> Stages:
@@ -120,7 +113,6 @@ def test_a_vectorized_stage_gives_the_same_elements_in_calls_for_32() -> None:
     assert read_all(many) == expected
     assert calls == [32, 32, 6]
     assert many[1].settings == {"images_per_call": 32}
-    assert customize_stages(stages, None, dataclasses.replace(CONFIG, vectorized_stages=("own",))) == many
 
 
 def test_tensorflow_makes_a_function_for_many_of_one_for_a_single_image() -> None:
@@ -141,10 +133,9 @@ def test_only_a_stage_that_treats_each_image_for_itself_may_be_vectorized() -> N
     stages = make_doubled(lambda element: element, per_image=True).replace("own", two_maps)
     with pytest.raises(ConfigError, match=r"^The stage 'own' must be a single map for vectorized_map, got <_MapD"):
         stages.vectorize("own with vectorized_map").dataset()
-    for entry in (" with vectorized_map", "own with magic"):
-        message = f"`vectorized_stages` must have names such as 'blur' or 'blur with vectorized_map', got {entry!r}."
-        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
-            dataclasses.replace(CONFIG, vectorized_stages=(entry,))
+    message = "A stage is vectorized as 'blur' or 'blur with vectorized_map', got 'own with magic'."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        stages.vectorize("own with magic")
 
 
 def test_stages_of_ones_own() -> None:
@@ -195,7 +186,7 @@ def test_they_print_as_a_table() -> None:
 
 
 def test_options_go_with_the_dataset_however_far_it_is_cut() -> None:
-    options = tf_data_options(dataclasses.replace(CONFIG, private_threadpool_size=3), deterministic=True)
+    options = tf_data_options(replace_options(CONFIG, {"tf_data.private_threadpool_size": 3}), deterministic=True)
     stages = Stages(counting(), options)
     for dataset in (stages.dataset(), stages.until("list").dataset()):
         assert dataset.options().threading.private_threadpool_size == 3
@@ -214,36 +205,32 @@ def test_autotune_goes_by_stages_beside_a_stage_of_the_users_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "value"),
     [
-        ({"autotune": False}, "autotune.enabled", False),
-        ({"autotune": True}, "autotune.enabled", True),
+        ({"tf_data.autotune": False}, "autotune.enabled", False),
+        ({"tf_data.autotune": True}, "autotune.enabled", True),
         ({}, "autotune.enabled", True),
         # The thread that tunes may hold up the end of a pass, and evaluation ends often.
         ({"training": False}, "autotune.enabled", False),
-        ({"training": False, "autotune": True}, "autotune.enabled", True),
+        ({"training": False, "tf_data.autotune": True}, "autotune.enabled", True),
         # A serial map must stay serial where nothing is tuned.
-        ({"autotune": False}, "experimental_optimization.apply_default_optimizations", False),
-        ({"autotune": True}, "experimental_optimization.apply_default_optimizations", True),
+        ({"tf_data.autotune": False}, "experimental_optimization.apply_default_optimizations", False),
+        ({"tf_data.autotune": True}, "experimental_optimization.apply_default_optimizations", True),
         ({"cpu_budget": 0.5}, "autotune.cpu_budget", 2),
         ({"cpu_budget": 0.8}, "threading.private_threadpool_size", 3),
-        ({"cpu_budget": 0.1, "private_threadpool_size": 4}, "threading.private_threadpool_size", 1),
-        ({"cpu_budget": 0.9, "private_threadpool_size": 2}, "threading.private_threadpool_size", 2),
-        ({"ram_budget": "1MiB"}, "autotune.ram_budget", 2**20),
-        ({"ram_budget": 12345}, "autotune.ram_budget", 12345),
-        ({"inject_prefetch": False}, "experimental_optimization.inject_prefetch", False),
-        ({"map_fusion": True}, "experimental_optimization.map_fusion", True),
-        ({"map_fusion": False}, "experimental_optimization.map_fusion", False),
-        ({"private_threadpool_size": 5}, "threading.private_threadpool_size", 5),
-        ({"max_intra_op_parallelism": 2}, "threading.max_intra_op_parallelism", 2),
-        *(
-            ({"auto_shard_policy": name}, "experimental_distribute.auto_shard_policy", getattr(POLICY, name.upper()))
-            for name in ("off", "auto", "file", "data", "hint")
-        ),
+        ({"cpu_budget": 0.1, "tf_data.private_threadpool_size": 4}, "threading.private_threadpool_size", 1),
+        ({"cpu_budget": 0.9, "tf_data.private_threadpool_size": 2}, "threading.private_threadpool_size", 2),
+        ({"tf_data.ram_budget": "1MiB"}, "autotune.ram_budget", 2**20),
+        ({"tf_data.ram_budget": 12345}, "autotune.ram_budget", 12345),
+        ({"tf_data.inject_prefetch": False}, "experimental_optimization.inject_prefetch", False),
+        ({"tf_data.map_fusion": True}, "experimental_optimization.map_fusion", True),
+        ({"tf_data.map_fusion": False}, "experimental_optimization.map_fusion", False),
+        ({"tf_data.private_threadpool_size": 5}, "threading.private_threadpool_size", 5),
+        ({"tf_data.max_intra_op_parallelism": 2}, "threading.max_intra_op_parallelism", 2),
     ],
     ids=str,
 )
 def test_every_option_arrives(changes: dict, path: str, value: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
-    options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True)
+    options = tf_data_options(replace_options(CONFIG, changes), deterministic=True)
     value_set: object = tf.data.Dataset.range(3).with_options(options).options()
     for name in path.split("."):
         value_set = getattr(value_set, name)
@@ -252,8 +239,8 @@ def test_every_option_arrives(changes: dict, path: str, value: object, monkeypat
 
 def test_operations_that_hold_threads_leave_one_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda: 4)
-    for changes, size in (({}, 6), ({"cpu_budget": 0.5}, 4), ({"private_threadpool_size": 3}, 3)):
-        options = tf_data_options(dataclasses.replace(CONFIG, **changes), deterministic=True, held_threads=2)
+    for changes, size in (({}, 6), ({"cpu_budget": 0.5}, 4), ({"tf_data.private_threadpool_size": 3}, 3)):
+        options = tf_data_options(replace_options(CONFIG, changes), deterministic=True, held_threads=2)
         assert options.threading.private_threadpool_size == size
 
 
@@ -263,14 +250,14 @@ def test_options_that_nobody_gave() -> None:
     assert tf_data_options(CONFIG, deterministic=True).deterministic is True
     assert options.threading.private_threadpool_size is None
     assert options.threading.max_intra_op_parallelism == 1
-    left = tf_data_options(dataclasses.replace(CONFIG, max_intra_op_parallelism=0), deterministic=True)
+    left = tf_data_options(replace_options(CONFIG, {"tf_data.max_intra_op_parallelism": 0}), deterministic=True)
     assert left.threading.max_intra_op_parallelism is None
     assert options.autotune.cpu_budget is None
     assert options.autotune.ram_budget is None
     assert options.experimental_optimization.inject_prefetch is True
     assert options.experimental_distribute.auto_shard_policy == POLICY.OFF
     # Budgets are for what tunes.
-    fixed = dataclasses.replace(CONFIG, autotune=False, cpu_budget=0.5, ram_budget="1GiB")
+    fixed = replace_options(CONFIG, {"tf_data.autotune": False, "cpu_budget": 0.5, "tf_data.ram_budget": "1GiB"})
     assert tf_data_options(fixed, deterministic=True).autotune.cpu_budget is None
     with pytest.raises(ConfigError, match=re.escape("`ram_budget` must be")):
-        tf_data_options(dataclasses.replace(CONFIG, ram_budget="much"), deterministic=True)
+        replace_options(CONFIG, {"tf_data.ram_budget": "much"})

@@ -12,7 +12,7 @@ from tests.pipeline.conftest import write_dataset
 
 PROGRAM = """
 import sys, tfpipe
-options = dict(global_batch_size=4, image_size=16, prefetch_batches=64) | eval(sys.argv[2])
+options = dict(batch_size=4, image_size=16, prefetch_batches=64) | eval(sys.argv[2])
 dataset = tfpipe.build_dataset(tfpipe.load_manifest(sys.argv[1]), "train", tfpipe.PipelineConfig(**options))
 batches = iter(dataset)
 next(batches)

@@ -17,6 +17,7 @@ from tfpipe.profiler.types import (
     StepTiming,
     WorkerTiming,
 )
+from tfpipe.system.options import replace_options
 
 
 def make_spread(value: float) -> Spread:
@@ -63,7 +64,7 @@ PROFILE = Profile(
     images_per_second=1000.0,
     first_batch_s=0.5,
     warm_up_s=2.0,
-    config=PipelineConfig(global_batch_size=100),
+    config=PipelineConfig(batch_size=100),
     dataset=DatasetFacts(
         name="'train' of /data/flowers",
         records=1_000_000,
@@ -93,8 +94,8 @@ SERVICE = ServiceUse(
 
 
 def make_profile(**changes: Any) -> Profile:
-    """Returns `PROFILE` with other values; those of its parts may be given as dictionaries."""
+    """Returns `PROFILE` with other values; those of its parts may be given as dictionaries, with dots in names."""
     for name in ("config", "dataset", "host", "option_costs"):
         if isinstance(part := changes.get(name), dict):
-            changes[name] = replace(getattr(PROFILE, name), **part)
+            changes[name] = replace_options(getattr(PROFILE, name), part)
     return replace(PROFILE, **changes)

@@ -34,7 +34,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
 
 
 def make_config(**options: Any) -> tfpipe.PipelineConfig:
-    return tfpipe.PipelineConfig(global_batch_size=8, **{"training": False, **options})
+    return tfpipe.PipelineConfig(batch_size=8, **{"training": False, **options})
 
 
 def to_plain(value: Any) -> Any:

@@ -25,7 +25,7 @@ from tfpipe.readers.jax import DeviceBatches, normalize
 manifest, results = tfpipe.load_manifest(sys.argv[1]), {}
 
 def of(split="train", start_step=0, **options):
-    config = tfpipe.PipelineConfig(**{"image_size": 8, "per_replica_batch_size": 1, "seed": 3, **options})
+    config = tfpipe.PipelineConfig(**{"image_size": 8, "batch_size": 4, "seed": 3, **options})
     return DeviceBatches(manifest, split, config, start_step)
 
 batches = of(extra_features=("image/height", "image/width"))
@@ -74,7 +74,7 @@ def results(small_dataset: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def expected(small_dataset: Path) -> list[dict]:
-    config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height", "image/width"))
+    config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height", "image/width"))
     dataset = build_dataset(tfpipe.load_manifest(str(small_dataset)), "train", config)
     return list(dataset.take(9).as_numpy_iterator())
 

@@ -22,7 +22,7 @@ from tfpipe.readers.jax import DeviceBatches
 
 manifest = tfpipe.load_manifest(sys.argv[1])
 config = tfpipe.PipelineConfig(
-    image_size=8, per_replica_batch_size=1, seed=3, extra_features=("image/height", "image/width")
+    image_size=8, batch_size=4, seed=3, extra_features=("image/height", "image/width")
 )
 batches = DeviceBatches(manifest, "train", config, int(sys.argv[4]))
 
@@ -45,7 +45,7 @@ print(json.dumps([steps_read, batches.state_dict()]))
 @pytest.mark.parametrize("start_step", [0, 4])
 def test_each_reads_its_rows_and_computes_with_all(small_dataset: Path, processes, start_step: int) -> None:
     pytest.importorskip("jax")
-    config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height", "image/width"))
+    config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height", "image/width"))
     manifest = tfpipe.load_manifest(str(small_dataset))
     expected = list(build_dataset(manifest, "train", config).take(6).as_numpy_iterator())[start_step:]
     port = processes.free_ports(1)[0]

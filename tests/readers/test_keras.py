@@ -15,7 +15,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.readers.keras import KerasBatches
 from tfpipe.readers.numpy import NumpyBatches
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=8, seed=3, image_dtype="float32")
+CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, image_dtype="float32")
 
 
 class Noting(keras.callbacks.Callback):  # type: ignore[misc]

@@ -11,7 +11,7 @@ import tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.pipeline.build import build_dataset
 
-CONFIG = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height",))
+CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height",))
 EVALUATED = [[1, 0, 2]]  # the labels of validation, in the order of its records
 
 JAX = """
@@ -32,7 +32,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 grid = np.array(sorted(jax.devices(), key=lambda device: device.id)).reshape(2, 2)
 mesh = Mesh(grid if layout == "data" else grid.T, ("data", "model"))
 rows = NamedSharding(mesh, P("data"))
-config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height",))
+config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height",))
 manifest = tfpipe.load_manifest(sys.argv[1])
 weights = np.arange(192 * 6, dtype=np.float32).reshape(192, 6) / 1e4
 split = jax.device_put(weights, NamedSharding(mesh, P(None, "model")))  # whole along `data`
@@ -68,7 +68,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-config = PipelineConfig(image_size=8, global_batch_size=4, seed=3, extra_features=("image/height",))
+config = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/height",))
 manifest = tfpipe.load_manifest(sys.argv[1])
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(192, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))

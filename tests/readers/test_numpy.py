@@ -15,7 +15,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 
-OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3}
+OPTIONS = {"image_size": 8, "batch_size": 4, "seed": 3}
 
 
 def make(folder: Path, **options: object) -> NumpyBatches:
@@ -59,7 +59,7 @@ def test_a_step_that_is_not_there_is_refused(small_dataset: Path) -> None:
 def test_a_script_that_takes_one_batch_ends_at_once(small_dataset: Path) -> None:
     code = (
         "import sys, tfpipe; from tfpipe.readers.numpy import NumpyBatches\n"
-        "batches = NumpyBatches(sys.argv[1], 'train', tfpipe.PipelineConfig(global_batch_size=4, image_size=8))\n"
+        "batches = NumpyBatches(sys.argv[1], 'train', tfpipe.PipelineConfig(batch_size=4, image_size=8))\n"
         "print(next(iter(batches))['image'].shape)\n"
         "print(sorted({'tensorflow', 'jax', 'torch', 'apache_beam', 'keras'} & set(sys.modules)))"
     )

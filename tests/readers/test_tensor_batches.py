@@ -47,7 +47,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
 
 
 def make_config(**options: Any) -> tfpipe.PipelineConfig:
-    return tfpipe.PipelineConfig(global_batch_size=8, seed=5, pad_to={"tokens": 2}, **options)
+    return tfpipe.PipelineConfig(batch_size=8, seed=5, pad_to={"tokens": 2}, **options)
 
 
 def read_tensorflow(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, **options: Any) -> list[dict[str, Any]]:
@@ -100,7 +100,7 @@ def test_the_readers_give_equal_values(manifest: tfpipe.Manifest, training: bool
 
 @pytest.mark.parametrize("num_hosts", [2, 4])
 def test_hosts_share_one_order_from_any_step_on(manifest: tfpipe.Manifest, num_hosts: int) -> None:
-    config = tfpipe.PipelineConfig(global_batch_size=8, seed=5, extra_features=("id",))
+    config = tfpipe.PipelineConfig(batch_size=8, seed=5, extra_features=("id",))
     whole = [batch["id"].tolist() for batch in read_tensorflow(manifest, config)]
     parts = []
     for host in range(num_hosts):
@@ -111,7 +111,7 @@ def test_hosts_share_one_order_from_any_step_on(manifest: tfpipe.Manifest, num_h
 
 
 def test_without_a_size_tensors_are_lists(manifest: tfpipe.Manifest) -> None:
-    config = tfpipe.PipelineConfig(global_batch_size=8, seed=5, extra_features=("id", "tokens"))
+    config = tfpipe.PipelineConfig(batch_size=8, seed=5, extra_features=("id", "tokens"))
     (batch,) = [
         batch for batch, _ in zip(data_loader(ShardedImages(manifest, "train", config), 0), range(1), strict=False)
     ]
@@ -124,7 +124,7 @@ def test_what_a_device_cannot_hold_is_refused(manifest: tfpipe.Manifest) -> None
     for config, message in (
         (make_config(), "No device holds text, got caption. Name the others in `extra_features`."),
         (
-            tfpipe.PipelineConfig(global_batch_size=8, extra_features=("tokens",)),
+            tfpipe.PipelineConfig(batch_size=8, extra_features=("tokens",)),
             "Arrays on devices must have one shape, and tokens has several. Give a size in `pad_to`, as in "
             "{'tokens': 77}.",
         ),

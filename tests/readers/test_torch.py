@@ -18,12 +18,13 @@ import torch
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.readers.torch import ShardedImages, data_loader, normalize, xla_loader
 
-OPTIONS = {"image_size": 8, "global_batch_size": 4, "seed": 3, "extra_features": ("image/filename",)}
+OPTIONS = {"image_size": 8, "batch_size": 4, "seed": 3, "extra_features": ("image/filename",)}
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_ranks_share_each_batch(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_evaluation_gives_every_record_once(manifest: Manifest, ranks: int) -> None:
-    options = {"training": False, "global_batch_size": None, "per_replica_batch_size": 2}
+    options = {"training": False, "batch_size": 2 * ranks}
     seen, steps = [], set()
     for rank in range(ranks):
         batches = list(data_loader(of(manifest, "train", rank=(rank, ranks), **options), num_workers=0))
@@ -165,10 +166,10 @@ def test_a_transform_draws_the_same_with_any_workers(manifest: Manifest) -> None
         ),
         ({"cache": "bytes", "cache_dir": "gs://a/b"}, "A cache in files needs `cache` bytes or decoded and a local"),
         ({"augment": "device"}, "`augment` 'device' is for"),
-        ({"deterministic": False}, "`deterministic` False is for"),
-        ({"rank": (0, 3)}, "Global batch size 4 must be divisible by 3 replicas; use 3 or 6."),
+        ({"tf_data": TfDataOptions(cycle_length=2)}, "`tf_data` TfDataOptions("),
+        ({"rank": (0, 3)}, "`batch_size` 4 must be divisible by 3 replicas; use 3 or 6."),
         ({"extra_features": ("nothing",)}, "`extra_features` must name features of"),
-        ({"global_batch_size": 16}, "`global_batch_size` must be at most the"),
+        ({"batch_size": 16}, "`batch_size` must be at most the"),
     ],
     ids=str,
 )
@@ -261,7 +262,7 @@ def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
 def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
     code = (
         "import sys, tfpipe; from tfpipe.readers.torch import *\n"
-        "images = ShardedImages(tfpipe.load_manifest(sys.argv[1]), 'train', PipelineConfig(global_batch_size=4))\n"
+        "images = ShardedImages(tfpipe.load_manifest(sys.argv[1]), 'train', PipelineConfig(batch_size=4))\n"
         "next(iter(images)); print(sorted({'tensorflow', 'jax', 'apache_beam', 'rich', 'keras'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], capture_output=True, text=True, check=True)

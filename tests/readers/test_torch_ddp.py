@@ -52,14 +52,14 @@ def script(tmp_path: Path) -> Path:
     code = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[0]
     path = tmp_path / "train.py"
     # Batches of the test's few images.
-    path.write_text(code.replace("global_batch_size=8", "global_batch_size=4"))
+    path.write_text(code.replace("batch_size=8", "batch_size=4"))
     return path
 
 
 @pytest.mark.slow
 def test_two_ranks_share_the_epochs_and_go_on_exactly(script: Path, small_dataset: Path, tmp_path: Path) -> None:
     whole = train(script, small_dataset, tmp_path / "whole.pt", 2)
-    config = PipelineConfig(global_batch_size=4, image_size=32, seed=1, extra_features=("image/filename",))
+    config = PipelineConfig(batch_size=4, image_size=32, seed=1, extra_features=("image/filename",))
     dataset = build_dataset(tfpipe.load_manifest(str(small_dataset)), "train", config)
     expected = [[name.decode() for name in batch["image/filename"]] for batch in dataset.take(6).as_numpy_iterator()]
     assert [left[4:] + right[4:] for left, right in zip(*whole, strict=True)] == expected

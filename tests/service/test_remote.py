@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import pickle
@@ -28,6 +29,7 @@ from tests.service.conftest import StartWorkers
 from tests.service.test_wire import check_same
 from tests.several_images import write_several
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.service import client, server
@@ -35,7 +37,7 @@ from tfpipe.service.config import ServiceConfig
 from tfpipe.service.processes import Service
 from tfpipe.service.remote import RemoteMaker, is_local
 
-CONFIG = PipelineConfig(global_batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
+CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
 STEPS = 15  # more than two epochs of six
 
 
@@ -62,7 +64,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_any_number_of_workers_gives_the_same_batches(start_workers: StartWorkers, made: Path, workers: int) -> None:
     addresses = start_workers(workers)
-    served = NumpyBatches(made, "train", replace(CONFIG, service=addresses))
+    served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=addresses)))
     check_all_same(
         list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS)), take(made, CONFIG)
     )
@@ -85,7 +87,9 @@ def test_any_number_of_workers_gives_the_same_batches(start_workers: StartWorker
 )
 def test_options_reach_the_workers(start_workers: StartWorkers, made: Path, options: dict[str, Any]) -> None:
     config = replace(CONFIG, **options)
-    given, expected = (take(made, each, 7) for each in (replace(config, service=start_workers(2)), config))
+    given, expected = (
+        take(made, each, 7) for each in (replace(config, service=ServiceOptions(workers=start_workers(2))), config)
+    )
     if config.as_supervised:
         given, expected = ([dict(enumerate(batch)) for batch in batches] for batches in (given, expected))
     check_all_same(given, expected)
@@ -93,8 +97,8 @@ def test_options_reach_the_workers(start_workers: StartWorkers, made: Path, opti
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_an_evaluation_has_every_record_once(start_workers: StartWorkers, made: Path, ranks: int) -> None:
-    config = replace(CONFIG, training=False, global_batch_size=4)
-    served = replace(config, service=start_workers(2))
+    config = replace(CONFIG, training=False, batch_size=4)
+    served = replace(config, service=ServiceOptions(workers=start_workers(2)))
     names = []
     for rank in range(ranks):
         given = take(made, served, rank=(rank, ranks), split="validation")
@@ -106,7 +110,7 @@ def test_an_evaluation_has_every_record_once(start_workers: StartWorkers, made: 
 
 
 def test_ranks_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
-    served = replace(CONFIG, service=start_workers(2))
+    served = replace(CONFIG, service=ServiceOptions(workers=start_workers(2)))
     for rank in range(4):
         check_all_same(take(made, served, 5, rank=(rank, 4)), take(made, CONFIG, 5, rank=(rank, 4)))
 
@@ -114,10 +118,10 @@ def test_ranks_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
 def test_a_mixture_is_served(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
     mixture = tfpipe.mix({str(made): 2, str(other): 1})
-    served = replace(CONFIG, global_batch_size=12, service=start_workers(2))
+    served = replace(CONFIG, batch_size=12, service=ServiceOptions(workers=start_workers(2)))
     for rank in ((0, 1), (1, 3)):
         given = take(mixture, served, 9, rank=rank)
-        check_all_same(given, take(mixture, replace(served, service=None), 9, rank=rank))
+        check_all_same(given, take(mixture, replace(served, service=ServiceOptions()), 9, rank=rank))
 
 
 def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers, tmp_path: Path) -> None:
@@ -134,20 +138,20 @@ def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers,
         "words": tfpipe.Values("bytes", None),
     }
     plain = tfpipe.write(records, tmp_path / "plain", schema, num_shards=2, workers=0)
-    small = {"global_batch_size": 4, "image_size": 8}
+    small = {"batch_size": 4, "image_size": 8}
     for data, options in (
         (several, {"images": 2, "extra_features": ("caption",), **small}),
         (several, {"images": "first", **small}),
-        (plain, {"global_batch_size": 4}),
-        (plain, {"global_batch_size": 4, "pad_to": {"tokens": 3}}),
+        (plain, {"batch_size": 4}),
+        (plain, {"batch_size": 4, "pad_to": {"tokens": 3}}),
     ):
         config = PipelineConfig(**options)
-        check_all_same(take(data, replace(config, service=addresses), 7), take(data, config, 7))
+        check_all_same(take(data, replace(config, service=ServiceOptions(workers=addresses)), 7), take(data, config, 7))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, "auto"])
 def test_a_share_of_the_steps_is_made_here(start_workers: StartWorkers, made: Path, share: Any) -> None:
-    served = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(2), service_share=share))
+    served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2), share=share)))
     given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS))
     check_all_same(given, take(made, CONFIG))
     assert isinstance(served._maker, RemoteMaker)
@@ -174,7 +178,9 @@ def test_this_host_makes_steps_while_workers_have_enough(
         return make(self, request)
 
     monkeypatch.setattr(server.Server, "_make", wait)
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1), service_share="auto"))
+    batches = NumpyBatches(
+        made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1), share="auto"))
+    )
     maker = batches._maker
     assert maker.steps_ahead == 4
     made_here = [threading.Thread(target=maker.make, args=(0, step)) for step in range(4)]
@@ -190,16 +196,16 @@ def test_this_host_makes_steps_while_workers_have_enough(
 
 def test_a_run_goes_on_with_other_workers(start_workers: StartWorkers, made: Path) -> None:
     whole = take(made, CONFIG)
-    first = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    first = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
     given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(first)), 8))
-    second = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(3)))
+    second = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(3))))
     second.load_state_dict(first.state_dict())
     given += list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(second)), STEPS - 8))
     check_all_same(given, whole)
 
 
 def test_a_pickled_maker_connects_anew(start_workers: StartWorkers, made: Path) -> None:
-    served = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(2)))
+    served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2))))
     served._maker.make(0, 0)
     copied = pickle.loads(pickle.dumps(served._maker))
     check_same(copied.make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
@@ -214,7 +220,7 @@ def service() -> Iterator[Service]:
 def test_a_killed_worker_costs_no_batch(
     service: Service, made: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=service.addresses))
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
     iterator = itertools.chain.from_iterable(itertools.repeat(batches))
     expected = take(made, CONFIG, 40)
     given = list(itertools.islice(iterator, 10))
@@ -240,7 +246,7 @@ def test_a_killed_worker_costs_no_batch(
 
 def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SILENCE_S", 0.5)
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=service.addresses))
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
     iterator = itertools.chain.from_iterable(itertools.repeat(batches))
     given = list(itertools.islice(iterator, 5))
     halted = service.pids[1]
@@ -255,7 +261,7 @@ def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, mo
 
 def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
     with Service(ServiceConfig(port=0, workers=1, host="127.0.0.1", threads=1)) as running:
-        config = replace(CONFIG, service=running.addresses, service_timeout_s=1)
+        config = replace(CONFIG, service=ServiceOptions(workers=running.addresses, timeout_s=1))
         batches = NumpyBatches(made, "train", config)
         batches.read(0)
     begin = time.monotonic()
@@ -263,7 +269,7 @@ def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
         batches.read(1)
     assert 0.9 < time.monotonic() - begin < 4
     assert str(caught.value) == (
-        "The `service` must give a batch within 1 s (`service_timeout_s`), and gave none for step 1 of epoch 0: "
+        "The `service` must give a batch within 1 s (its `timeout_s`), and gave none for step 1 of epoch 0: "
         f"{running.addresses[0]} (connection refused). Start the workers again, then run the same command."
     )
 
@@ -271,7 +277,7 @@ def test_an_error_names_the_workers_when_all_are_gone(made: Path) -> None:
 def test_who_leaves_waits_for_nobody(made: Path) -> None:
     before = set(threading.enumerate())  # of other tests
     with Service(ServiceConfig(port=0, workers=1, host="127.0.0.1", threads=1)) as running:
-        batches = NumpyBatches(made, "train", replace(CONFIG, service=running.addresses))
+        batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=running.addresses)))
         next(iter(batches))
     threads = [thread for thread in {*threading.enumerate()} - before if thread.name.startswith("tfpipe-read")]
     assert threads
@@ -283,7 +289,7 @@ def test_who_leaves_waits_for_nobody(made: Path) -> None:
 
 def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        NumpyBatches(made, "train", replace(CONFIG, service="127.0.0.1:9"))
+        NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9",))))
     assert str(caught.value) == (
         "`service` must name running workers, and none answers: 127.0.0.1:9 (connection refused). Start one with: "
         "tfpipe serve"
@@ -293,7 +299,7 @@ def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
 def test_a_worker_that_is_missing_at_the_start_is_left_out(
     start_workers: StartWorkers, made: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = replace(CONFIG, service=("127.0.0.1:9", *start_workers(1)))
+    config = replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9", *start_workers(1))))
     check_all_same(take(made, config, 5), take(made, CONFIG, 5))
     assert "The worker 127.0.0.1:9 of the service does not answer (connection refused)." in caplog.text
 
@@ -304,7 +310,7 @@ def test_another_release_is_a_sentence(
     addresses = start_workers(1)
     monkeypatch.setattr(client, "name_release", lambda: "tfpipe 0.0")
     with pytest.raises(ConfigError) as caught:
-        NumpyBatches(made, "train", replace(CONFIG, service=addresses))
+        NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=addresses)))
     assert str(caught.value) == (
         "Every worker of the `service` must have this release, tfpipe 0.0: "
         f"{addresses[0]} (it has the release {server.name_release()})."
@@ -312,7 +318,7 @@ def test_another_release_is_a_sentence(
 
 
 def test_a_worker_refuses_another_release(start_workers: StartWorkers, made: Path) -> None:
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
     assert isinstance(batches._maker, RemoteMaker)
     batches._maker._workers._release = "tfpipe 0.0"
     with pytest.raises(ConfigError, match=r"^At the worker 127.*: A trainer and its workers must have the same"):
@@ -331,28 +337,67 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ConfigError, match=r"something else than tfpipe answers"):
-            NumpyBatches(made, "train", replace(CONFIG, service=address))
+            NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=(address,))))
         thread.join()
+
+
+@pytest.mark.parametrize("made_s", [None, "soon", 10**400])
+def test_a_batch_without_its_seconds_is_asked_for_again(
+    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch, made_s: Any
+) -> None:
+    real, given = server.Server._make, []
+
+    def make(self: server.Server, request: Any) -> Any:
+        header, pieces = real(self, request)
+        given.append(header)
+        return (header if len(given) > 1 else {**header, "made_s": made_s}), pieces
+
+    monkeypatch.setattr(server.Server, "_make", make)
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
+    assert len(given) == 2
+
+
+def test_a_worker_outlives_a_connection_that_it_cannot_open(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BEAT_S", 0.01)
+    real = socket.create_server(("127.0.0.1", 0))
+    errors = [errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]
+
+    class Listener:
+        def settimeout(self, seconds: float | None) -> None:
+            real.settimeout(seconds)
+
+        def accept(self) -> Any:
+            if errors:
+                raise OSError(errors.pop(), "no")
+            return real.accept()
+
+    worker = threading.Thread(target=server.Server(1).serve, args=(Listener(),), daemon=True)
+    worker.start()
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=f"127.0.0.1:{real.getsockname()[1]}"))
+    check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
+    assert not errors
+    assert worker.is_alive()
 
 
 def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     manifest = tfpipe.load_manifest(str(copied))
-    config = replace(CONFIG, global_batch_size=53, service=start_workers(1))
+    config = replace(CONFIG, batch_size=53, service=ServiceOptions(workers=start_workers(1)))
     shard = copied / manifest.splits["train"].shards[0].file
     data = bytearray(shard.read_bytes())
     data[60] ^= 1
     shard.write_bytes(data)
     with pytest.raises(FormatError) as local:
-        NumpyBatches(manifest, "train", replace(config, service=None)).read(0)
+        NumpyBatches(manifest, "train", replace(config, service=ServiceOptions())).read(0)
     with pytest.raises(FormatError) as caught:
         NumpyBatches(manifest, "train", config).read(0)
-    assert str(caught.value) == f"At the worker {config.service_addresses[0]}: {local.value}"
+    assert str(caught.value) == f"At the worker {config.service.workers[0]}: {local.value}"
 
 
 def test_a_dataset_that_a_worker_lacks_is_a_sentence(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
-    config = replace(CONFIG, service=start_workers(1))
+    config = replace(CONFIG, service=ServiceOptions(workers=start_workers(1)))
     batches = NumpyBatches(copied, "train", config)
     copied.rename(tmp_path / "moved")
     with pytest.raises(DataError, match=rf"^At the worker .*: Workers must reach the dataset under .* {copied}: "):
@@ -366,7 +411,9 @@ def test_a_transform_is_refused(made: Path) -> None:
     from tfpipe.readers.torch import ShardedImages
 
     with pytest.raises(ConfigError) as caught:
-        ShardedImages(made, "train", replace(CONFIG, service="a:1"), transform=lambda image: image)
+        ShardedImages(
+            made, "train", replace(CONFIG, service=ServiceOptions(workers=("a:1",))), transform=lambda image: image
+        )
     assert str(caught.value) == (
         "A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out."
     )
@@ -378,8 +425,8 @@ def test_torch_jax_and_tf_data_get_the_same_batches(start_workers: StartWorkers,
     from tfpipe.readers.jax import DeviceBatches
     from tfpipe.readers.torch import ShardedImages, data_loader
 
-    config = replace(CONFIG, service=start_workers(2), extra_features=())
-    expected = take(made, replace(config, service=None), 8)
+    config = replace(CONFIG, service=ServiceOptions(workers=start_workers(2)), extra_features=())
+    expected = take(made, replace(config, service=ServiceOptions()), 8)
     loader = data_loader(ShardedImages(made, "train", config, rank=(0, 1)))
     placed = DeviceBatches(made, "train", config)
     dataset = tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", config)
@@ -401,7 +448,9 @@ def repeat(batches: Any) -> Iterator[Any]:
 def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorkers, made: Path) -> None:
     from tfpipe.readers.torch import ShardedImages, data_loader
 
-    images = ShardedImages(made, "train", replace(CONFIG, service=start_workers(1)), rank=(0, 1))
+    images = ShardedImages(
+        made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))), rank=(0, 1)
+    )
     loader = data_loader(images, num_workers=1)
     assert loader.multiprocessing_context is not None
     assert loader.multiprocessing_context.get_start_method() == "spawn"
@@ -409,8 +458,8 @@ def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorker
 
 def test_masks_follow_their_images(start_workers: StartWorkers, tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "in", make_masked_images(12)), tmp_path / "out", num_shards=2)
-    config = PipelineConfig(global_batch_size=4, image_size=8, extra_features=(MASK_NAME,))
-    served = replace(config, service=start_workers(2))
+    config = PipelineConfig(batch_size=4, image_size=8, extra_features=(MASK_NAME,))
+    served = replace(config, service=ServiceOptions(workers=start_workers(2)))
     check_all_same(take(tmp_path / "out", served, 5), take(tmp_path / "out", config, 5))
 
 
@@ -425,17 +474,17 @@ def test_tf_data_gets_whole_images_mixtures_and_an_evaluation(
     )
     cases: list[tuple[Any, dict[str, Any]]] = [
         (manifest, {"augment": "device"}),
-        (mixture, {"global_batch_size": 12}),
-        (manifest, {"training": False, "service_share": "auto"}),
-        (manifest, {"image_dtype": "bfloat16", "service_share": 0.5}),
+        (mixture, {"batch_size": 12}),
+        (manifest, {"training": False, "service": ServiceOptions(workers=addresses, share="auto")}),
+        (manifest, {"image_dtype": "bfloat16", "service": ServiceOptions(workers=addresses, share=0.5)}),
     ]
     for data, options in cases:
-        served = replace(CONFIG, service=addresses, **options)
+        served = replace(CONFIG, **{"service": ServiceOptions(workers=addresses), **options})
         given, expected = (
             [{name: np.asarray(part) for name, part in batch.items()} for batch in dataset.take(STEPS)]
             for dataset in (
                 tfpipe.build_dataset(data, "train", each)
-                for each in (served, replace(served, service=None, service_share=0.0))
+                for each in (served, replace(served, service=ServiceOptions()))
             )
         )
         check_all_same(given, expected)
@@ -445,19 +494,22 @@ def test_several_replicas_of_a_host_get_their_rows(start_workers: StartWorkers, 
     import tensorflow as tf
 
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=4)
-    manifest, served = tfpipe.load_manifest(str(made)), replace(CONFIG, service=start_workers(2))
+    manifest, served = (
+        tfpipe.load_manifest(str(made)),
+        replace(CONFIG, service=ServiceOptions(workers=start_workers(2))),
+    )
     given, expected = (
         [batch["image/filename"].tolist() for batch in dataset.take(10).as_numpy_iterator()]
         for dataset in (
             tfpipe.build_dataset(manifest, "train", config, context, start_step=4)
-            for config in (served, replace(served, service=None))
+            for config in (served, replace(served, service=ServiceOptions()))
         )
     )
     assert given == expected
 
 
 def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) -> None:
-    config = PipelineConfig(global_batch_size=8, image_size=8, service="127.0.0.1:9")
+    config = PipelineConfig(batch_size=8, image_size=8, service=ServiceOptions(workers=("127.0.0.1:9",)))
     files = tfpipe.tfrecord_files(f"{foreign.imagenet(tmp_path)}/train-*")
     with pytest.raises(ConfigError) as caught:
         tfpipe.build_dataset(files, None, config)

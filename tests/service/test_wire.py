@@ -156,6 +156,8 @@ def test_a_silent_end_is_given_up(pair: tuple[socket.socket, socket.socket], mon
         {"name": "a", "dtype": "uint8", "shape": [True]},
         {"name": "a", "dtype": "uint8", "shape": [2.0]},
         {"name": "a", "dtype": "uint8", "shape": [2**40, 2**40]},
+        {"name": "a", "dtype": "uint8", "shape": [0, 2**70]},
+        {"name": "a", "dtype": "uint8", "shape": [4], "shapes": []},
         {"name": "a", "dtype": "uint8"},
         {"name": "a", "dtype": "uint8", "shapes": [[60], [9]]},
         {"name": "a", "lengths": [64, 1], "rows": None},

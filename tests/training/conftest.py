@@ -58,7 +58,7 @@ def make_config(tmp_path: Path) -> MakeConfig:
     train_names = {field.name for field in fields(TrainConfig)}
 
     def make(**options: Any) -> TrainConfig:
-        pipeline = PipelineConfig(global_batch_size=8, image_size=16, block_records=4)
+        pipeline = PipelineConfig(batch_size=8, image_size=16, block_records=4)
         pipeline_options = {name: value for name, value in options.items() if name not in train_names}
         train_options = {name: value for name, value in options.items() if name in train_names}
         defaults = {"output": str(tmp_path / "run"), "epochs": 3, "log_every_steps": 1, "checkpoint_every_steps": 4}

@@ -9,7 +9,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.training.config import TrainConfig, default_batch_size, default_pipeline
 
-CONFIG = TrainConfig(pipeline=PipelineConfig(global_batch_size=512), output="run")
+CONFIG = TrainConfig(pipeline=PipelineConfig(batch_size=512), output="run")
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_the_rate_grows_with_the_batch_and_the_warm_up_with_the_epochs() -> None
 
 
 @pytest.mark.parametrize(
-    ("records", "replicas", "batch"), [(23, 1, 4), (23, 4, 1), (3, 1, 1), (1000, 1, 128), (1000, 8, 16), (300, 1, 64)]
+    ("records", "replicas", "batch"), [(23, 1, 4), (23, 4, 4), (3, 1, 1), (1000, 1, 128), (1000, 8, 128), (300, 1, 64)]
 )
 def test_the_default_batch_leaves_four_steps(records: int, replicas: int, batch: int) -> None:
     assert default_batch_size(records, replicas) == batch
 
 
 def test_evaluation_crops_on_the_host() -> None:
-    pipeline = PipelineConfig(global_batch_size=8, augment="device", cache="bytes", order="exact", one_hot=True)
+    pipeline = PipelineConfig(batch_size=8, augment="device", cache="bytes", order="exact", one_hot=True)
     config = replace(CONFIG, pipeline=pipeline)
     evaluation = config.evaluation_pipeline
     assert (evaluation.augment, evaluation.cache, evaluation.training, evaluation.one_hot) == (

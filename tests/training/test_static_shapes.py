@@ -23,7 +23,7 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 8)
 manifest = tfpipe.load_manifest(sys.argv[1])
-pipeline = tfpipe.PipelineConfig(global_batch_size=8, image_size=16, block_records=4)
+pipeline = tfpipe.PipelineConfig(batch_size=8, image_size=16, block_records=4)
 config = TrainConfig(pipeline=pipeline, output="run")
 
 def describe(function):
@@ -59,7 +59,7 @@ from tfpipe.training.jax.processes import Place
 from tfpipe.training.learner import RunFacts
 
 manifest = tfpipe.load_manifest(sys.argv[1])
-pipeline = tfpipe.PipelineConfig(global_batch_size=8, image_size=16, block_records=4)
+pipeline = tfpipe.PipelineConfig(batch_size=8, image_size=16, block_records=4)
 config = TrainConfig(pipeline=pipeline, output="run", framework="jax", num_workers=1)
 
 def describe(function, *arguments):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.observers import Recorder
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError
 from tfpipe.system.progress import Observer
 from tfpipe.tuning import bench as benches
 from tfpipe.tuning.bench import Bench, build_yardstick, compare, load, measure, to_json
 from tfpipe.tuning.tuned_file import Place
 
-CONFIG = PipelineConfig(global_batch_size=100)
+CONFIG = PipelineConfig(batch_size=100)
+SPOILED = replace(CONFIG, tf_data=TfDataOptions(cycle_length=4), augment_options=AugmentOptions(scale=(0.5, 1.0)))
 PLACE = Place("Any CPU", 8, 2**34, "'train' of pets", "train", 12, "0123abcd")
 
 
@@ -43,7 +46,7 @@ def test_the_score_is_the_rate_by_the_yardsticks(bench) -> None:
     assert found.yardstick_images_per_second == pytest.approx(2000)
     # A runner takes 1.5 s of a core for each second.
     assert found.images_per_cpu_second == pytest.approx(3100 / 3 / 1.5)
-    assert (found.place, found.config["global_batch_size"]) == (PLACE, 100)
+    assert (found.place, found.config["batch_size"]) == (PLACE, 100)
 
 
 def test_the_observer_hears_of_every_run(fake_job, runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,9 +78,10 @@ def test_a_comparison_says_what_else_differs(bench) -> None:
     base = bench((1000, 1010, 990))
     same = compare(base, base)
     assert (same.same_host, same.same_data, same.changed) == (True, True, {})
-    other = replace(base, place=replace(PLACE, cores=4, fingerprint="f"), config={**base.config, "cycle_length": 4})
+    other = replace(base, place=replace(PLACE, cores=4, fingerprint="f"), config=asdict(SPOILED))
     found = compare(base, other)
-    assert (found.same_host, found.same_data, found.changed) == (False, False, {"cycle_length": (4, None)})
+    assert (found.same_host, found.same_data) == (False, False)
+    assert found.changed == {"tf_data.cycle_length": (4, None), "augment_options.scale": ([0.5, 1.0], [0.08, 1.0])}
 
 
 def test_what_is_saved_comes_back(bench, tmp_path: Path) -> None:

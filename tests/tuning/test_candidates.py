@@ -7,22 +7,25 @@ import dataclasses
 import pytest
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.system.options import get_default, replace_options
 from tfpipe.tuning.candidates import MECHANICAL, apply_changes, get_neighbors, is_mechanical, reset_to_defaults
 
-CONFIG = PipelineConfig(global_batch_size=64)
+CONFIG = PipelineConfig(batch_size=64)
 
 
 @pytest.mark.parametrize(
     ("changes", "mechanical"),
     [
-        ({"cycle_length": 4, "autotune": False}, True),
+        ({"tf_data.cycle_length": 4, "tf_data.autotune": False}, True),
         ({"cache": "bytes"}, True),
         ({"cache": "bytes", "cache_dir": "/tmp"}, True),
         ({"cache": "decoded"}, False),
-        ({"cycle_length": 4, "image_dtype": "uint8"}, False),
-        ({"dct_scaling": True}, False),
-        ({"shuffle_buffer_size": 100}, False),
-        ({"deterministic": False}, False),
+        ({"tf_data.cycle_length": 4, "image_dtype": "uint8"}, False),
+        ({"augment_options.dct_scaling": True}, False),
+        ({"tf_data.shuffle_buffer_size": 100}, False),
+        ({"tf_data.deterministic": False}, False),
         ({"order": "throughput"}, False),
     ],
 )
@@ -31,38 +34,39 @@ def test_what_leaves_the_batches_alone(changes: dict[str, object], mechanical: b
 
 
 def test_every_mechanical_option_is_one_and_has_a_default() -> None:
-    defaults = {field.name: field.default for field in dataclasses.fields(PipelineConfig)}
-    assert all(defaults[name] is not dataclasses.MISSING for name in MECHANICAL)
+    assert {"tf_data.cycle_length", "service.share", "prefetch_batches"} < set(MECHANICAL)
+    assert all(get_default(PipelineConfig, name) is not dataclasses.MISSING for name in MECHANICAL)
+    defaults = {name: get_default(PipelineConfig, name) for name in MECHANICAL}
+    assert replace_options(CONFIG, defaults) == CONFIG
 
 
 def test_reset_to_defaults_change_only_what_is_mechanical() -> None:
     assert reset_to_defaults(CONFIG) == {}
-    spoiled = dataclasses.replace(
-        CONFIG, cycle_length=1, num_parallel_calls=1, autotune=False, prefetch_batches=0, image_dtype="float32"
-    )
+    slow = TfDataOptions(cycle_length=1, num_parallel_calls=1, autotune=False)
+    spoiled = dataclasses.replace(CONFIG, tf_data=slow, prefetch_batches=0, image_dtype="float32")
     spoiled = dataclasses.replace(spoiled, cpu_budget=0.5)  # a limit, which is kept
     assert reset_to_defaults(spoiled) == {
-        "cycle_length": None,
-        "num_parallel_calls": None,
-        "autotune": None,
         "prefetch_batches": None,
+        "tf_data.cycle_length": None,
+        "tf_data.num_parallel_calls": None,
+        "tf_data.autotune": None,
     }
 
 
 def test_get_neighbors_are_single_steps_away() -> None:
     steps = list(get_neighbors(CONFIG, 4, by_engine=False, input_may_change=False))
     assert steps[0] == {"cache": "bytes"}
-    assert [step["num_parallel_calls"] for step in steps if "num_parallel_calls" in step] == [4, 8]
-    assert [step["cycle_length"] for step in steps if "cycle_length" in step] == [16, 4]
-    assert {"max_intra_op_parallelism": 4} in steps
-    assert {"map_fusion": True} not in steps
+    assert [step[calls] for step in steps if (calls := "tf_data.num_parallel_calls") in step] == [4, 8]
+    assert [step[cycle] for step in steps if (cycle := "tf_data.cycle_length") in step] == [16, 4]
+    assert {"tf_data.max_intra_op_parallelism": 4} in steps
+    assert {"tf_data.map_fusion": True} not in steps
     assert all(len(step) == 1 and is_mechanical(step) for step in steps)
     assert all(apply_changes(CONFIG, step) for step in steps)
 
 
 def test_the_engine_has_no_options_of_the_textbook_pipeline() -> None:
     names = {name for step in get_neighbors(CONFIG, 4, by_engine=True, input_may_change=False) for name in step}
-    assert names == {"cache", "num_parallel_calls", "prefetch_batches", "private_threadpool_size"}
+    assert names == {"cache", "prefetch_batches"}
 
 
 def test_what_the_training_step_sees_changes_only_if_it_may() -> None:
@@ -71,15 +75,19 @@ def test_what_the_training_step_sees_changes_only_if_it_may() -> None:
     )
     assert steps[0] == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
     assert {"image_dtype": "uint8"} in steps
-    assert {"order": "throughput", "deterministic": False} in steps
+    assert {"order": "throughput"} in steps
+    assert {"augment_options.dct_scaling": True} not in steps  # it is the default
     assert {"image_dtype": "uint8"} not in list(get_neighbors(CONFIG, 4, by_engine=True, input_may_change=True))
 
 
 def test_a_change_that_cannot_be_had_is_none() -> None:
-    exact = dataclasses.replace(CONFIG, order="exact")
-    assert apply_changes(exact, {"deterministic": False}) is None
-    assert apply_changes(exact, {"cycle_length": None}) is None
-    assert apply_changes(exact, {"cycle_length": 9}) == dataclasses.replace(exact, cycle_length=9)
+    served = dataclasses.replace(CONFIG, service=ServiceOptions(workers=("a:1",)))
+    assert apply_changes(served, {"order": "throughput"}) is None
+    assert apply_changes(CONFIG, {"tf_data.cycle_length": 0}) is None
+    assert apply_changes(CONFIG, {"tf_data.cycle_length": None}) is None
+    assert apply_changes(CONFIG, {"tf_data.cycle_length": 9}) == dataclasses.replace(
+        CONFIG, tf_data=TfDataOptions(cycle_length=9)
+    )
 
 
 def test_nobody_goes_back_from_decoded_images_to_bytes() -> None:

@@ -138,7 +138,7 @@ def test_a_dataset_that_is_damaged(small_dataset: Path, tmp_path: Path) -> None:
     data = bytearray((folder / shard.file).read_bytes())
     data[60] ^= 1
     (folder / shard.file).write_bytes(data)
-    config = PipelineConfig(global_batch_size=4, image_size=16)
+    config = PipelineConfig(batch_size=4, image_size=16)
     with pytest.raises(DataError, match=rf"{shard.file}: Record at byte 0 is damaged") as caught:
         PipelineProcess(partial(build_endless_dataset, manifest, "train", config), Accelerator(1e-9, 4), SOON)
     assert "\n" not in str(caught.value)

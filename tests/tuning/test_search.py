@@ -12,17 +12,20 @@ import pytest
 
 from tests.observers import Recorder
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix
 from tfpipe.system import host_limits
+from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer
 from tfpipe.tuning import search
 from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, Turn
 from tfpipe.tuning.pipeline_process import TimeIsUpError
 from tfpipe.tuning.trials import PipelineJob, Trial
 
-CONFIG = PipelineConfig(global_batch_size=100, num_parallel_calls=1)
+CONFIG = PipelineConfig(batch_size=100, tf_data=TfDataOptions(num_parallel_calls=1))
 
 
 class FakeJob(PipelineJob):
@@ -61,12 +64,12 @@ class FakeTrials:
     def attempt(self, changes: Any, until: float) -> Trial:
         assert FakeTrials.now < until
         FakeTrials.now = min(FakeTrials.now + TRIAL_S, until)
-        rate = FakeTrials.rate(replace(self.config, **changes))
+        rate = FakeTrials.rate(replace_options(self.config, changes))
         kept = rate > self.images_per_second
         gain = rate / self.images_per_second
         self.trials.append(Trial(changes, rate, Interval(gain, gain, gain), kept))
         if kept:
-            self.config, self.images_per_second = replace(self.config, **changes), rate
+            self.config, self.images_per_second = replace_options(self.config, changes), rate
         return self.trials[-1]
 
     def confirm(self, until: float) -> PairedTurns:
@@ -115,7 +118,7 @@ def tune(monkeypatch: pytest.MonkeyPatch):
 
 
 def by_cycle(config: PipelineConfig) -> float:
-    return 100.0 * (config.cycle_length or 8) + (500 if config.num_parallel_calls is None else 0)
+    return 100.0 * (config.tf_data.cycle_length or 8) + (500 if config.tf_data.num_parallel_calls is None else 0)
 
 
 def all_alike(_: PipelineConfig) -> float:
@@ -123,15 +126,15 @@ def all_alike(_: PipelineConfig) -> float:
 
 
 def test_it_climbs_until_nothing_helps(tune) -> None:
-    tuned, said = tune(lambda config: by_cycle(config) if (config.cycle_length or 8) <= 64 else 1.0)
-    assert (tuned.config.cycle_length, tuned.config.num_parallel_calls) == (64, None)
+    tuned, said = tune(lambda config: by_cycle(config) if (config.tf_data.cycle_length or 8) <= 64 else 1.0)
+    assert tuned.config.tf_data == TfDataOptions(cycle_length=64)
     assert (tuned.before_images_per_second, tuned.after_images_per_second) == (800, 6900)
     assert tuned.gain.ratio == pytest.approx(6900 / 800)
     assert tuned.finished
-    assert tuned.trials[0].changes == {"num_parallel_calls": None}
+    assert tuned.trials[0].changes == {"tf_data.num_parallel_calls": None}
     assert said[:4] == [
         "Starting the pipeline",
-        "Best so far 800 images/s; trying num_parallel_calls = auto",
+        "Best so far 800 images/s; trying tf_data.num_parallel_calls = auto",
         "Best so far 1,300 images/s; profiling",
         "Best so far 1,300 images/s; trying cache = 'bytes'",
     ]
@@ -139,27 +142,27 @@ def test_it_climbs_until_nothing_helps(tune) -> None:
 
 
 def test_nothing_is_tried_twice(tune) -> None:
-    tuned, _ = tune(lambda config: by_cycle(config) if (config.cycle_length or 8) <= 64 else 1.0)
+    tuned, _ = tune(lambda config: by_cycle(config) if (config.tf_data.cycle_length or 8) <= 64 else 1.0)
     seen, best = [CONFIG], CONFIG
     for trial in tuned.trials:
-        seen.append(replace(best, **trial.changes))
+        seen.append(replace_options(best, trial.changes))
         best = seen[-1] if trial.kept else best
     assert len(set(seen)) == len(seen)
 
 
 def test_the_profilers_fixes_come_before_single_steps(tune) -> None:
-    advice = ({"image_dtype": "uint8"}, {"cycle_length": 32}, {}, {"cycle_length": None})
-    config = replace(CONFIG, num_parallel_calls=None, image_dtype="float32")
+    advice = ({"image_dtype": "uint8"}, {"tf_data.cycle_length": 32}, {}, {"tf_data.cycle_length": None})
+    config = replace(CONFIG, tf_data=TfDataOptions(), image_dtype="float32")
     tuned, _ = tune(by_cycle, config, 120, advice=advice)
-    assert [trial.changes for trial in tuned.trials][:2] == [{"cycle_length": 32}, {"cache": "bytes"}]
+    assert [trial.changes for trial in tuned.trials][:2] == [{"tf_data.cycle_length": 32}, {"cache": "bytes"}]
     assert tuned.config.image_dtype == "float32"
     tuned, _ = tune(by_cycle, config, 120, may_change=True, advice=advice)
-    assert [trial.changes for trial in tuned.trials][:2] == [{"image_dtype": "uint8"}, {"cycle_length": 32}]
+    assert [trial.changes for trial in tuned.trials][:2] == [{"image_dtype": "uint8"}, {"tf_data.cycle_length": 32}]
 
 
 @pytest.mark.parametrize("seconds", [45, 60, 90, 120, 300])
 def test_it_keeps_to_its_time_and_uses_it(tune, seconds: float) -> None:
-    tuned, _ = tune(lambda config: by_cycle(config) + config.block_length, seconds=seconds)
+    tuned, _ = tune(lambda config: by_cycle(config) + config.tf_data.block_length, seconds=seconds)
     assert tuned.seconds <= seconds
     assert tuned.seconds == FakeTrials.now - 1000
     assert tuned.trials
@@ -198,17 +201,17 @@ def test_an_accelerator_that_is_never_idle_needs_nothing(tune) -> None:
 
 
 def test_as_json(tune) -> None:
-    tuned, _ = tune(lambda config: by_cycle(config) if (config.cycle_length or 8) <= 8 else 1.0, seconds=60)
+    tuned, _ = tune(lambda config: by_cycle(config) if (config.tf_data.cycle_length or 8) <= 8 else 1.0, seconds=60)
     document = json.loads(json.dumps(search.to_json(tuned, CONFIG), allow_nan=False))
     assert {name: document[name] for name in ("version", "changes", "images_per_second_before", "finished")} == {
         "version": 1,
-        "changes": {"num_parallel_calls": None},
+        "changes": {"tf_data.num_parallel_calls": None},
         "images_per_second_before": 800.0,
         "finished": False,
     }
     assert document["gain"] == {"ratio": 1.625, "low": 1.625, "high": 1.625}
     assert document["trials"][0] == {
-        "changes": {"num_parallel_calls": None},
+        "changes": {"tf_data.num_parallel_calls": None},
         "images_per_second": 1300.0,
         "gain": {"ratio": 1.625, "low": 1.625, "high": 1.625},
         "kept": True,
@@ -219,7 +222,7 @@ def test_as_json(tune) -> None:
 def test_what_cannot_be_searched() -> None:
     with pytest.raises(ConfigError, match=r"^A search needs at least 45 s, got 20\.$"):
         search.tune(JOB, CONFIG, 20, False, Observer())
-    served = PipelineConfig(global_batch_size=100, service="localhost:5000")
+    served = PipelineConfig(batch_size=100, service=ServiceOptions(workers=("localhost:5000",)))
     with pytest.raises(ConfigError, match="`service` must be left out to tune"):
         search.tune(JOB, served, 60, False, Observer())
 
@@ -238,10 +241,10 @@ def test_a_beginning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_fix_that_changes_values_is_advised_only_where_the_input_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     fixes = (
-        Fix({"vectorized_stages": ("noise",)}, "But the values differ.", 2000, 0.1, keeps_values=False),
-        Fix({"cycle_length": 16}, "More reads at once.", 1500, 0.2),
+        Fix({"cache": "decoded"}, "But the values differ.", 2000, 0.1, keeps_values=False),
+        Fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
     )
     monkeypatch.setattr(search, "profile_pipeline", lambda *_, **__: None)
     monkeypatch.setattr(search, "make_report", lambda _: SimpleNamespace(fixes=fixes))
-    assert search._get_advice(JOB, CONFIG, input_may_change=False) == [{"cycle_length": 16}]
+    assert search._get_advice(JOB, CONFIG, input_may_change=False) == [{"tf_data.cycle_length": 16}]
     assert search._get_advice(JOB, CONFIG, input_may_change=True) == [fix.changes for fix in fixes]

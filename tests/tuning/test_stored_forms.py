@@ -25,7 +25,7 @@ from tfpipe.tuning.stored_forms import (
     measure_forms,
 )
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=224)
+CONFIG = PipelineConfig(batch_size=4, image_size=224)
 LIMITS: dict[str, Any] = {"quality": 90, "max_pixels": 10**6}
 FORM = ImageForm(**LIMITS)
 
@@ -111,7 +111,7 @@ def measure_two(small_dataset: Path) -> tuple[list[Speed], list[str]]:
         Candidate("original", form, keeps_crops=True),
         Candidate("cached", form, {"cache": "decoded", "augment": "device"}),
     ]
-    config = PipelineConfig(global_batch_size=256, image_size=16)
+    config = PipelineConfig(batch_size=256, image_size=16)
     datasets = {form: load_manifest(str(small_dataset))}
     return measure_forms(candidates, datasets, "train", config, observer), observer.phases
 

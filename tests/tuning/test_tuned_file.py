@@ -10,13 +10,14 @@ import pytest
 
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.open_dataset import load_manifest
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.tuned_file import Place
 
-CONFIG = PipelineConfig(global_batch_size=64, cycle_length=3)
+CONFIG = PipelineConfig(batch_size=64, tf_data=TfDataOptions(cycle_length=3))
 VALUES: dict[str, Any] = {
     "processor": "Any CPU",
     "cores": 8,
@@ -90,4 +91,7 @@ def test_a_file_that_is_not_this_tuners_is_not_replaced(tmp_path: Path) -> None:
 def test_values_that_are_none_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     tuned_file.write(str(path), CONFIG, PLACE, {})
-    assert "num_parallel_calls" not in json.loads(path.read_text())
+    table = json.loads(path.read_text())
+    assert "block_records" not in table
+    assert table["tf_data"]["cycle_length"] == 3
+    assert "num_parallel_calls" not in table["tf_data"]

@@ -170,9 +170,7 @@ def test_merge_refuses_other_names(tmp_path: Path) -> None:
     join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1, drop_features=("tags",))
     assert tfpipe.load_manifest(str(tmp_path / "merged")).schema.names == ("id", "pair")
     with pytest.raises(ConfigError) as refused:
-        tfpipe.build_dataset(
-            tfpipe.mix({str(first): 1, str(second): 1}), "train", tfpipe.PipelineConfig(global_batch_size=4)
-        )
+        tfpipe.build_dataset(tfpipe.mix({str(first): 1, str(second): 1}), "train", tfpipe.PipelineConfig(batch_size=4))
     assert str(refused.value) == (
         "The classes of 'tags' must have the same names in all datasets of a mixture. Leave it out of `extra_features`."
     )

@@ -70,7 +70,7 @@ def run_advise(config: ShardConfig, args: AdviseArgs, run_args: RunArgs) -> None
         DataError: The input cannot be used, or the temporary folder cannot be written.
     """
     _check(config, run_args)
-    pipeline = PipelineConfig(global_batch_size=1, image_size=args.image_size)
+    pipeline = PipelineConfig(batch_size=1, image_size=args.image_size)
     require_tensorflow("shard --advise")
     hide_gpus()  # in the processes that are started from here
     try:

@@ -141,7 +141,7 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
             written = writer.write_forms({candidate.form: candidate.name for candidate in candidates}, status)
             manifests = {form: manifest for form, (manifest, _) in written.items()}
             records = min(manifest.splits[SPLIT].records for manifest in manifests.values())
-            pipeline = replace(pipeline, global_batch_size=choose_batch_size(records))
+            pipeline = replace(pipeline, batch_size=choose_batch_size(records))
             speeds = measure_forms(candidates, manifests, SPLIT, pipeline, status)
         readings = [
             _read_form(candidate, speed, written[candidate.form], pipeline)

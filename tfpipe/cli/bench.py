@@ -51,7 +51,7 @@ def bench(
     dataset: str,
     split: str | None,
     config: str | None,
-    global_batch_size: int | None,
+    batch_size: int | None,
     stages: str | None,
     runs: int,
     save: str | None,
@@ -70,7 +70,7 @@ def bench(
         raise ConfigError("--fail-below needs a result to compare with. Give --compare FILE.")
     if fail_below is not None and not 0 < fail_below < float("inf"):
         raise ConfigError(f"--fail-below must be above 0, got {fail_below:g}.")
-    options = read_config(config, global_batch_size)
+    options = read_config(config, batch_size)
     job = open_job("bench", dataset, split, options, stages)
     with quiet_start():
         from tfpipe.engine.source import get_source

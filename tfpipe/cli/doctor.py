@@ -13,7 +13,7 @@ from tfpipe.cli.shared.checks import all_passed, print_checks
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
-    PER_REPLICA_BATCH_SIZE,
+    BATCH_SIZE,
     config_option,
     debug_option,
     json_option,
@@ -38,12 +38,8 @@ if TYPE_CHECKING:
     show_envvar=True,
     help='Check for training on this TPU: "local", a name, or grpc://address:port. The TPU is not started.',
 )
-@click.option("--global-batch-size", type=int, metavar="N", help="Images in a batch, over all replicas.")
 @click.option(
-    "--per-replica-batch-size",
-    type=int,
-    metavar="N",
-    help=f"Images in a batch of one replica.  [default: {PER_REPLICA_BATCH_SIZE}]",
+    "--batch-size", type=int, metavar="N", help=f"Images in a batch, over all replicas.  [default: {BATCH_SIZE}]"
 )
 @click.option(
     "--replicas",
@@ -81,8 +77,7 @@ def doctor(
     dataset: str | None,
     split: str | None,
     tpu: str | None,
-    global_batch_size: int | None,
-    per_replica_batch_size: int | None,
+    batch_size: int | None,
     num_replicas: int | None,
     num_hosts: int | None,
     config: str | None,
@@ -97,7 +92,7 @@ def doctor(
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. Exit code 1 if a check fails; warnings do not count.
     """
-    options = read_config(config, global_batch_size, per_replica_batch_size)
+    options = read_config(config, batch_size)
     if report:
         return _print_report(dataset, split, options, as_json)
     if dataset is None:
@@ -156,10 +151,10 @@ def _run_checks(
     data, split = open_data(dataset, split)
     customize = load_stages(stages)
     checks = run_checks(data, split, config, target, customize)
-    if config.service is not None:
+    if config.service.workers:
         from tfpipe.doctor.service_checks import check_service, check_speed
 
-        service = check_service(config.service_addresses, data, split)
+        service = check_service(config.service.workers, data, split)
         checks = chain(service, checks, check_speed(data, split, config))
     if not tuned:
         return checks

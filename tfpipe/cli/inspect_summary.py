@@ -74,12 +74,12 @@ class Mixing(NamedTuple):
 
     Attributes:
         score: The mixing score, from 0 to 1.
-        global_batch_size: The batch size of the score, in images.
+        batch_size: The batch size of the score, in images.
         block_records: The adjacent records that the order reads at once.
     """
 
     score: float
-    global_batch_size: int
+    batch_size: int
     block_records: int
 
 
@@ -94,7 +94,7 @@ def mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
     if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
-    plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(global_batch_size=batch_size))
+    plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
     score = mixing_score(plan.order, tuple(shard.records for shard in split.shards))
     return Mixing(score, batch_size, plan.order.block_records)
 
@@ -184,7 +184,7 @@ def _split_column(manifest: Manifest, split: SplitInfo) -> dict[str, str]:
         "Records per shard": _span(min(per_shard), max(per_shard)),
         **(images if manifest.image_key is not None else {}),
         "Read at once": unmixed if mixed is None else human_count(mixed.block_records, "record"),
-        "Mixing": unmixed if mixed is None else f"{mixed.score:.2f} at batch {mixed.global_batch_size}",
+        "Mixing": unmixed if mixed is None else f"{mixed.score:.2f} at batch {mixed.batch_size}",
     }
 
 

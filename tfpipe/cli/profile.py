@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.profile_run import ProfileArgs, run
-from tfpipe.cli.shared.inputs import get_batch_size, read_config
+from tfpipe.cli.shared.inputs import read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
     CountOrShare,
@@ -84,7 +84,7 @@ def profile(
     split: str | None,
     step_ms: float | None,
     images_per_second: float | None,
-    global_batch_size: int | None,
+    batch_size: int | None,
     cpu_budget: float | None,
     config: str | None,
     stages: str | None,
@@ -121,10 +121,10 @@ def profile(
     _check_speed(step_ms, images_per_second, seconds)
     if host is not None and apply is not None:
         raise ConfigError("--apply tries the fixes with all records, got --host too. Leave one of them out.")
-    options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
-    batch = get_batch_size(options)
-    if host is not None and options.global_batch_size is not None:
-        batch //= host[1]  # a batch that the hosts cannot share equally is refused when the pipeline is built
+    options = read_config(config, batch_size, given={"cpu_budget": cpu_budget})
+    batch = options.batch_size
+    if host is not None:
+        batch = max(batch // host[1], 1)  # what the hosts cannot share equally is refused when the pipeline is built
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
     report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, host, apply))
     _print(report, as_json)

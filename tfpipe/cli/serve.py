@@ -18,6 +18,7 @@ from tfpipe.cli.shared.inputs import open_data
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.errors import ConfigError
 from tfpipe.service.config import ServiceConfig
+from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
@@ -121,8 +122,10 @@ def _check(addresses: str, dataset: str | None, as_json: bool) -> int:
     """Checks workers, prints what was found, and returns the exit code."""
     from tfpipe.doctor.service_checks import check_service
 
+    workers = tuple(each.strip() for each in addresses.split(","))
+    Addresses().check("checked", workers)  # or an error would name the number, --workers
     data, split = (None, None) if dataset is None else open_data(dataset, None)
-    checks = check_service(addresses, data, split)
+    checks = check_service(workers, data, split)
     if as_json:
         results = list(checks)
         click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": all_passed(results)}))
@@ -150,8 +153,8 @@ def _stop_on_signals() -> threading.Event:
 def _print(service: "Service") -> None:
     listed = ", ".join(f'"{address}"' for address in service.addresses)
     click.echo(f"{human_count(len(service.addresses), 'worker')}: {', '.join(service.addresses)}")
-    click.echo(f'Trainers      PipelineConfig(service="{",".join(service.addresses)}", ...)')
-    click.echo(f"  or in TOML  service = [{listed}]")
+    click.echo(f"Trainers      PipelineConfig(service=ServiceOptions(workers=[{listed}]), ...)")
+    click.echo(f"  or in TOML  service.workers = [{listed}]")
     if all(address.startswith("127.") for address in service.addresses):
         click.echo("Only this machine reaches 127.0.0.1; for others leave --host out.")
 

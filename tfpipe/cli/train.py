@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TERMINATED = 128 + signal.SIGTERM
 
-_PIPELINE = ("config", "global_batch_size", "per_replica_batch_size", "image_size", "seed", "cpu_budget")
+_PIPELINE = ("config", "batch_size", "image_size", "seed", "cpu_budget")
 _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 
 
@@ -51,8 +51,7 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 @click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
 @stages_option
 @budget_option
-@config_option(PipelineConfig, "per_replica_batch_size", "Images in a batch of one replica.", metavar="N")
-@config_option(PipelineConfig, "global_batch_size", "Images in a batch, over all replicas.", metavar="N")
+@config_option(PipelineConfig, "batch_size", "Images in a batch, over all replicas.", metavar="N")
 @click.option(
     "--image-size",
     type=int,
@@ -229,8 +228,7 @@ def _build_config(options: dict[str, Any], manifest: "Manifest", split: str, num
     """Builds the config from the command line; `TrainConfig` has the defaults of the other options."""
     pipeline = read_config(
         options["config"],
-        options["global_batch_size"],
-        options["per_replica_batch_size"],
+        options["batch_size"],
         default_batch_size(manifest.splits[split].records, num_replicas),
         given={name: options[name] for name in ("image_size", "seed", "cpu_budget")},
         defaults=default_pipeline(options["model"]),

@@ -108,8 +108,7 @@ class Output(TrainObserver):
             step_ms = 1000 * timing.step_s.median
             dataset = shlex.quote(self._dataset)
             self.note(
-                f"To see why: tfpipe profile {dataset} --step-ms {step_ms:.3g} "
-                f"--global-batch-size {result.global_batch_size}"
+                f"To see why: tfpipe profile {dataset} --step-ms {step_ms:.3g} --batch-size {result.global_batch_size}"
             )
 
 

@@ -60,7 +60,7 @@ def tune(
     split: str | None,
     seconds: float,
     config: str | None,
-    global_batch_size: int | None,
+    batch_size: int | None,
     cpu_budget: float | None,
     stages: str | None,
     images_per_second: float | None,
@@ -78,7 +78,7 @@ def tune(
     for name, value in (("--seconds", seconds), ("--images-per-second", images_per_second)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be above 0, got {value:g}.")
-    options = read_config(config, global_batch_size, given={"cpu_budget": cpu_budget})
+    options = read_config(config, batch_size, given={"cpu_budget": cpu_budget})
     job = open_job("tune", dataset, split, options, stages, images_per_second)
     from tfpipe.engine.source import get_source
     from tfpipe.tuning import search, tuned_file
@@ -88,7 +88,7 @@ def tune(
     check_target(path)
     tuned_file.check_path(path, place)
     if config is None and os.path.exists(path):
-        options = read_config(path, global_batch_size, given={"cpu_budget": cpu_budget})
+        options = read_config(path, batch_size, given={"cpu_budget": cpu_budget})
         click.echo(f"Starting from the options in {path}.", err=True)
     try:
         with restore_interrupts(), status_line("Starting", seconds) as status:

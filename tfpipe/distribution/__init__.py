@@ -4,7 +4,7 @@ strategy = resolve_strategy()
 dataset = distribute_dataset(strategy, load_manifest("gs://bucket/flowers"), "train", config)
 """
 
-from tfpipe.distribution.distribute import distribute_dataset, resolve_batch_size, steps_per_epoch
+from tfpipe.distribution.distribute import distribute_dataset, steps_per_epoch
 from tfpipe.distribution.mesh import MeshBatches, distribute_over_mesh
 from tfpipe.distribution.precision import Precision, set_precision
 from tfpipe.distribution.strategy import describe_strategy, resolve_strategy
@@ -15,7 +15,6 @@ __all__ = [
     "describe_strategy",
     "distribute_dataset",
     "distribute_over_mesh",
-    "resolve_batch_size",
     "resolve_strategy",
     "set_precision",
     "steps_per_epoch",

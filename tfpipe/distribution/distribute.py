@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.engine.check_plan import check_shares, list_text
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.host import Host, split_batch
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture, get_whole_source
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
@@ -49,7 +49,7 @@ def distribute_dataset(
         strategy: The strategy that trains, from `resolve_strategy`.
         manifest: A manifest from `load_manifest`, several datasets from `mix`, or foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
-        config: The options of `build_dataset`. Each replica gets an equal part of `global_batch_size`.
+        config: The options of `build_dataset`. Each replica gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         options: The way in which elements reach the devices. By default they are copied there ahead of their step. With
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
@@ -110,24 +110,6 @@ def steps_per_epoch(
             "Choose a number of steps yourself."
         )
     return steps
-
-
-def resolve_batch_size(
-    strategy: tf.distribute.Strategy, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
-) -> tuple[int, int]:
-    """Computes the batch size of all replicas together and that of each, from exactly one of the two.
-
-    Returns:
-        The global batch size and the batch size per replica, in images.
-
-    Raises:
-        ConfigError: Both are given or neither, one is below 1, or the replicas cannot share the batch equally.
-    """
-    return split_batch(
-        strategy.num_replicas_in_sync,
-        global_batch_size=global_batch_size,
-        per_replica_batch_size=per_replica_batch_size,
-    )
 
 
 def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -> PipelineConfig:

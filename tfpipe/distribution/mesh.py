@@ -86,7 +86,7 @@ def distribute_over_mesh(
             `dtensor.initialize_accelerator_system` comes first.
         manifest: A manifest from `load_manifest`, several datasets from `mix`, or foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
-        config: The options of `build_dataset`. Each part of `data` gets an equal part of `global_batch_size`.
+        config: The options of `build_dataset`. Each part of `data` gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         customize: A function that changes the stages of each host's pipeline.
 
@@ -129,8 +129,8 @@ def _check_repeatable(plan: BatchPlan) -> None:
     Raises:
         ConfigError: The order differs from one reading to the next.
     """
-    if plan.config.deterministic is False or (plan.config.training and not is_exact(plan.source, plan.config)):
+    if plan.config.tf_data.deterministic is False or (plan.config.training and not is_exact(plan.source, plan.config)):
         raise ConfigError(
-            "Processes that hold the same rows of a mesh must read the same records, and `order` "
-            f"{plan.config.order} with `deterministic` {plan.config.deterministic} gives each others. Use exact order."
+            f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "
+            "gives each others. Use exact order."
         )

@@ -99,7 +99,7 @@ def check_files(facts: FileFacts) -> Check:
 def check_first_record(error: str | None, shape: Sequence[int] = ()) -> Check:
     """Checks that the first record decodes; `error` says why it does not."""
     if error is not None:
-        advice = "Run `tfpipe verify` to find all damaged records, or set `on_bad_record` to skip."
+        advice = "Run `tfpipe verify` to find all damaged records, or set `max_bad_records`."
         return Check("first record", "failure", f"The first record cannot be decoded: {error}.", advice)
     decoded = f"It decodes to {' × '.join(map(str, shape))}." if shape else "It can be read, and has no image."
     return Check("first record", "ok", decoded)
@@ -123,8 +123,10 @@ def check_shards(num_shards: int, num_hosts: int, cycle_length: int, shares_reco
         return Check(name, "failure", f"{num_hosts} hosts read whole shards, and there are only {num_shards}.", advice)
     if per_host < cycle_length:
         enough = cycle_length * num_hosts
-        advice = f"Set `cycle_length` to {per_host}, write {enough} shards or more, or read in exact order."
-        finding = f"{human_count(per_host, 'shard')} for each host, fewer than the `cycle_length` of {cycle_length}."
+        advice = f"Set `tf_data.cycle_length` to {per_host}, write {enough} shards or more, or read in exact order."
+        finding = (
+            f"{human_count(per_host, 'shard')} for each host, fewer than the `tf_data.cycle_length` of {cycle_length}."
+        )
         return Check(name, "warning", finding, advice)
     return Check(name, "ok", f"{shards}, {per_host:,} for each host, of which {cycle_length} are read side by side.")
 
@@ -199,7 +201,8 @@ def check_labels(facts: LabelFacts | None) -> Check:
             return Check(name, "ok", f"{finding} The shuffle buffer holds all of them.")
         held = f"the shuffle buffer holds {facts.buffer_share:.1%} of the records"
         advice = (
-            "Read in exact order, enlarge `shuffle_buffer_size`, or write the data with `tfpipe shard`, which shuffles."
+            "Read in exact order, enlarge `tf_data.shuffle_buffer_size`, or write the data with `tfpipe shard`, which "
+            "shuffles."
         )
         return Check(name, "warning", f"{finding[:-1]}, and {held}.", advice)
     # Kish's design effect counts pairs that are certainly alike. Here only this share of them is.

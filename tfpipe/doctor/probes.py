@@ -146,9 +146,7 @@ def _read_values(source: Source, file: int, count: int, config: PipelineConfig, 
 
 def _in_file_order(config: PipelineConfig) -> PipelineConfig:
     """Returns a config for one pass over the first images and labels alone. A damaged record ends the pass."""
-    return PipelineConfig(
-        global_batch_size=1, training=False, augment="none", image_size=config.image_size, images="first"
-    )
+    return PipelineConfig(batch_size=1, training=False, augment="none", image_size=config.image_size, images="first")
 
 
 # The compiler

@@ -10,7 +10,6 @@ TensorFlow, since a TensorFlow that cannot be loaded may be what is reported.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import platform
 import re
@@ -25,7 +24,7 @@ from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
 from tfpipe.system import host_limits, versions
-from tfpipe.system.options import Addresses, Names, Text, get_options
+from tfpipe.system.options import Addresses, Names, Nested, Text, get_default, get_options
 from tfpipe.system.units import human_bytes, human_count
 
 SETTINGS = (
@@ -115,16 +114,19 @@ def _hide_text(value: str) -> str:
     return value if _NUMBERS.fullmatch(value) else GIVEN
 
 
-def _describe_config(config: PipelineConfig) -> dict[str, Any]:
-    """Returns the options that differ from their defaults; of those that take free text only that they are given."""
-    changed = {}
-    kinds = get_options(PipelineConfig)
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if value != default:
-            hidden = isinstance(kinds[field.name].kind, _FREE_TEXT)
-            changed[field.name] = GIVEN if hidden else _as_json(value)
+def _describe_config(config: Any) -> dict[str, Any]:
+    """Returns the options that differ from their defaults; of those that take free text only that they are given.
+
+    Options of a nested object have names as in "tf_data.cycle_length".
+    """
+    changed: dict[str, Any] = {}
+    for name, facts in get_options(config).items():
+        value = getattr(config, name)
+        if isinstance(facts.kind, Nested):
+            changed |= {f"{name}.{inner}": each for inner, each in _describe_config(value).items()}
+        elif value != get_default(type(config), name):
+            hidden = isinstance(facts.kind, _FREE_TEXT)
+            changed[name] = GIVEN if hidden else list(value) if isinstance(value, tuple) else value
     return changed
 
 
@@ -144,12 +146,6 @@ def _describe_data(data: Manifest | Source) -> dict[str, Any]:
         "features": len(data.schema.names),
         **{name: value for name, value in data.image.items() if name in ("encoding", "resize_short", "square")},
     }
-
-
-def _as_json(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _format_value(value: Any) -> str:

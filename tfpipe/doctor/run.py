@@ -331,7 +331,7 @@ def _check_memory(facts: _Facts) -> Check:
         advice = "Use no cache, or a smaller `decoded_size`."
         if facts.by_engine:
             advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
-    if config.service is None and (not held or config.cache_bytes is not None):
+    if not config.service.workers and (not held or config.cache_bytes is not None):
         record_bytes = facts.source.record_bytes
         if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
             height, width = plan.decoded_size
@@ -344,7 +344,7 @@ def _check_memory(facts: _Facts) -> Check:
         held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
         needed += round((ahead + shuffled) * record_bytes)
         if shuffled:
-            advice = "Lower `shuffle_buffer_size`."
+            advice = "Lower `tf_data.shuffle_buffer_size`."
     held.append("finished batches")
     what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
     program = host_limits.peak_memory_bytes()

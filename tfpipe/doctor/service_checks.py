@@ -1,6 +1,6 @@
 """The checks of a service: do its workers answer, do they make the batches that this host makes, and how many.
 
-for check in check_service("10.0.0.6:5050,10.0.0.7:5050", manifest, "train"):
+for check in check_service(("10.0.0.6:5050", "10.0.0.7:5050"), manifest, "train"):
     print(check.status, check.name, check.found, check.advice)
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from tfpipe.doctor.result import Check, fail_check
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.open_maker import open_maker
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source, get_source
@@ -27,21 +28,19 @@ _MEASURE_S = 3.0
 _ANSWER_S = 60
 
 
-def check_service(
-    addresses: str | tuple[str, ...], data: Manifest | Source | None, split: str | None
-) -> Iterator[Check]:
+def check_service(workers: tuple[str, ...], data: Manifest | Source | None, split: str | None) -> Iterator[Check]:
     """Checks a service as a trainer sees it.
 
     Args:
-        addresses: The workers, as the option `service` names them.
+        workers: The addresses of the workers.
         data: The data that the workers must read; None if this is not to be checked.
         split: The name of a split.
 
     Yields:
         The checks "workers" and "reads".
     """
-    config = PipelineConfig(global_batch_size=1, training=False, service=addresses, service_timeout_s=_ANSWER_S)
-    workers = config.service_addresses
+    service = ServiceOptions(workers=workers, timeout_s=_ANSWER_S)
+    config = PipelineConfig(batch_size=1, training=False, service=service)
     missing = Workers(workers, 1).call_all()
     yield describe_workers(workers, missing)
     if data is None:
@@ -101,11 +100,12 @@ def describe_speed(rates: ServiceRates, images: int) -> Check:
 def _check_reads(source: Source, config: PipelineConfig, workers: Sequence[str]) -> Check:
     """Says whether each worker makes the batches of the first and the last record as this machine does."""
     try:
-        local = open_maker(plan_batches(source, replace(config, service=None)))
+        local = open_maker(plan_batches(source, replace(config, service=ServiceOptions())))
         steps = (0, local.plan.steps_per_epoch - 1)
         expected = [local.make(0, step) for step in steps]
         for worker in workers:
-            maker = RemoteMaker(open_maker(plan_batches(source, replace(config, service=worker))))
+            one = replace(config, service=replace(config.service, workers=(worker,)))
+            maker = RemoteMaker(open_maker(plan_batches(source, one)))
             for step, batch in zip(steps, expected, strict=True):
                 given = maker.make(0, step)
                 if any(not np.array_equal(values, given[name]) for name, values in batch.items()):

@@ -179,7 +179,7 @@ class BadRecords:
                     raise DataError(
                         f"At most {self._most} bad records may be left out (`max_bad_records`); one more is {place}."
                     )
-                _LOGGER.warning("tfpipe leaves out %s as damaged: %d so far", place, len(self))
+                _LOGGER.warning("tfpipe leaves out %s, which is damaged or cannot be read: %d so far", place, len(self))
 
 
 class BatchMaker:
@@ -194,7 +194,7 @@ class BatchMaker:
 
     Attributes:
         clocks: The seconds that this object spent on batches.
-        bad_records: The records that were left out, with `on_bad_record` skip.
+        bad_records: The records that were left out, up to `max_bad_records`.
 
     Raises:
         ConfigError: A transform does not fit the data.
@@ -238,7 +238,7 @@ class BatchMaker:
             size=size,
             dtype=config.image_dtype,
             options=config.augment_options,
-            reduces=config.dct_scaling,
+            reduces=config.augment_options.dct_scaling,
             natively=config.decoder != "pillow",
             seeks=source.images.seekable,
         )
@@ -302,7 +302,7 @@ class BatchMaker:
         if memory is None:
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self.plan.source.record_bytes)], np.uint8)
         asked = numbers
-        if self.plan.config.on_bad_record == "skip":
+        if self.plan.config.max_bad_records:
             block, numbers = self._read_undamaged(numbers, memory)
         else:
             block = self._read(numbers, memory, self.reader.read_block)
@@ -327,7 +327,7 @@ class BatchMaker:
         good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
         self.bad_records.add(self, numbers[bad])
         if not len(good):
-            raise self.name_record(int(numbers[0]), "it and all others of its batch are damaged")
+            raise self.name_record(int(numbers[0]), "it and all others of its batch are damaged or cannot be read")
         rows = np.arange(len(numbers))
         rows[bad] = np.resize(good, len(bad))
         return block.choose(rows), numbers[rows]

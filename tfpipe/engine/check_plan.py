@@ -49,13 +49,8 @@ def check_shares(plan: BatchPlan) -> None:
     Raises:
         ConfigError: A size does not fit; the message names sizes that do.
     """
-    config = plan.config
-    split_batch(
-        plan.host.num_replicas,
-        global_batch_size=config.global_batch_size,
-        per_replica_batch_size=config.per_replica_batch_size,
-    )
-    if config.training and plan.source.num_records is not None:
+    split_batch(plan.global_batch_size, plan.host.num_replicas)
+    if plan.config.training and plan.source.num_records is not None:
         check_fills_batch(plan.source.num_records, plan.global_batch_size)
 
 

@@ -48,33 +48,19 @@ class Host:
         return range(total * self.index // self.num_hosts, total * (self.index + 1) // self.num_hosts)
 
 
-def split_batch(
-    num_replicas: int, *, global_batch_size: int | None = None, per_replica_batch_size: int | None = None
-) -> tuple[int, int]:
-    """Computes the batch size of all replicas together and that of one replica, from exactly one of the two.
-
-    Returns:
-        The global batch size and the batch size per replica, in images.
+def split_batch(batch_size: int, num_replicas: int) -> int:
+    """Computes the batch size of one replica, in images, from that of all replicas together.
 
     Raises:
-        ConfigError: Both are given or neither, one is below 1, or the replicas cannot share the batch equally.
+        ConfigError: The replicas cannot share the batch equally.
     """
-    if (global_batch_size is None) == (per_replica_batch_size is None):
-        got = "neither" if global_batch_size is None else f"{global_batch_size} and {per_replica_batch_size}"
-        raise ConfigError(f"Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got {got}.")
-    if per_replica_batch_size is not None:
-        _check_positive("per_replica_batch_size", per_replica_batch_size)
-        return per_replica_batch_size * num_replicas, per_replica_batch_size
-    assert global_batch_size is not None
-    _check_positive("global_batch_size", global_batch_size)
-    share, rest = divmod(global_batch_size, num_replicas)
+    share, rest = divmod(batch_size, num_replicas)
     if rest:
         fitting = [str(shares * num_replicas) for shares in (share, share + 1) if shares]
         raise ConfigError(
-            f"Global batch size {global_batch_size} must be divisible by {num_replicas} replicas; "
-            f"use {' or '.join(fitting)}."
+            f"`batch_size` {batch_size} must be divisible by {num_replicas} replicas; use {' or '.join(fitting)}."
         )
-    return global_batch_size, share
+    return share
 
 
 def find_host(held_by: Mapping[int, Set[Any]], process: int) -> Host:
@@ -99,8 +85,3 @@ def find_host(held_by: Mapping[int, Set[Any]], process: int) -> Host:
             f"process {process}. Order the mesh's devices by their process."
         )
     return Host(first // count, len(parts) // count, len(parts))
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"`{name}` must be at least 1, got {value}.")

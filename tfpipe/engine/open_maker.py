@@ -106,10 +106,10 @@ def open_mixture(
 
 def _plan_shares(mixture: Mixture, split: str, whole: BatchPlan) -> list[BatchPlan]:
     """Plans each dataset's share of the whole batch, which does not depend on the number of hosts."""
-    config = replace(whole.config, per_replica_batch_size=None)
+    config = whole.config
     shares = apportion(mixture.weights, whole.global_batch_size, 1)
     plans = [
-        plan_batches(Source.from_manifest(manifest, split), replace(config, global_batch_size=share))
+        plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
         for manifest, share in zip(mixture.manifests, shares, strict=True)
     ]
     part_bytes = share_cache_bytes(plans, config.cache_bytes)

@@ -74,7 +74,7 @@ class Order:
         if not -(2**63) <= self.seed < 2**64:
             raise ConfigError(f"`seed` must fit into 64 bits, got {self.seed}.")
         _check_range("num_records", self.num_records, 1)
-        _check_range("global_batch_size", self.batch_size, 1)
+        _check_range("batch_size", self.batch_size, 1)
         _check_range("block_records", self.block_records, 1)
         check_fills_batch(self.num_records, self.batch_size)
         object.__setattr__(self, "block_records", min(self.block_records, self.steps_per_epoch))
@@ -159,7 +159,7 @@ def check_fills_batch(num_records: int, batch_size: int) -> None:
     """
     if batch_size > num_records:
         raise ConfigError(
-            f"`global_batch_size` must be at most the {human_count(num_records, 'record')} of an epoch, got "
+            f"`batch_size` must be at most the {human_count(num_records, 'record')} of an epoch, got "
             f"{batch_size}. Use {num_records} or less, or more data."
         )
 
@@ -189,7 +189,7 @@ def host_rows(global_batch_size: int, num_hosts: int, host: int) -> range:
     _check_range("host", host, 0, num_hosts)
     if global_batch_size % num_hosts:
         raise ConfigError(
-            f"`global_batch_size` must be a multiple of the number of hosts, got {global_batch_size} for {num_hosts} "
+            f"`batch_size` must be a multiple of the number of hosts, got {global_batch_size} for {num_hosts} "
             f"hosts. Use {-(-global_batch_size // num_hosts) * num_hosts}."
         )
     share = global_batch_size // num_hosts

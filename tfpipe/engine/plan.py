@@ -129,8 +129,7 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
     """
     host = host or Host()
     check_start_step(host.start_step, config)
-    batch = config.global_batch_size or (config.per_replica_batch_size or 0) * host.num_replicas
-    return BatchPlan(source, config, host, batch, host.share(batch))
+    return BatchPlan(source, config, host, config.batch_size, host.share(config.batch_size))
 
 
 def check_start_step(start_step: int, config: PipelineConfig) -> None:

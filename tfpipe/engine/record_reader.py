@@ -12,6 +12,7 @@ import operator
 import os
 import sys
 import threading
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,10 @@ from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import read_record_at, unframe
 from tfpipe.open_dataset import check_readable
-from tfpipe.system.file_io import is_url, join, open_file, read_bytes
+from tfpipe.system.file_io import is_url, join, open_descriptor, read_bytes
 from tfpipe.system.object_store import Range, RangeReader
 
-_MAX_OPEN = 64  # files of one reader; a process may have 1,024 on most machines
+_MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
 _INDEXES_AT_ONCE = 16  # from an object store
 _MAX_BLOCK_BYTES = 1 << 21  # of records that are read at once, on average; the processor's caches hold them
@@ -66,6 +67,10 @@ _Result = TypeVar("_Result")
 
 class NoSuchRecord(ConfigError, IndexError):
     """The error for an index beyond the records. It is an IndexError too, as for any sequence."""
+
+
+class TooManyFiles(DataError):
+    """The error for a file that cannot be opened because the process has as many open files as it may have."""
 
 
 class RecordPlace(NamedTuple):
@@ -118,10 +123,13 @@ class RecordReader:
         remote = [self._shard_path(shard) for shard in self._shards] if is_url(self._root) else []
         self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
+        self._end_array = np.array(self._ends, np.int64)
+        self._num_bytes = manifest.splits[split].bytes
         self._lock = threading.Lock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._index_bytes = 0
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        _READERS[id(self)] = self
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -159,8 +167,7 @@ class RecordReader:
         Some records are read ahead: as many as were yielded before, up to 256 or 2 MB. Errors are those of
         `reader[index]`; the records before a damaged one come first.
         """
-        num_bytes = sum(shard.bytes for shard in self._shards)
-        most = max(min(_MAX_AHEAD, _MAX_BLOCK_BYTES * len(self) // max(num_bytes, 1)), 1)
+        most = max(min(_MAX_AHEAD, _MAX_BLOCK_BYTES * len(self) // max(self._num_bytes, 1)), 1)
         begin, count = 0, 1
         while begin < len(numbers):
             chosen = numbers[begin : begin + count]
@@ -212,7 +219,7 @@ class RecordReader:
         group_ends = np.append(np.flatnonzero(np.diff(soon) != 1), len(soon) - 1)
         last = soon[group_ends[np.searchsorted(group_ends, np.searchsorted(soon, numbers))]]
         shards, begins, sizes = self._locate_many(numbers)
-        _, last_begins, last_sizes = self._locate_many(np.minimum(last, np.array(self._ends, np.int64)[shards] - 1))
+        _, last_begins, last_sizes = self._locate_many(np.minimum(last, self._end_array[shards] - 1))
         places = np.stack((shards, begins, begins + sizes, last_begins + last_sizes), axis=1)
         ranges.announce([Range(*place) for place in places.tolist()])
 
@@ -322,6 +329,9 @@ class RecordReader:
         """Reads records as `read_block` does, but a record that is damaged or cannot be read is no error.
 
         The block says which records are whole.
+
+        Raises:
+            DataError: This process may not open another file, which says nothing about any record.
         """
         with suppress(FormatError, DataError, OSError):
             return self._try_to_read_block(numbers, memory)
@@ -330,6 +340,8 @@ class RecordReader:
     def _try_to_read_payload(self, number: int) -> bytes | None:
         try:
             return self.read_payload(number)
+        except TooManyFiles:
+            raise
         except (FormatError, DataError):
             return None
 
@@ -419,8 +431,7 @@ class RecordReader:
     ) -> list[_Result]:
         """Reads records in blocks. What a block does not have is read on its own, which raises what is wrong."""
         numbers = resolve_indices(indices, len(self), self.split)
-        num_bytes = sum(shard.bytes for shard in self._shards)
-        most = max(_MAX_BLOCK_BYTES * len(self) // max(num_bytes, 1), 1)
+        most = max(_MAX_BLOCK_BYTES * len(self) // max(self._num_bytes, 1), 1)
         results: list[_Result] = []
         for begin in range(0, len(numbers), most):
             chosen = numbers[begin : begin + most]
@@ -434,7 +445,7 @@ class RecordReader:
 
     def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """Returns the shard, the offset and the size of records whose numbers ascend, each int64 [n]."""
-        shards = np.searchsorted(np.array(self._ends, np.int64), numbers, side="right")
+        shards = np.searchsorted(self._end_array, numbers, side="right")
         if self._ranges is not None:
             self._read_indexes([self._shards[shard] for shard in np.unique(shards).tolist()])
         begins, sizes = np.empty((2, len(numbers)), np.int64)
@@ -483,16 +494,15 @@ class RecordReader:
                 return self._decode_index(path, read_bytes(path, max_bytes), shard)
             except FileNotFoundError:
                 raise FormatError(f"{path} is missing. {_ADVICE}") from None
-        with _open_existing(path) as file:
-            if (num_bytes := _get_size(file)) > max_bytes:
-                raise FormatError(
-                    f"{path} must have at most {max_bytes} bytes for {shard.records} records, got {num_bytes}. "
-                    f"{_ADVICE}"
-                )
-            try:
-                data = file.read(num_bytes)
-            except OSError as error:
-                raise _describe_os_error(path, error) from error
+        file = _OpenFile(path)
+        if (num_bytes := file.num_bytes) > max_bytes:
+            raise FormatError(
+                f"{path} must have at most {max_bytes} bytes for {shard.records} records, got {num_bytes}. {_ADVICE}"
+            )
+        try:
+            data = file.read_at(0, num_bytes)
+        except OSError as error:
+            raise _describe_os_error(path, error) from error
         return self._decode_index(path, data, shard)
 
     def _decode_index(self, path: str, data: bytes, shard: ShardInfo) -> NDArray[np.int64]:
@@ -505,20 +515,28 @@ class RecordReader:
     def _open(self, shard: ShardInfo) -> "_OpenFile":
         """Opens the shard's file, and closes the least recently used one if there are too many."""
         with self._lock:
-            if shard.file not in self._files:
-                path = self._shard_path(shard)
-                file = _open_existing(path)
-                if (num_bytes := _get_size(file)) != shard.bytes:
-                    file.close()
-                    raise FormatError(
-                        f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {num_bytes}. "
-                        f"{_ADVICE}"
-                    )
-                if len(self._files) >= _MAX_OPEN:
-                    self._files.popitem(last=False)
-                self._files[shard.file] = _OpenFile(file)
-            self._files.move_to_end(shard.file)
-            return self._files[shard.file]
+            if shard.file in self._files:
+                self._files.move_to_end(shard.file)
+                return self._files[shard.file]
+        opened = self._open_anew(shard)  # without the lock: on a network mount it takes milliseconds
+        with self._lock:
+            opened = self._files.setdefault(shard.file, opened)
+            if len(self._files) > _MAX_OPEN:
+                self._files.popitem(last=False)
+        others = [reader for reader in _list_readers() if reader is not self]
+        if len(self._files) + sum(len(reader._files) for reader in others) > _MAX_OPEN_OF_ALL:
+            for reader in others:
+                reader.close()
+        return opened
+
+    def _open_anew(self, shard: ShardInfo) -> "_OpenFile":
+        path = self._shard_path(shard)
+        file = _OpenFile(path)
+        if file.num_bytes != shard.bytes:
+            raise FormatError(
+                f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {file.num_bytes}. {_ADVICE}"
+            )
+        return file
 
     def _shard_path(self, shard: ShardInfo) -> str:
         return join(self._root, shard.file)
@@ -565,15 +583,23 @@ def resolve_indices(indices: Numbers, count: int, split: str) -> NDArray[np.int6
 class _OpenFile:
     """An open file that closes with its last user, because another thread may still read when the reader drops it.
 
+    Args:
+        path: The path of the file.
+
     Attributes:
         descriptor: The number that the operating system knows it by.
+        num_bytes: The bytes that the file had when it was opened.
+
+    Raises:
+        FormatError: The file is missing, or not a regular one.
+        DataError: The file cannot be opened.
     """
 
     descriptor = -1
 
-    def __init__(self, file: BinaryIO) -> None:
-        with file:
-            self.descriptor = os.dup(file.fileno())
+    def __init__(self, path: str) -> None:
+        self.descriptor = _open_existing(path)
+        self.num_bytes = os.fstat(self.descriptor).st_size
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Reads at an offset, less only at the end."""
@@ -584,22 +610,35 @@ class _OpenFile:
             close(self.descriptor)
 
 
-def _open_existing(path: str) -> BinaryIO:
+_READERS: weakref.WeakValueDictionary[int, RecordReader] = weakref.WeakValueDictionary()
+"""The readers of this process. Each keeps files open, so that many of them could have all that it may open."""
+
+
+def _list_readers() -> list[RecordReader]:
+    """Lists the readers of this process; other threads may make some meanwhile."""
+    return [reader for reference in _READERS.valuerefs() if (reader := reference()) is not None]
+
+
+def _open_existing(path: str) -> int:
+    """Returns the descriptor of a file. If there is none left, all readers close what they keep open."""
     try:
-        return open_file(path)
+        try:
+            return open_descriptor(path)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+        for reader in _list_readers():
+            reader.close()
+        return open_descriptor(path)
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(f"{path} is missing. {_ADVICE}") from None
     except OSError as error:
         raise _describe_os_error(path, error) from error
 
 
-def _get_size(file: BinaryIO) -> int:
-    return os.fstat(file.fileno()).st_size
-
-
 def _describe_os_error(path: str, error: OSError) -> DataError:
     if error.errno == errno.EMFILE:
-        return DataError(
+        return TooManyFiles(
             f"{path} cannot be opened: this process has as many open files as it may have. Close some, or raise the "
             "limit by `ulimit -n`."
         )

@@ -145,7 +145,9 @@ class Stages(tuple[Stage, ...]):
         Raises:
             ConfigError: There is no such stage, or it does not declare `per_image`.
         """
-        name, _, way = entry.partition(" with ")
+        name, separator, way = entry.partition(" with ")
+        if separator and way != "vectorized_map":
+            raise ConfigError(f"A stage is vectorized as 'blur' or 'blur with vectorized_map', got {entry!r}.")
         stage = self[self._find(name)]
         if stage.per_image is not True:
             raise ConfigError(f"The stage {name!r} may treat many images in one call only if it declares `per_image`.")
@@ -238,24 +240,31 @@ def prefer_textbook(config: PipelineConfig, customize: Customize | None) -> Pipe
     return replace(config, order="throughput") if customize is not None and config.order == "auto" else config
 
 
-def customize_stages(stages: Stages, customize: Customize | None, config: PipelineConfig) -> Stages:
-    """Returns the stages as the user's function changes them, then as `stage_moves` and `vectorized_stages` do.
+def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
+    """Returns the stages as the user's function changes them.
 
     Raises:
-        ConfigError: The function does not return stages, or a stage may not move or be vectorized.
+        ConfigError: The function does not return stages.
     """
-    if customize is not None:
-        customized = customize(stages)
-        if not isinstance(customized, Stages) or not customized:
-            raise ConfigError(
-                f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}."
-            )
-        stages = customized
-    for move in config.stage_moves:
-        stages = stages.move(move)
-    for entry in config.vectorized_stages:
-        stages = stages.vectorize(entry)
-    return stages
+    if customize is None:
+        return stages
+    customized = customize(stages)
+    if not isinstance(customized, Stages) or not customized:
+        raise ConfigError(f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}.")
+    return customized
+
+
+def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
+    """Returns the options for a pipeline whose stages tf.data's statistics tell apart, for the profiler.
+
+    `parse`, `decode` and `augment` are not fused. tf.data keeps statistics only if it autotunes, so it does so in
+    evaluation too, unless `autotune` is off.
+    """
+    options = config.tf_data
+    autotune = options.autotune is not False
+    calls = config.max_threads if options.num_parallel_calls is None and autotune else options.num_parallel_calls
+    apart = replace(options, map_fusion=False, num_parallel_calls=calls, autotune=autotune)
+    return replace(config, tf_data=apart)
 
 
 def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:
@@ -273,18 +282,17 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
     options.autotune.enabled = config.autotunes
     if config.autotunes and config.cpu_budget is not None:
         options.autotune.cpu_budget = config.max_threads
-    if config.autotunes and config.ram_budget is not None:
-        options.autotune.ram_budget = parse_bytes(config.ram_budget, "ram_budget")
-    options.experimental_optimization.inject_prefetch = config.inject_prefetch
-    options.experimental_optimization.map_fusion = config.map_fusion
-    policy = tf.data.experimental.AutoShardPolicy
-    options.experimental_distribute.auto_shard_policy = getattr(policy, config.auto_shard_policy.upper())
+    if config.autotunes and config.tf_data.ram_budget is not None:
+        options.autotune.ram_budget = parse_bytes(config.tf_data.ram_budget, "ram_budget")
+    options.experimental_optimization.inject_prefetch = config.tf_data.inject_prefetch
+    options.experimental_optimization.map_fusion = config.tf_data.map_fusion
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
-    if held_threads and config.private_threadpool_size is None:
+    if held_threads and config.tf_data.private_threadpool_size is None:
         options.threading.private_threadpool_size = config.max_threads + held_threads
-    if config.max_intra_op_parallelism:
-        options.threading.max_intra_op_parallelism = config.max_intra_op_parallelism
+    if config.tf_data.max_intra_op_parallelism:
+        options.threading.max_intra_op_parallelism = config.tf_data.max_intra_op_parallelism
     # Without autotuning tf.data must not turn a serial `map` into a parallel one.
     options.experimental_optimization.apply_default_optimizations = config.autotunes
     return options

@@ -79,18 +79,18 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
     if config.training:
         listed |= {"order": "exact", "seed": config.seed, "start_step": plan.host.start_step}
-    reader = "service" if config.service else "obstore" if file_io.is_url(source.files[0]) else "engine"
+    reader = "service" if config.service.workers else "obstore" if file_io.is_url(source.files[0]) else "engine"
     reading: dict[str, object] = {"reader": reader, "num_parallel_calls": calls.reads}
-    if config.service:
-        reading["workers"] = ", ".join(config.service_addresses)
-    if config.on_bad_record == "skip":
-        reading["on_bad_record"] = "skip"
+    if config.service.workers:
+        reading["workers"] = ", ".join(config.service.workers)
+    if config.max_bad_records:
+        reading["max_bad_records"] = config.max_bad_records
     making: dict[str, object] = {"num_parallel_calls": calls.decodes, "threads": calls.threads}
     if source.has_images:
         making["decoder"] = choose_decoder(plan)
     if config.cache != "none":
         making |= {"cache": config.cache, "where": config.cache_dir or "memory"}
-    rows = {"batch_size": plan.replica_batch_size, "global_batch_size": plan.global_batch_size}
+    rows = {"batch_size": plan.global_batch_size, "per_replica": plan.replica_batch_size}
     made = "crops, resizes and converts the images" if source.has_images else "makes the arrays"
     order = "the records of a step are computed: the same for any number of hosts, from any step on"
     listing = order if config.training else "every record once, an equal share for each host"
@@ -357,9 +357,8 @@ def count_calls(plan: BatchPlan, maker: AnyMaker) -> Calls:
     has the one thread that tf.data counts.
     """
     config, reads = plan.config, max(count_batches_read(plan), maker.steps_ahead)
-    threads = config.num_parallel_calls or host_limits.usable_cpus()
-    threads = min(threads, config.threadpool_size or threads)
-    if not config.map_fusion:
+    threads = config.max_threads
+    if not config.tf_data.map_fusion:
         return Calls(reads, threads, 1)
     return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)
 

@@ -68,7 +68,7 @@ def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
 
 def count_files_at_once(plan: BatchPlan) -> int:
     """Counts the files that are read side by side: one in evaluation."""
-    return (plan.config.cycle_length or _FILES_AT_ONCE) if plan.config.training else 1
+    return (plan.config.tf_data.cycle_length or _FILES_AT_ONCE) if plan.config.training else 1
 
 
 def count_shuffled_records(plan: BatchPlan) -> int:
@@ -76,7 +76,7 @@ def count_shuffled_records(plan: BatchPlan) -> int:
 
     It is at most an epoch of this host: a larger buffer would take the same records again before the first step.
     """
-    size, source = plan.config.shuffle_buffer_size, plan.source
+    size, source = plan.config.tf_data.shuffle_buffer_size, plan.source
     if not isinstance(size, int):
         size = max(round(parse_bytes(size, "shuffle_buffer_size") / source.record_bytes), 1)
     records = source.num_records
@@ -90,7 +90,7 @@ def count_records_ahead(plan: BatchPlan) -> int:
 
     tf.data opens as many files again twice, and reads two blocks and one record of each.
     """
-    ahead = 3 * count_files_at_once(plan) * (2 * plan.config.block_length + 1)
+    ahead = 3 * count_files_at_once(plan) * (2 * plan.config.tf_data.block_length + 1)
     records = plan.source.num_records
     return ahead if records is None else min(ahead, records)
 
@@ -134,7 +134,7 @@ def _share_records(plan: BatchPlan) -> tuple[IntArray, IntArray, IntArray]:
 def _read_files(plan: BatchPlan) -> Stage:
     """Reads the records of files, a block of each in turn; in evaluation file after file."""
     config, cycle = plan.config, count_files_at_once(plan)
-    calls = config.read_parallel_calls or (cycle if config.training else None)
+    calls = config.tf_data.read_parallel_calls or (cycle if config.training else None)
 
     def read(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(file, plan.source.compression, buffer_size=_FILE_BUFFER_BYTES)
@@ -144,14 +144,14 @@ def _read_files(plan: BatchPlan) -> Stage:
         return files.interleave(
             read,
             cycle_length=cycle,
-            block_length=config.block_length,
+            block_length=config.tf_data.block_length,
             num_parallel_calls=None if calls is None else min(calls, cycle),
             deterministic=None if calls is None else keeps_order(config),
         )
 
     settings = {
         "cycle_length": cycle,
-        "block_length": config.block_length,
+        "block_length": config.tf_data.block_length,
         "num_parallel_calls": calls,
         "deterministic": keeps_order(config),
     }

@@ -7,10 +7,13 @@ explain_textbook(source, config)    # "`order` is throughput"
 from __future__ import annotations
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.system import file_io, object_store
+from tfpipe.system.options import list_changes
 
 
 def is_by_engine(source: Source, config: PipelineConfig) -> bool:
@@ -27,8 +30,6 @@ def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
     """Returns why the textbook pipeline reads these records, as the rest of a sentence; None if the engine does."""
     if config.order == "throughput":
         return "`order` is throughput"
-    if config.training and config.deterministic is False:
-        return "`deterministic` is false"
     if source.shard_records is None:
         return source.unplaced
     if not source.is_split:
@@ -36,6 +37,19 @@ def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
     if any(map(file_io.is_url, source.files)) and not all(map(object_store.can_read, source.files)):
         return f"{source.files[0]} is read by TensorFlow only"
     return None
+
+
+def check_engine(config: PipelineConfig) -> None:
+    """Refuses options that only the textbook pipeline has.
+
+    Raises:
+        ConfigError: One of them is not its default.
+    """
+    if changed := ", ".join(list_changes(TfDataOptions(), config.tf_data)):
+        raise ConfigError(
+            f"`tf_data` is for the textbook pipeline, and batches are made by their steps here, got {changed}. Leave "
+            "it out, or set order='throughput'."
+        )
 
 
 def check_textbook(plan: BatchPlan, reason: str) -> None:
@@ -52,16 +66,16 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
     if config.order == "exact":
         raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
     asked: dict[str, bool] = {
-        "service": config.service is not None,
+        "service": bool(config.service.workers),
         "cache_dir": config.cache_dir is not None,
         "cache_bytes": config.cache_bytes is not None,
-        "on_bad_record": config.on_bad_record == "skip",
+        "max_bad_records": config.max_bad_records > 0,
         "decoder": config.decoder != "auto",
     }
     for option, is_asked in asked.items():
         if is_asked:
             value = getattr(config, option)
-            shown = ", ".join(value) if isinstance(value, tuple) else value
+            shown = ", ".join(value.workers) if isinstance(value, ServiceOptions) else value
             raise ConfigError(f"`{option}` {shown} is for batches by their steps, and {reason}. Leave one of them out.")
     if not config.training and plan.host.num_hosts > 1 and source.shard_records is None:
         raise ConfigError(

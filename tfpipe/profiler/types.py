@@ -321,7 +321,7 @@ class CallCosts:
     Attributes:
         one_us: The time with a call for each image, in microseconds.
         many_us: The time with a call for `IMAGES_PER_CALL` images, in microseconds for each image.
-        entry: The entry of `vectorized_stages` that makes such calls.
+        entry: The argument of `Stages.vectorize` that makes such calls.
         same_values: Whether both gave exactly the same for the images of the sample.
     """
 
@@ -353,7 +353,7 @@ class ServiceUse:
 
     Attributes:
         workers: The workers.
-        local_fraction: The share of the batches that the trainer made itself (`service_share`).
+        local_fraction: The share of the batches that the trainer made itself (the service's `share`).
         batch_bytes: The mean size of a batch, in bytes.
         wire_bytes_per_second: The bytes of batches that came from workers during the run.
     """

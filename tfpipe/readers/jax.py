@@ -1,7 +1,7 @@
 """Batches for JAX: arrays that lie on all devices, each with its rows, without TensorFlow.
 
 ```
-batches = DeviceBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
+batches = DeviceBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
 for epoch in range(90):
     for batch in batches:
         state = train_step(state, normalize(batch["image"], jnp.bfloat16), batch["label"])

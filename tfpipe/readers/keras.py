@@ -1,7 +1,7 @@
 """Batches for Keras with any backend: `model.fit(KerasBatches(...), epochs=90)` ends by itself.
 
 ```
-config = tfpipe.PipelineConfig(global_batch_size=256, image_dtype="float32")
+config = tfpipe.PipelineConfig(batch_size=256, image_dtype="float32")
 train = KerasBatches("/data/flowers", "train", config)
 validation = KerasBatches("/data/flowers", "validation", dataclasses.replace(config, training=False))
 model.fit(train, epochs=90, shuffle=False, validation_data=validation)

@@ -48,7 +48,7 @@ def open_data(
         FormatError: A file is missing, or has another size than the manifest says.
     """
     _check_config(config)
-    if transform is not None and config.service is not None:
+    if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
     if isinstance(data, Mixture):
         return serve_remotely(open_mixture(data, split, config, host, transform, for_devices=for_devices))

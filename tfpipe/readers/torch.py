@@ -1,7 +1,7 @@
 """Batches for PyTorch: the records, order and crops of the TensorFlow pipeline, without TensorFlow.
 
 ```
-images = ShardedImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
+images = ShardedImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
 loader = data_loader(images, num_workers=8)
 for epoch in range(90):
     for batch in loader:

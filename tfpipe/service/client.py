@@ -211,6 +211,8 @@ class Workers:
             if answer.header.get("kind") == "error":
                 raise _make_error(worker, answer)
             batch = wire.decode_batch(answer.header.get("parts"), answer.payload)
+            if type(made_s := answer.header.get("made_s")) is not float:
+                raise wire.BrokenMessage("a batch does not say how long it took")
         except (OSError, wire.BrokenMessage):
             connection.close()
             raise
@@ -219,7 +221,7 @@ class Workers:
             raise
         with self._changed:
             worker.clock.batches += 1
-            worker.clock.made_s += float(answer.header.get("made_s", 0))
+            worker.clock.made_s += made_s
             worker.clock.num_bytes += len(answer.payload)
         self._keep(worker, connection)
         return batch
@@ -270,7 +272,7 @@ class Workers:
     def _explain_silence(self, request: Request) -> DataError:
         troubles = [f"{worker.address} ({worker.trouble or 'it is busy'})" for worker in self._workers]
         return DataError(
-            f"The `service` must give a batch within {self._timeout_s:g} s (`service_timeout_s`), and gave none for "
+            f"The `service` must give a batch within {self._timeout_s:g} s (its `timeout_s`), and gave none for "
             f"step {request.step} of epoch {request.epoch}: {', '.join(troubles)}. Start the workers again, then run "
             "the same command."
         )

@@ -55,7 +55,7 @@ def measure_rates(maker: RemoteMaker, seconds: float) -> ServiceRates:
     """Takes batches as fast as they come, for some seconds after the first ones.
 
     Raises:
-        DataError: No worker gives a batch within `service_timeout_s`.
+        DataError: No worker gives a batch within the service's `timeout_s`.
         TfpipeError: A batch cannot be made.
     """
     batches = make_ahead(maker, _repeat_positions(maker), usable_cpus())

@@ -17,6 +17,7 @@ from typing import Any
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
@@ -28,8 +29,6 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
 from tfpipe.system.file_io import is_url
-
-_OF_THE_TRAINER = ("service", "service_share", "service_timeout_s")
 
 
 def name_release() -> str:
@@ -83,9 +82,8 @@ def open_plan(text: bytes) -> AnyMaker:
 
 
 def _describe_config(plan: AnyPlan) -> dict[str, Any]:
-    config = replace(plan.config, global_batch_size=plan.global_batch_size, per_replica_batch_size=None)
-    table = {name: value for name, value in asdict(config).items() if value is not None}
-    return {name: value for name, value in table.items() if name not in _OF_THE_TRAINER}
+    table = asdict(replace(plan.config, service=ServiceOptions()))
+    return {name: value for name, value in table.items() if value is not None}
 
 
 def _describe_source(source: Source) -> dict[str, Any]:

@@ -40,14 +40,14 @@ def serve_remotely(maker: AnyMaker) -> AnyMaker:
     Raises:
         ConfigError: No worker answers, or one has another release.
     """
-    return maker if maker.plan.config.service is None else RemoteMaker(maker)
+    return RemoteMaker(maker) if maker.plan.config.service.workers else maker
 
 
 class RemoteMaker:
     """A maker of any batch of a plan, whose batches workers make. Threads may share it; a pickled one connects anew.
 
     Args:
-        maker: The maker of the same batches on this host, which makes the steps in `service_share`.
+        maker: The maker of the same batches on this host, which makes the steps in its `share`.
         workers: The workers. None: those that the options name, at least one of which must answer.
 
     Attributes:
@@ -73,8 +73,8 @@ class RemoteMaker:
 
     def _connect(self) -> Workers:
         config = self.plan.config
-        most = self._per_worker if config.service_share == "auto" else None
-        return Workers(config.service_addresses, config.service_timeout_s, most)
+        most = self._per_worker if config.service.share == "auto" else None
+        return Workers(config.service.workers, config.service.timeout_s, most)
 
     @property
     def worker_clocks(self) -> list[WorkerClock]:
@@ -89,7 +89,7 @@ class RemoteMaker:
     @property
     def steps_ahead(self) -> int:
         """The steps that are made at once: so many that each worker has its requests."""
-        share, remote = self.plan.config.service_share, self._per_worker * len(self.plan.config.service_addresses)
+        share, remote = self.plan.config.service.share, self._per_worker * len(self.plan.config.service.workers)
         if share == "auto":
             return remote + _REQUESTS
         return min(math.ceil(remote / (1 - share)), remote + _MOST_LOCAL)
@@ -118,10 +118,10 @@ class RemoteMaker:
         """Gets the batch of a step from a worker, or reads its records if this host makes it.
 
         Raises:
-            DataError: No worker gave it within `service_timeout_s`.
+            DataError: No worker gave it within the service's `timeout_s`.
             TfpipeError: The error that the batch has, wherever it is made.
         """
-        share = self.plan.config.service_share
+        share = self.plan.config.service.share
         if share != "auto" and is_local(epoch * self.plan.steps_per_epoch + step, share):
             return self._local.read(epoch, step)
         begin = time.perf_counter()

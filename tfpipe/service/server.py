@@ -11,6 +11,7 @@ The makers of the last few plans stay open. Nothing else is kept, so a worker ma
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -35,6 +36,8 @@ _MOST_MAKERS = 16
 _MOST_CONNECTIONS = 1024
 _AT_ONCE, _DECODING = 16, 2
 _SEND_LIMIT_S = 60.0
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
+"""Errors of a new connection after which a worker goes on: too many files are open, or the trainer has left."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +68,14 @@ class Server:
         """Answers all who connect, without end."""
         listener.settimeout(None)
         while True:
-            connection, _ = listener.accept()
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                if error.errno not in _PASSING:
+                    raise
+                logger.warning("A connection could not be taken: %s.", error.strerror)
+                time.sleep(BEAT_S)  # those that are open go on meanwhile
+                continue
             if self._connections.acquire(blocking=False):
                 threading.Thread(target=self._talk, args=(connection,), name="tfpipe-talk", daemon=True).start()
             else:

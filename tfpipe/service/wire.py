@@ -186,7 +186,7 @@ def decode_batch(parts: object, payload: Bytes) -> Batch:
         for part in parts:  # type: ignore[attr-defined]
             batch[str(part["name"])], size = _decode_part(part, payload[begin:])
             begin += size + -size % _ALIGNMENT
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, LookupError, ValueError, OverflowError) as error:
         raise BrokenMessage(f"a batch has a part that is no part ({error!r:.100})") from None
     if begin != len(payload):
         raise BrokenMessage(f"a batch of {begin:,} bytes came with {len(payload):,}")

@@ -69,8 +69,8 @@ def hash_file(path: str) -> str:
         return hash_stream(file)
 
 
-def open_file(path: str) -> BinaryIO:
-    """Opens a regular local file for reading, unbuffered. Refuses a FIFO or a device instead of waiting for it.
+def open_descriptor(path: str) -> int:
+    """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device without a wait.
 
     Raises:
         OSError: The file cannot be opened.
@@ -80,10 +80,15 @@ def open_file(path: str) -> BinaryIO:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise FormatError(f"{path} must be a regular file.")
-        return open(descriptor, "rb", buffering=0)
     except BaseException:
         os.close(descriptor)
         raise
+    return descriptor
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a regular local file for reading, unbuffered; errors are those of `open_descriptor`."""
+    return open(open_descriptor(path), "rb", buffering=0)
 
 
 def read_regular(path: str) -> bytes | None:

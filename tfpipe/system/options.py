@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Literal, TypeGuard
 
 from tfpipe.errors import ConfigError
@@ -284,16 +284,15 @@ class Sizes(Kind):
 
 
 class Addresses(Kind):
-    """A tuple of different addresses, `host:port` each, where an IPv6 address stands in brackets."""
+    """A tuple of different addresses, which may be empty: `host:port`, where an IPv6 address stands in brackets."""
 
     allowed = "Like host:5050, one or several."
 
     def check(self, name: str, value: object) -> None:
-        """Checks that there is an address, and that each is one."""
-        addresses = value if isinstance(value, tuple) else (value,)
-        if not addresses or not all(map(_is_address, addresses)):
-            raise ConfigError(f"`{name}` must be addresses like host:5050, got {value!r}.")
-        if len(set(addresses)) < len(addresses):
+        """Checks that each is an address."""
+        if not isinstance(value, tuple) or not all(map(_is_address, value)):
+            raise ConfigError(f"`{name}` must be a list of addresses like host:5050, got {value!r}.")
+        if len(set(value)) < len(value):
             raise ConfigError(f"`{name}` must name each worker only once, got {value!r}.")
 
 
@@ -362,8 +361,55 @@ def get_options(config: Any) -> dict[str, Option]:
 
 
 def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
-    """Returns the names of the options that affect one of these things."""
-    return tuple(name for name, facts in get_options(config).items() if facts.affects in affects)
+    """Returns the names of the options that affect one of these things, as in "tf_data.cycle_length"."""
+    names: list[str] = []
+    for name, facts in get_options(config).items():
+        if isinstance(facts.kind, Nested):
+            names += [f"{name}.{inner}" for inner in get_names(facts.kind.type, *affects)]
+        elif facts.affects in affects:
+            names.append(name)
+    return tuple(names)
+
+
+def get_value(config: Any, name: str) -> Any:
+    """Returns the value of an option, which may be one of a nested object, as in "tf_data.cycle_length"."""
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def list_changes(before: Any, after: Any) -> dict[str, Any]:
+    """Returns the values of another config that differ, by names as of `get_value`."""
+    changes: dict[str, Any] = {}
+    for name, facts in get_options(before).items():
+        old, new = getattr(before, name), getattr(after, name)
+        if isinstance(facts.kind, Nested):
+            changes |= {f"{name}.{inner}": value for inner, value in list_changes(old, new).items()}
+        elif old != new:
+            changes[name] = new
+    return changes
+
+
+def get_default(config: type[Any], name: str) -> Any:
+    """Returns the default of an option by a name as of `get_value`; `MISSING` if it must be given."""
+    first, _, inner = name.partition(".")
+    (item,) = (item for item in fields(config) if item.name == first)
+    if inner:
+        return get_default(item.metadata[_KEY].kind.type, inner)
+    return item.default if item.default_factory is MISSING else item.default_factory()
+
+
+def replace_options(config: Any, changes: Mapping[str, Any]) -> Any:
+    """Returns the config with other values of some options, by names as of `get_value`.
+
+    Raises:
+        ConfigError: The config refuses a value.
+    """
+    values: dict[str, Any] = {name: value for name, value in changes.items() if "." not in name}
+    for first in dict.fromkeys(name.partition(".")[0] for name in changes if "." in name):
+        inner = {name.partition(".")[2]: changes[name] for name in changes if name.startswith(f"{first}.")}
+        values[first] = replace_options(values.get(first, getattr(config, first)), inner)
+    return replace(config, **values)
 
 
 def check_options(config: Any) -> None:

@@ -181,9 +181,8 @@ class TrainConfig:
 
     def get_run_options(self, global_batch_size: int) -> dict[str, Any]:
         """Returns the options that decide a run's numbers. A resumed run must have the same ones."""
-        pipeline = asdict(self.pipeline)
-        names = get_names(PipelineConfig, "order", "images")
-        options = {**pipeline.pop("augment_options"), **{name: pipeline[name] for name in names}}
+        names = [name for name in get_names(PipelineConfig, "order", "images") if "." not in name]
+        pipeline = {name: getattr(self.pipeline, name) for name in names}
         return {
             "framework": self.framework,
             "model": self.model,
@@ -195,7 +194,8 @@ class TrainConfig:
             "weight_decay": self.weight_decay,
             "label_smoothing": self.label_smoothing,
             "precision": self.precision,
-            **options,
+            **asdict(self.pipeline.augment_options),
+            **pipeline,
         }
 
 
@@ -221,13 +221,13 @@ def check_side(model: str, size: tuple[int, int]) -> None:
 
 
 def default_batch_size(records: int, num_replicas: int) -> int:
-    """Returns the default batch size of a replica: a power of two, at most 128.
+    """Returns the default size of a batch of all replicas: for each of them a power of two, at most 128.
 
     It allows at least 4 steps an epoch.
 
     Args:
         records: The number of records in the split.
-        num_replicas: The number of replicas that share the global batch.
+        num_replicas: The number of replicas that share the batch.
     """
     largest = max(records // (_MIN_STEPS * num_replicas), 1)
-    return min(1 << (largest.bit_length() - 1), _MAX_BATCH_SIZE)
+    return num_replicas * min(1 << (largest.bit_length() - 1), _MAX_BATCH_SIZE)

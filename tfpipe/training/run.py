@@ -49,7 +49,7 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
         raise DataError(f"A classifier needs labels, and {where} has none. Shard images in one folder for each class.")
     if len(manifest.label_names) == 1:
         logger.warning("%s has one class only, %r, so there is nothing to learn.", where, manifest.label_names[0])
-    if config.pipeline.order == "throughput" or config.pipeline.deterministic is False or manifest.compression:
+    if config.pipeline.order == "throughput" or config.pipeline.tf_data.deterministic is False or manifest.compression:
         logger.warning("Without the exact order a run that goes on sees other records than one that was not stopped.")
 
 

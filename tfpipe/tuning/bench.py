@@ -79,7 +79,7 @@ class Comparison:
         ratio: The ratio of the scores.
         same_host: Whether both were measured on the same kind of host.
         same_data: Whether both read the same data.
-        changed: The options that differ: the earlier and the present value, by name.
+        changed: The options that differ: the earlier and the present value, by names as in "tf_data.cycle_length".
     """
 
     ratio: Interval
@@ -156,14 +156,23 @@ def compare(bench: Bench, base: Bench) -> Comparison:
         bench: The present bench.
         base: The earlier bench.
     """
-    before, after = json.loads(json.dumps([base.config, bench.config]))  # a tuple is a list where it was in a file
-    names = [name for name in after if after[name] != before.get(name)]
+    before, after = map(_flatten, json.loads(json.dumps([base.config, bench.config])))  # a tuple is a list in a file
+    names = [name for name in {**after, **before} if after.get(name) != before.get(name)]
     return Comparison(
         ratio=get_ratio_of_means(bench.scores, base.scores),
         same_host=(bench.place.processor, bench.place.cores) == (base.place.processor, base.place.cores),
         same_data=bench.place.fingerprint == base.place.fingerprint,
-        changed={name: (before.get(name), after[name]) for name in names},
+        changed={name: (before.get(name), after.get(name)) for name in names},
     )
+
+
+def _flatten(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a table and of those in it, by names as in "tf_data.cycle_length"."""
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        inner = {f"{name}.{each}": part for each, part in _flatten(value).items()} if isinstance(value, dict) else {}
+        flat |= inner or {name: value}
+    return flat
 
 
 def to_json(bench: Bench, comparison: Comparison | None = None) -> dict[str, Any]:

@@ -7,12 +7,11 @@ it may change: a search must not quietly train another model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.system.options import get_names
+from tfpipe.system.options import get_default, get_names, get_value, replace_options
 
 Changes = Mapping[str, Any]
 
@@ -25,7 +24,7 @@ _USUAL_CYCLE = 8  # the files that are read side by side, where the config leave
 
 
 def describe_changes(changes: Changes) -> str:
-    """Formats changes as in `cache = 'bytes', cycle_length = 16`."""
+    """Formats changes as in `cache = 'bytes', tf_data.cycle_length = 16`."""
     return ", ".join(f"{name} = {'auto' if value is None else repr(value)}" for name, value in changes.items())
 
 
@@ -36,7 +35,7 @@ def is_mechanical(changes: Changes) -> bool:
 
 def reset_to_defaults(config: PipelineConfig) -> Changes:
     """Returns the changes that take every mechanical option back to its default."""
-    return _keep_different(config, {field.name: field.default for field in fields(config) if field.name in MECHANICAL})
+    return _keep_different(config, {name: get_default(PipelineConfig, name) for name in MECHANICAL})
 
 
 def get_neighbors(config: PipelineConfig, cores: int, by_engine: bool, input_may_change: bool) -> Iterator[Changes]:
@@ -48,20 +47,20 @@ def get_neighbors(config: PipelineConfig, cores: int, by_engine: bool, input_may
         by_engine: Whether the engine makes the batches; if not, the textbook pipeline does, which has more options.
         input_may_change: Whether changes may also affect the input of the training step.
     """
-    cycle = config.cycle_length or _USUAL_CYCLE
+    cycle, block_length = config.tf_data.cycle_length or _USUAL_CYCLE, config.tf_data.block_length
     steps: list[dict[str, Any]] = [
         {"cache": "bytes"},
-        {"map_fusion": True},
-        *({"num_parallel_calls": calls} for calls in (None, cores, 2 * cores)),
         *({"prefetch_batches": batches} for batches in (None, 2, 8)),
-        *({"private_threadpool_size": threads} for threads in (None, cores, 2 * cores)),
     ]
     if not by_engine:
         steps += [
-            *({"cycle_length": length} for length in (2 * cycle, max(cycle // 2, 1))),
-            *({"block_length": block} for block in (2 * config.block_length, 4 * config.block_length)),
-            *({"read_parallel_calls": calls} for calls in (None, cores)),
-            *({"max_intra_op_parallelism": threads} for threads in (1, cores)),
+            {"tf_data.map_fusion": True},
+            *({"tf_data.num_parallel_calls": calls} for calls in (None, cores, 2 * cores)),
+            *({"tf_data.private_threadpool_size": threads} for threads in (None, cores, 2 * cores)),
+            *({"tf_data.cycle_length": length} for length in (2 * cycle, max(cycle // 2, 1))),
+            *({"tf_data.block_length": block} for block in (2 * block_length, 4 * block_length)),
+            *({"tf_data.read_parallel_calls": calls} for calls in (None, cores)),
+            *({"tf_data.max_intra_op_parallelism": threads} for threads in (1, cores)),
         ]
     if input_may_change:
         steps = [
@@ -69,9 +68,9 @@ def get_neighbors(config: PipelineConfig, cores: int, by_engine: bool, input_may
             {"augment": "device", "image_dtype": "uint8"},
             {"cache": "decoded"},
             {"image_dtype": "uint8"},
-            {"dct_scaling": True},
+            {"augment_options.dct_scaling": True},
             *steps,
-            {"order": "throughput", "deterministic": False},
+            {"order": "throughput"},
         ]
     for step in steps:
         if changes := _keep_different(config, step):
@@ -83,7 +82,7 @@ def apply_changes(config: PipelineConfig, changes: Changes) -> PipelineConfig | 
     if config.cache == "decoded" and changes.get("cache") == "bytes":
         return None
     try:
-        changed_config = replace(config, **changes)
+        changed_config: PipelineConfig = replace_options(config, changes)
     except ConfigError:
         return None
     return None if changed_config == config else changed_config
@@ -91,4 +90,4 @@ def apply_changes(config: PipelineConfig, changes: Changes) -> PipelineConfig | 
 
 def _keep_different(config: PipelineConfig, changes: Changes) -> Changes:
     """Returns the changes whose value the config does not have already."""
-    return {name: value for name, value in changes.items() if value is not MISSING and getattr(config, name) != value}
+    return {name: value for name, value in changes.items() if get_value(config, name) != value}

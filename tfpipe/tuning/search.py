@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.pipeline.build import build_stages
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.system import host_limits
+from tfpipe.system.options import list_changes
 from tfpipe.system.progress import Observer
 from tfpipe.tuning.candidates import (
     CACHES,
@@ -111,11 +111,10 @@ def to_json(tuned: Tuned, first: PipelineConfig) -> dict[str, Any]:
         tuned: The result.
         first: The options that the search began with.
     """
-    names = [field.name for field in fields(first) if getattr(first, field.name) != getattr(tuned.config, field.name)]
     return {
         "version": VERSION,
         **summarize(tuned),
-        "changes": {name: getattr(tuned.config, name) for name in names},
+        "changes": list_changes(first, tuned.config),
         "trials": [asdict(trial) for trial in tuned.trials],
         "seconds": tuned.seconds,
         "finished": tuned.finished,
@@ -134,7 +133,7 @@ def summarize(tuned: Tuned) -> dict[str, Any]:
 def _check(config: PipelineConfig, seconds: float) -> None:
     if seconds < MIN_S:
         raise ConfigError(f"A search needs at least {MIN_S:.0f} s, got {seconds:g}.")
-    if config.service is not None:
+    if config.service.workers:
         raise ConfigError("`service` must be left out to tune: its workers go on while this host's pipeline is halted.")
 
 
@@ -200,7 +199,6 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
 
     if is_new(changes := reset_to_defaults(trials.config)):
         yield changes
-    yield from filter(is_new, _list_moves(trials))
     yield from filter(is_new, advise(trials.config))
     while True:
         best = trials.config
@@ -208,15 +206,6 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
         yield from filter(is_new, map(limit_cache, neighbors))
         if trials.config == best:  # nothing helps any more
             return
-
-
-def _list_moves(trials: Trials) -> Iterator[Changes]:
-    """Yields the moves of the user's own stages that leave less to do."""
-    job, config = trials.job, trials.config
-    if job.customize is not None:
-        stages = build_stages(job.data, job.split, config, fill_first=False, customize=job.customize)
-        for move in stages.list_moves():
-            yield {"stage_moves": (*config.stage_moves, move)}
 
 
 def _confirm(trials: Trials, until: float) -> tuple[Interval, tuple[float, float]]:

@@ -149,7 +149,7 @@ def _measure_in_turns(
     config: PipelineConfig,
     observer: Observer,
 ) -> list[Speed]:
-    accelerator = Accelerator(NO_TIME_S, config.global_batch_size or 1)
+    accelerator = Accelerator(NO_TIME_S, config.batch_size)
     pipelines: list[tuple[PipelineProcess, list[Turn]]] = []
     with ExitStack() as stack:
         for candidate in candidates:

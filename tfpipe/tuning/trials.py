@@ -27,6 +27,7 @@ from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits
+from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import format_mebibytes, human_bytes
 from tfpipe.tuning.candidates import Changes
@@ -78,7 +79,7 @@ class PipelineJob:
     def get_accelerator(self, config: PipelineConfig) -> Accelerator:
         """Returns the accelerator for a config's batches."""
         images = self.accelerator.images_per_step
-        batch = config.global_batch_size or config.per_replica_batch_size or images
+        batch = config.batch_size
         return Accelerator(self.accelerator.step_s * batch / images, batch)
 
     def check(self, config: PipelineConfig) -> None:
@@ -250,7 +251,7 @@ class Trials:
         self._best.deadline = math.inf
 
     def _attempt(self, changes: Changes, until: float) -> Trial:
-        config = replace(self.config, **changes)
+        config: PipelineConfig = replace_options(self.config, changes)
         self._check_fill(config, until)
         free = host_limits.available_memory_bytes()
         if free < self._peak_bytes:

@@ -1,4 +1,4 @@
-"""cedar's SimCLR pipeline as plain tf.data, as stages of tfpipe, and after `tfpipe tune`; README.md has the details.
+"""cedar's SimCLR pipeline as plain tf.data, and as stages of tfpipe before and after tuning; README.md has the details.
 
 python tests/benchmarks/cedar/compare.py IMAGES --rounds 5 --json simclr.json
 """
@@ -24,12 +24,12 @@ from tests.benchmarks.batch_times import PERIOD_S, measure
 from tests.benchmarks.shard_speed import make_references
 
 ROOT = Path(__file__).resolve().parents[3]
-STAGES = "tests.benchmarks.cedar.simclr:add_simclr"
+STAGES = "tests.benchmarks.cedar.simclr:add_moved_simclr"
 PLAIN, GREY_FIRST, BEFORE, AFTER = ROWS = (
     "plain tf.data",
     "plain tf.data, grey first by hand",
     "tfpipe before tune",
-    "tfpipe after tune",
+    "tfpipe, grey moved, after tune",
 )
 
 
@@ -74,12 +74,13 @@ def tune(folder: str, seconds: float) -> dict[str, Any]:
     """Lets `tfpipe tune` search, and returns the options that it changed."""
     from tests.benchmarks.cedar.simclr import CONFIG
     from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.system.options import list_changes
 
     CONFIG.to_file(f"{folder}/before.toml")
     files = ("--config", f"{folder}/before.toml", "--output", f"{folder}/after.toml")
     _run("tfpipe", "tune", f"{folder}/shards", *files, "--stages", STAGES, "--seconds", str(seconds))
     tuned = PipelineConfig.from_file(f"{folder}/after.toml")
-    return {name: value for name, value in asdict(tuned).items() if value != asdict(CONFIG)[name]}
+    return list_changes(CONFIG, tuned)
 
 
 def _run(module: str, *arguments: str) -> None:
@@ -111,16 +112,17 @@ def child(folder: str, row: str, seconds: str) -> None:
     """Measures one row in this process and prints one JSON line."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import tfpipe
-    from tests.benchmarks.cedar.simclr import CONFIG, add_simclr, make_plain
+    from tests.benchmarks.cedar.simclr import CONFIG, add_moved_simclr, add_simclr, make_plain
 
     def make_batches() -> Iterator[Any]:
         if row in (PLAIN, GREY_FIRST):
             return iter(make_plain(f"{folder}/shards", row == GREY_FIRST))
         config = CONFIG if row == BEFORE else tfpipe.PipelineConfig.from_file(f"{folder}/after.toml")
         manifest = tfpipe.load_manifest(f"{folder}/shards")
-        return iter(tfpipe.build_stages(manifest, "train", config, customize=add_simclr).dataset())
+        customize = add_simclr if row == BEFORE else add_moved_simclr
+        return iter(tfpipe.build_stages(manifest, "train", config, customize=customize).dataset())
 
-    print(json.dumps(asdict(measure(make_batches, CONFIG.global_batch_size or 0, float(seconds)))))
+    print(json.dumps(asdict(measure(make_batches, CONFIG.batch_size, float(seconds)))))
 
 
 if __name__ == "__main__":

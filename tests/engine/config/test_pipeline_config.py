@@ -3,17 +3,22 @@
 import dataclasses
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError
+
+SERVICE = ServiceOptions(workers=("a:1",))
 
 
 def make_config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"global_batch_size": 256, **options})
+    return PipelineConfig(**{"batch_size": 256, **options})
 
 
 def get_refusal(**options: Any) -> str:
@@ -23,17 +28,17 @@ def get_refusal(**options: Any) -> str:
 
 
 def test_defaults_are_valid_and_hashable() -> None:
-    assert hash(make_config()) == hash(PipelineConfig(global_batch_size=256))
-    assert PipelineConfig(per_replica_batch_size=32) != make_config()
+    assert hash(make_config()) == hash(PipelineConfig(batch_size=256))
+    assert PipelineConfig(batch_size=32) != make_config()
 
 
 def test_every_option_is_checked() -> None:
     for field in dataclasses.fields(PipelineConfig):
-        assert f"`{field.name}`" in get_refusal(**{"global_batch_size": 256, field.name: object()})
+        assert f"`{field.name}`" in get_refusal(**{"batch_size": 256, field.name: object()})
 
 
 def test_needs_no_library() -> None:
-    code = "import sys, tfpipe; tfpipe.PipelineConfig(global_batch_size=1).to_json(); print(*sys.modules)"
+    code = "import sys, tfpipe; tfpipe.PipelineConfig(batch_size=1).to_json(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"tensorflow", "numpy", "PIL", "tomli_w", "tomllib", "difflib"} & set(done.stdout.split())
 
@@ -57,25 +62,20 @@ def test_sizes() -> None:
     assert make_config(decoded_size=(300, 280)).resolve_decoded_size() == (300, 280)
 
 
-BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"global_batch_size": None}, f"{BATCH}neither."),
-        ({"per_replica_batch_size": 32}, f"{BATCH}256 and 32."),
-        ({"global_batch_size": 0}, "`global_batch_size` must be at least 1, got 0."),
-        ({"global_batch_size": True}, "`global_batch_size` must be a whole number, got True."),
-        ({"cycle_length": 1.5}, "`cycle_length` must be a whole number, got 1.5."),
-        ({"block_length": None}, "`block_length` must be a whole number, got None."),
+        ({"batch_size": None}, "`batch_size` must be a whole number, got None."),
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
+        ({"batch_size": True}, "`batch_size` must be a whole number, got True."),
         ({"max_bad_records": -1}, "`max_bad_records` must be at least 0, got -1."),
         ({"training": 1}, "`training` must be true or false, got 1."),
-        ({"deterministic": "yes"}, "`deterministic` must be true or false, got 'yes'."),
         ({"augment": "gpu"}, "`augment` must be host, device or none, got 'gpu'."),
         ({"augment": ["host"]}, "`augment` must be host, device or none, got ['host']."),
         ({"order": None}, "`order` must be auto, exact or throughput, got None."),
         ({"augment_options": {}}, "`augment_options` must be AugmentOptions, got {}."),
+        ({"service": ("a:1",)}, "`service` must be ServiceOptions, got ('a:1',)."),
+        ({"tf_data": None}, "`tf_data` must be TfDataOptions, got None."),
         ({"image_size": 0}, "`image_size` must be a side from 1 to 65500 pixels, or (height, width), got 0."),
         (
             {"image_size": [1, 2, 3]},
@@ -90,44 +90,23 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
         ({"extra_features": [""]}, "`extra_features` must be a list of names, none of them empty, got ('',)."),
         ({"extra_features": [["a"]]}, "`extra_features` must be a list of names, none of them empty, got (['a'],)."),
         ({"extra_features": ["a", "a"]}, "`extra_features` must name each only once, got ('a', 'a')."),
-        ({"shuffle_buffer_size": "big"}, "`shuffle_buffer_size` must be a size such as 128MiB or 2GB, got 'big'."),
-        (
-            {"shuffle_buffer_size": 0},
-            "`shuffle_buffer_size` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0.",
-        ),
-        (
-            {"ram_budget": 1.5},
-            "`ram_budget` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 1.5.",
-        ),
         ({"cache": "bytes", "cache_dir": ""}, "`cache_dir` must be text in Unicode and not empty, got ''."),
         (
             {"cache": "bytes", "cache_dir": "\udc80"},
             "`cache_dir` must be text in Unicode and not empty, got '\\udc80'.",
         ),
-        ({"service": "grpc://a:1"}, "`service` must be addresses like host:5050, got ('grpc://a:1',)."),
-        ({"service": ()}, "`service` must be addresses like host:5050, got ()."),
-        ({"service": "a:1,a:1"}, "`service` must name each worker only once, got ('a:1', 'a:1')."),
         (
-            {"order": "exact", "deterministic": False},
-            "`deterministic` false excludes `order` exact. Leave it out, or use throughput.",
+            {"service": SERVICE, "max_bad_records": 100},
+            "A `service` needs `max_bad_records` 0: each worker would count the records that it left out by itself.",
         ),
         (
-            {"service": "a:1", "on_bad_record": "skip"},
-            "A `service` needs `on_bad_record` raise: each worker would count the records that it left out by itself.",
-        ),
-        ({"service_share": 0.5}, "`service_share` needs a `service`, got 0.5 without."),
-        (
-            {"cache": "bytes", "service": "a:1"},
+            {"cache": "bytes", "service": SERVICE},
             "A `service` excludes a cache, got `cache` 'bytes': any worker may make any step, so each would keep all "
             "data. Leave one of them out.",
         ),
         (
-            {"order": "throughput", "service": "a:1"},
-            "A `service` gives batches in exact order, got `order` throughput or `deterministic` false. Leave it out.",
-        ),
-        (
-            {"stage_moves": ("a before b",), "service": "a:1"},
-            "The stages of a `service` run on its workers: leave `stage_moves` and `vectorized_stages` out.",
+            {"order": "throughput", "service": SERVICE},
+            "A `service` gives batches in exact order, got `order` throughput. Leave it out.",
         ),
         (
             {"augment": "device", "image_dtype": "float32"},
@@ -146,8 +125,8 @@ BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be
             "`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.",
         ),
         (
-            {"cache": "decoded", "on_bad_record": "skip"},
-            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            {"cache": "decoded", "max_bad_records": 100},
+            "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first.",
         ),
         (
@@ -161,16 +140,59 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (TfDataOptions, {"cycle_length": 1.5}, "`cycle_length` must be a whole number, got 1.5."),
+        (TfDataOptions, {"block_length": None}, "`block_length` must be a whole number, got None."),
+        (TfDataOptions, {"deterministic": "yes"}, "`deterministic` must be true or false, got 'yes'."),
+        (
+            TfDataOptions,
+            {"shuffle_buffer_size": "big"},
+            "`shuffle_buffer_size` must be a size such as 128MiB or 2GB, got 'big'.",
+        ),
+        (
+            TfDataOptions,
+            {"shuffle_buffer_size": 0},
+            "`shuffle_buffer_size` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 0.",
+        ),
+        (
+            TfDataOptions,
+            {"ram_budget": 1.5},
+            "`ram_budget` must be at least 1, a whole number or a size such as 128MiB or 2GB, got 1.5.",
+        ),
+        (
+            ServiceOptions,
+            {"workers": ("grpc://a:1",)},
+            "`workers` must be a list of addresses like host:5050, got ('grpc://a:1',).",
+        ),
+        (
+            ServiceOptions,
+            {"workers": "a:1,b:2"},
+            "`workers` must be a list of addresses like host:5050, got 'a:1,b:2'.",
+        ),
+        (ServiceOptions, {"workers": ("a:1", "a:1")}, "`workers` must name each worker only once, got ('a:1', 'a:1')."),
+        (ServiceOptions, {"share": 0.5}, "`share` of a service needs `workers`, got 0.5 without."),
+        (
+            ServiceOptions,
+            {"workers": ("a:1",), "share": 1},
+            '`share` must be at least 0 and below 1, or "auto", got 1.',
+        ),
+    ],
+)
+def test_wrong_options_in_others(kind: type[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(**options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
     "options",
     [
-        {"order": "throughput", "block_length": 1},
-        {"order": "exact", "deterministic": True, "block_length": 16},
+        {"order": "throughput", "tf_data": TfDataOptions(block_length=1)},
         {"augment": "device", "cache": "decoded", "cache_dir": "/tmp/c"},
-        {"autotune": False},
-        {"service": "a:1", "order": "exact", "service_share": "auto"},
-        {"service": ["[::1]:1", "b.c:65535"], "service_share": 0.3},
+        {"service": replace(SERVICE, share="auto"), "order": "exact"},
         {"prefetch_batches": 0, "max_bad_records": 0},
-        {"shuffle_buffer_size": 1000, "ram_budget": "8 GiB"},
+        {"tf_data": TfDataOptions(shuffle_buffer_size=1000, ram_budget="8 GiB")},
     ],
     ids=str,
 )
@@ -178,18 +200,11 @@ def test_what_goes_together(options: dict[str, Any]) -> None:
     make_config(**options)
 
 
-@pytest.mark.parametrize(
-    ("service", "addresses"),
-    [
-        (None, ()),
-        ("a:1", ("a:1",)),
-        ("tcp://a:1", ("a:1",)),
-        ("a:1, b:2", ("a:1", "b:2")),
-        (["a:1", "b:2"], ("a:1", "b:2")),
-        (("[fe80::1%eth0]:1",), ("[fe80::1%eth0]:1",)),
-    ],
-)
-def test_the_workers_of_a_service(service: Any, addresses: tuple[str, ...]) -> None:
-    config = PipelineConfig(global_batch_size=1, service=service)
-    assert config.service_addresses == addresses
-    assert config.service == (addresses or None)
+def test_the_workers_of_a_service_are_a_tuple() -> None:
+    listed = ServiceOptions(workers=["a:1", "[fe80::1%eth0]:1"])  # type: ignore[arg-type]
+    assert listed.workers == ("a:1", "[fe80::1%eth0]:1")
+    assert PipelineConfig(batch_size=1).service.workers == ()
+
+
+def test_there_are_at_most_26_options() -> None:
+    assert len(dataclasses.fields(PipelineConfig)) <= 26

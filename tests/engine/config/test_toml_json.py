@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError
 
-ONE_BATCH = {"global_batch_size": 8}
+ONE_BATCH = {"batch_size": 8}
 
 
-BATCH = "Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got "
+FLAGS = ("max_intra_op_parallelism", "map_fusion", "inject_prefetch")
+"""The options of tf.data beside these whose default is not None."""
 
 
 def make_config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"global_batch_size": 256, **options})
+    return PipelineConfig(**{"batch_size": 256, **options})
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:
@@ -51,10 +54,30 @@ def augment_options(draw: st.DrawFn) -> AugmentOptions:
         flip=draw(st.booleans()),
         crop_fraction=draw(SHARES),
         antialias=draw(st.booleans()),
+        dct_scaling=draw(st.booleans()),
         matmul_dtype=draw(st.sampled_from(["float32", "bfloat16"])),
         mean=tuple(mean for mean, _ in channels),
         std=tuple(std for _, std in channels),
     )
+
+
+TF_DATA = st.builds(
+    TfDataOptions,
+    shuffle_buffer_size=AMOUNTS,
+    ram_budget=st.none() | AMOUNTS,
+    deterministic=st.none() | st.booleans(),
+    autotune=st.none() | st.booleans(),
+    **dict.fromkeys(("inject_prefetch", "map_fusion"), st.booleans()),
+    **dict.fromkeys(("cycle_length", "read_parallel_calls", "num_parallel_calls"), st.none() | counts()),
+    private_threadpool_size=st.none() | counts(),
+    **dict.fromkeys(("block_length", "max_intra_op_parallelism"), counts()),
+)
+SERVICES = st.builds(
+    ServiceOptions,
+    workers=st.sampled_from([("a:1",), ("a:1", "[::1]:2")]),
+    share=st.just("auto") | st.floats(0, 0.99),
+    timeout_s=counts(),
+)
 
 
 @st.composite
@@ -64,42 +87,34 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
         "decoded_size": SIZES,
         "extra_features": st.lists(TEXTS, unique=True, max_size=3),
         "seed": st.integers(-(2**63), 2**64 - 1),
-        "shuffle_buffer_size": AMOUNTS,
         "max_bad_records": counts(0),
-        "deterministic": st.booleans(),
         "prefetch_batches": counts(0),
-        "ram_budget": AMOUNTS,
-        "on_bad_record": st.sampled_from(["raise", "skip"]),
-        "auto_shard_policy": st.sampled_from(["off", "auto", "file", "data", "hint"]),
-        **dict.fromkeys(
-            ("training", "dct_scaling", "one_hot", "as_supervised", "autotune", "inject_prefetch"), st.booleans()
-        ),
+        **dict.fromkeys(("training", "one_hot", "as_supervised"), st.booleans()),
         **dict.fromkeys(("max_boxes", "block_records"), counts()),
-        **dict.fromkeys(("cycle_length", "block_length", "read_parallel_calls", "num_parallel_calls"), counts()),
-        **dict.fromkeys(("private_threadpool_size", "max_intra_op_parallelism"), counts()),
         "cpu_budget": st.floats(0.01, 1),
+        "tf_data": TF_DATA,
     }
     if cache == "none" and draw(st.booleans()):
-        optional["service"] = st.sampled_from([("a:1",), ("a:1", "[::1]:2")])
-        optional["on_bad_record"], optional["deterministic"], order = st.just("raise"), st.just(True), "auto"
+        optional["service"] = SERVICES
+        optional["max_bad_records"], order = st.just(0), "auto"
     elif cache != "none" and draw(st.booleans()):
         optional["cache_dir"] = TEXTS
     elif cache != "none":
         optional["cache_bytes"] = AMOUNTS
-    if cache == "decoded":
-        optional["on_bad_record"] = st.just("raise")
     if draw(st.booleans()):
         optional["augment"] = st.sampled_from(["host", "device", "none"])
     else:
         optional["image_dtype"] = st.sampled_from(["uint8", "float32", "bfloat16"])
-    batch = draw(st.sampled_from(["global_batch_size", "per_replica_batch_size"]))
+    drawn = draw(st.fixed_dictionaries({}, optional=optional))
+    if cache == "decoded" and "cache_dir" not in drawn:
+        drawn["max_bad_records"] = 0  # a cache of decoded images in memory leaves none out
     return PipelineConfig(
-        **{batch: draw(counts())},
+        batch_size=draw(counts()),
         image_size=draw(SIZES),
         augment_options=draw(augment_options()),
         cache=cache,
         order=order,
-        **draw(st.fixed_dictionaries({}, optional=optional)),
+        **drawn,
     )
 
 
@@ -121,20 +136,21 @@ def test_files_hold_every_option_that_is_not_none() -> None:
     }
     assert set(written) == expected
     assert written["augment_options"]["scale"] == [0.08, 1.0]
+    assert set(written["tf_data"]) == {"shuffle_buffer_size", "block_length", *FLAGS}
     assert "\n[augment_options]\n" in make_config().to_toml()
 
 
 def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "a.toml", make_config().to_toml() + "\n[tuned]\nhost = 'a'\nimages_per_s = 1.5\n")
     assert PipelineConfig.from_file(path) == make_config()
-    path = write(tmp_path, "a.json", '{"global_batch_size": 256, "tuned": {"host": {"cores": 8}}}')
+    path = write(tmp_path, "a.json", '{"batch_size": 256, "tuned": {"host": {"cores": 8}}}')
     assert PipelineConfig.from_file(str(path)) == make_config()
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.toml", "cycle_lenght = 1", "{}: `cycle_lenght` is not an option; did you mean `cycle_length`?"),
+        ("a.toml", "batch_sise = 1", "{}: `batch_sise` is not an option; did you mean `batch_size`?"),
         (
             "a.json",
             '{"xyzzy": 1, "sede": 2}',
@@ -143,21 +159,29 @@ def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
         ),
         (
             "a.toml",
-            "[augment_options]\nscael = 1",
+            "batch_size = 1\n[augment_options]\nscael = 1",
             "{}: augment_options: `scael` is not an option; did you mean `scale`?",
         ),
-        ("a.toml", "[augment_options]\nflip = 1", "{}: augment_options: `flip` must be true or false, got 1."),
-        ("a.toml", "augment_options = 1", "{}: `augment_options` must be a table of options, got 1."),
-        ("a.json", '{"augment_options": null}', "{}: `augment_options` must be a table of options, got None."),
+        (
+            "a.toml",
+            "batch_size = 1\n[augment_options]\nflip = 1",
+            "{}: augment_options: `flip` must be true or false, got 1.",
+        ),
+        ("a.toml", "batch_size = 1\naugment_options = 1", "{}: `augment_options` must be a table of options, got 1."),
+        (
+            "a.json",
+            '{"batch_size": 1, "augment_options": null}',
+            "{}: `augment_options` must be a table of options, got None.",
+        ),
         ("a.toml", "tuned = 1", "{}: `tuned` must be a table: it is kept for a tuner's notes. Rename it."),
         (
             "a.toml",
-            "global_batch_size = 2024-01-01",
-            "{}: `global_batch_size` must be a whole number, got datetime.date(2024, 1, 1).",
+            "batch_size = 2024-01-01",
+            "{}: `batch_size` must be a whole number, got datetime.date(2024, 1, 1).",
         ),
-        ("a.json", '{"global_batch_size": "8"}', "{}: `global_batch_size` must be a whole number, got '8'."),
-        ("a.json", '{"global_batch_size": null}', f"{{}}: {BATCH}neither."),
-        ("a.toml", "", f"{{}}: {BATCH}neither."),
+        ("a.json", '{"batch_size": "8"}', "{}: `batch_size` must be a whole number, got '8'."),
+        ("a.json", '{"batch_size": null}', "{}: `batch_size` must be a whole number, got None."),
+        ("a.toml", "", "{}: `batch_size` is missing, and it has no default. Give it."),
         ("a.json", '{"seed": 1, "seed": 1}', "{}: `seed` must be given once. Remove one of them."),
         ("a.json", "[1]", "{} must be a JSON object with options in it, got [1]."),
         ("a.json", b"\xff", "{} must be text in UTF-8, got byte 0xff."),

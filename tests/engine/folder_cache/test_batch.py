@@ -37,7 +37,7 @@ NAME = "image/filename"
 
 def folder_of(source: Manifest, place: Path, cache: str = "decoded", **options: Any) -> CacheFolder:
     """The cache of a config with decoded records so large that their own size would give another order."""
-    config = {"global_batch_size": 4, "image_size": 14, "decoded_size": 160, "extra_features": (NAME,), **options}
+    config = {"batch_size": 4, "image_size": 14, "decoded_size": 160, "extra_features": (NAME,), **options}
     return CacheFolder(source, "train", PipelineConfig(cache=cache, cache_dir=str(place), **config))
 
 
@@ -93,9 +93,9 @@ def count_cached(batches: NumpyBatches) -> int:
         {"cache": "bytes"},
         {"cache": "decoded"},
         {"cache": "decoded", "extra_features": (NAME, "image/format", "image/encoded", "image/channels")},
-        {"cache": "decoded", "augment": "none", "on_bad_record": "skip"},
-        {"cache": "decoded", "training": False, "image_dtype": "float32", "global_batch_size": 5},
-        {"cache": "bytes", "training": False, "global_batch_size": 5, "as_supervised": True, "extra_features": ()},
+        {"cache": "decoded", "augment": "none", "max_bad_records": 100},
+        {"cache": "decoded", "training": False, "image_dtype": "float32", "batch_size": 5},
+        {"cache": "bytes", "training": False, "batch_size": 5, "as_supervised": True, "extra_features": ()},
     ],
     ids=str,
 )
@@ -185,7 +185,7 @@ def test_any_records_are_the_same_in_each_state_of_the_cache(
     tmp_path: Path, kind: str, options: dict[str, Any], training: bool
 ) -> None:
     source = write_records(tmp_path / "out", kind)
-    settings = {"training": training, "image_size": 10, "decoded_size": 18, "global_batch_size": 6, **options}
+    settings = {"training": training, "image_size": 10, "decoded_size": 18, "batch_size": 6, **options}
     if kind == "text":
         settings |= {"decoded_size": None}
     filled, live = (
@@ -207,7 +207,7 @@ def test_any_records_are_the_same_in_each_state_of_the_cache(
 
 def test_a_transform_gets_the_images_of_both(source: Manifest, tmp_path: Path) -> None:
     filled, live = (
-        folder_of(source, tmp_path / name, "bytes", training=False, global_batch_size=5) for name in ("filled", "live")
+        folder_of(source, tmp_path / name, "bytes", training=False, batch_size=5) for name in ("filled", "live")
     )
     whole = fill(filled)
 
@@ -238,7 +238,7 @@ def test_processes_of_a_loader_share_a_cache_in_files(source: Manifest, tmp_path
 
 
 def test_a_mixture_has_no_cache_in_files(source: Manifest, tmp_path: Path) -> None:
-    config = PipelineConfig(global_batch_size=4, cache="bytes", cache_dir=str(tmp_path))
+    config = PipelineConfig(batch_size=4, cache="bytes", cache_dir=str(tmp_path))
     with pytest.raises(ConfigError) as caught:
         NumpyBatches(tfpipe.mix({source.directory: 1, f"{source.directory}/": 1}), "train", config)
     assert str(caught.value) == "A mixture cannot be cached in files as a whole. Take its datasets one by one."

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import without_cache
@@ -38,7 +39,7 @@ CHANGED = {"image/encoded", "image/format", "image/channels", "image/colorspace"
 
 
 def config_of(cache: str, folder: Path | str, **options) -> PipelineConfig:
-    return PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=str(folder), **options)
+    return PipelineConfig(batch_size=4, image_size=14, cache=cache, cache_dir=str(folder), **options)
 
 
 class Notes(Observer):
@@ -134,7 +135,7 @@ def test_a_whole_one_is_taken_without_a_look_at_the_source(source: Manifest, tmp
     shutil.rmtree(source.directory)
     calls.clear()
     # How crops are drawn, and the batch, change nothing in it.
-    other = dataclasses.replace(config, global_batch_size=8, seed=7, augment="device", training=False)
+    other = dataclasses.replace(config, batch_size=8, seed=7, augment="device", training=False)
     assert fill_cache(source, "train", other, Notes(calls)) == cached
     assert files_in(cached.directory) == before
     assert not calls
@@ -149,7 +150,7 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
             config_of("bytes", folder),
             decoded,
             dataclasses.replace(decoded, decoded_size=20),
-            dataclasses.replace(decoded, dct_scaling=False),
+            dataclasses.replace(decoded, augment_options=AugmentOptions(dct_scaling=False)),
         )
     ]
     places.append(fill_cache(source, "validation", decoded).directory)
@@ -183,6 +184,7 @@ import os, signal, sys, time
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.open_dataset import load_manifest
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.system.progress import Observer
 
 manifest, folder = load_manifest(sys.argv[1]), sys.argv[2]
@@ -195,7 +197,7 @@ class Marker(Observer):
         open(self.path, "w").close()
 
 def fill(cache, name, observer=None):
-    config = PipelineConfig(global_batch_size=4, image_size=14, cache=cache, cache_dir=f"{folder}/{name}")
+    config = PipelineConfig(batch_size=4, image_size=14, cache=cache, cache_dir=f"{folder}/{name}")
     fill_cache(manifest, "train", config, observer)
 
 def before_fsync(function):
@@ -336,13 +338,13 @@ def test_a_disk_that_gets_full_is_one_sentence(
     assert fill_cache(source, "train", config).splits["train"].records == 12
 
 
-@pytest.mark.parametrize(("cache", "on_bad_record"), [("bytes", "raise"), ("bytes", "skip"), ("decoded", "skip")])
-def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cache: str, on_bad_record: str) -> None:
+@pytest.mark.parametrize(("cache", "max_bad_records"), [("bytes", 0), ("bytes", 9), ("decoded", 9)])
+def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cache: str, max_bad_records: int) -> None:
     shard = shards_of(source)[1]
     with open(shard, "rb") as file:
         offset, payload = list(scan_records(file))[2]
     flip_a_bit(shard, offset + 12 + len(payload) // 2)
-    config = config_of(cache, tmp_path / "cache", on_bad_record=on_bad_record)
+    config = config_of(cache, tmp_path / "cache", max_bad_records=max_bad_records)
     with pytest.raises(FormatError) as caught:
         fill_cache(source, "train", config)
     text = str(caught.value)

@@ -179,7 +179,7 @@ def test_training_goes_on_when_the_process_is_killed(
 def test_a_damaged_record_is_a_warning_and_is_left_out_of_training(
     source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, cache: str
 ) -> None:
-    folder = folder_of(source, tmp_path / "cache", cache, training=False, on_bad_record="skip")
+    folder = folder_of(source, tmp_path / "cache", cache, training=False, max_bad_records=100)
     place = damage(source)
     batches = open_batches(folder)
     wait_until(lambda: "is not filled any further" in caplog.text)
@@ -201,7 +201,7 @@ class Slowly:
         time.sleep(60)
 
 fill_process.pickle = Slowly
-config = PipelineConfig(global_batch_size=4, image_size=14, decoded_size=160, cache="decoded", cache_dir=sys.argv[2])
+config = PipelineConfig(batch_size=4, image_size=14, decoded_size=160, cache="decoded", cache_dir=sys.argv[2])
 batches = NumpyBatches(sys.argv[1], "train", config)
 (filling,) = fill_process._fillings.values()
 while filling.process is None:
@@ -240,7 +240,7 @@ import tfpipe
 from tfpipe.readers.numpy import NumpyBatches
 
 print("begins", flush=True)
-config = tfpipe.PipelineConfig(global_batch_size=4, decoded_size=1600, cache="decoded", cache_dir=sys.argv[2])
+config = tfpipe.PipelineConfig(batch_size=4, decoded_size=1600, cache="decoded", cache_dir=sys.argv[2])
 next(iter(NumpyBatches(sys.argv[1], "train", config)))
 assert "tensorflow" not in sys.modules
 """
@@ -328,8 +328,8 @@ def test_what_cannot_be_filled_is_refused_before_a_process_is_started(
     folder = folder_of(source, tmp_path / "cache")
     with pytest.raises(ConfigError, match="square `decoded_size`"):
         open_batches(folder_of(source, tmp_path / "cache", decoded_size=(16, 20)))
-    with pytest.raises(ConfigError, match="`global_batch_size` must be at most"):
-        open_batches(folder_of(source, tmp_path / "cache", global_batch_size=16))
+    with pytest.raises(ConfigError, match="`batch_size` must be at most"):
+        open_batches(folder_of(source, tmp_path / "cache", batch_size=16))
     (tmp_path / "file").write_text("")
     with pytest.raises(
         DataError, match=r"^Could not write the cache in .*: Not a directory\. Give another `cache_dir`"

@@ -21,7 +21,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 
 IDS = PipelineConfig(
-    global_batch_size=8,
+    batch_size=8,
     augment="none",
     image_size=8,
     extra_features=("id",),
@@ -84,9 +84,8 @@ def test_a_run_resumes_at_a_random_step_by_record(indexed: Manifest) -> None:
 
 
 def test_hosts_share_the_same_batches(indexed: Manifest) -> None:
-    config = dataclasses.replace(IDS, deterministic=True)
     hosts = [
-        ids(indexed, "train", config, 5, num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2)
+        ids(indexed, "train", IDS, 5, num_input_pipelines=2, input_pipeline_id=k, num_replicas_in_sync=2)
         for k in range(2)
     ]
     assert hosts == [order_of(5, hosts=2, host=k) for k in range(2)]
@@ -130,7 +129,7 @@ def test_a_damaged_record_is_left_out_with_skip(foreign, tmp_path: Path) -> None
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    config = dataclasses.replace(IDS, on_bad_record="skip", max_bad_records=2)
+    config = dataclasses.replace(IDS, max_bad_records=2)
     rows = flat(ids(load_manifest(str(folder)), "train", config, 4))
     assert len(rows) == 32
     assert len(set(rows)) == 31  # another record takes the place of the damaged one
@@ -166,8 +165,8 @@ def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
         f"`order` exact must know where each record lies, and the files of 'train' of {packed.directory} are GZIP "
         "compressed, and are read from their beginning only. Use order='throughput'."
     )
-    with pytest.raises(ConfigError, match=r"`on_bad_record` skip is for batches by their steps, and .* are GZIP"):
-        build_dataset(packed, "train", dataclasses.replace(IDS, on_bad_record="skip"))
+    with pytest.raises(ConfigError, match=r"`max_bad_records` 100 is for batches by their steps, and .* are GZIP"):
+        build_dataset(packed, "train", dataclasses.replace(IDS, max_bad_records=100))
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def test_the_command_says_what_it_found(folder: Path, tfpipe: Tfpipe) -> None:
 
 def test_they_are_read_padded_or_ragged(folder: Path) -> None:
     manifest = index(IndexConfig(str(folder), split="train")).manifest
-    ragged = next(iter(build_dataset(manifest, "train", PipelineConfig(global_batch_size=8, training=False))))
-    padded_config = PipelineConfig(global_batch_size=8, training=False, pad_to={"encoder_hidden_states": 4})
+    ragged = next(iter(build_dataset(manifest, "train", PipelineConfig(batch_size=8, training=False))))
+    padded_config = PipelineConfig(batch_size=8, training=False, pad_to={"encoder_hidden_states": 4})
     padded = next(iter(build_dataset(manifest, "train", padded_config)))
     assert isinstance(ragged["encoder_hidden_states"], tf.RaggedTensor)
     for number in range(8):

@@ -68,7 +68,7 @@ def test_tfds_is_indexed_verified_and_resumed(written: Path) -> None:
     assert Source.from_manifest(manifest, "train").images.size == (8, 8)
     checked = verify(str(written), VerifyConfig(workers=0))
     assert (checked.records, checked.damaged) == (50, [])
-    config = PipelineConfig(global_batch_size=4, augment="none", image_size=8, extra_features=("id",))
+    config = PipelineConfig(batch_size=4, augment="none", image_size=8, extra_features=("id",))
     whole = list(build_dataset(manifest, "train", config).take(12).as_numpy_iterator())
     resumed = build_dataset(manifest, "train", config, start_step=7).take(5).as_numpy_iterator()
     assert [batch["id"].tolist() for batch in resumed] == [batch["id"].tolist() for batch in whole[7:]]

@@ -51,7 +51,7 @@ def seeds_of(count: int, seed: int = 0) -> Any:
 
 
 def config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"global_batch_size": 8, "image_size": 16, **options})
+    return PipelineConfig(**{"batch_size": 8, "image_size": 16, **options})
 
 
 @pytest.mark.parametrize("antialias", [False, True])
@@ -161,7 +161,10 @@ def test_device_mode_hands_over_whole_images_of_one_size() -> None:
 
 @pytest.mark.parametrize("dct_scaling", [True, False])
 def test_mode_none_shows_the_whole_image(dct_scaling) -> None:
-    run_config, features = config(augment="none", dct_scaling=dct_scaling), record(jpeg(draw(60, 90)), 60, 90)
+    run_config, features = (
+        config(augment="none", augment_options=AugmentOptions(dct_scaling=dct_scaling)),
+        record(jpeg(draw(60, 90)), 60, 90),
+    )
     image = decode_whole(features, JPEG, run_config)
     assert image.shape == ((30, 45, 3) if dct_scaling else (60, 90, 3))
     result = augment_on_host(image, None, run_config).numpy().astype(float)

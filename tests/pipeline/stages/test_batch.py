@@ -17,7 +17,7 @@ from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.stages.batch import masked_sum
 
-EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
+EVALUATION = {"training": False, "image_size": 8, "batch_size": 8}
 
 
 def first(manifest: Manifest, split: str = "train", **options):
@@ -34,11 +34,11 @@ def test_labels(few: Manifest) -> None:
 
 
 def test_tuples(few: Manifest) -> None:
-    image, label, mask = first(few, "validation", as_supervised=True, global_batch_size=6)
+    image, label, mask = first(few, "validation", as_supervised=True, batch_size=6)
     assert (image.shape, label.tolist(), mask.tolist()) == ((6, 8, 8, 3), [0, 1, 2, 0, 1, 2], [1.0] * 6)
     assert mask.dtype == np.float32
     inputs, _, mask = first(
-        few, "validation", as_supervised=True, augment="device", extra_features=("id",), global_batch_size=10
+        few, "validation", as_supervised=True, augment="device", extra_features=("id",), batch_size=10
     )
     assert set(inputs) == {"image", "height", "width", "id"}
     assert inputs["image"].shape == (10, 9, 9, 3)
@@ -78,7 +78,7 @@ def test_floats_are_normalized_as_on_the_device(few: Manifest) -> None:
 def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
     few: Manifest, context, num_hosts: int, split: str, batch: int, real: list[list[int]]
 ) -> None:
-    config = PipelineConfig(**{**EVALUATION, "global_batch_size": batch}, extra_features=("id",), augment="none")
+    config = PipelineConfig(**{**EVALUATION, "batch_size": batch}, extra_features=("id",), augment="none")
     seen: Counter[int] = Counter()
     hosts = range(num_hosts) if num_hosts < 16 else (0, 15)
     for host in hosts:
@@ -95,7 +95,7 @@ def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
 
 
 def test_a_host_with_several_replicas_has_a_batch_for_each(few: Manifest, context) -> None:
-    config = PipelineConfig(**{**EVALUATION, "global_batch_size": 12}, extra_features=("id",))
+    config = PipelineConfig(**{**EVALUATION, "batch_size": 12}, extra_features=("id",))
     hosts = [build_dataset(few, "train", config, context(2, host, 4)) for host in range(2)]
     assert [dataset.cardinality() for dataset in hosts] == [4, 4]  # two steps
     batches = [batch for dataset in hosts for batch in dataset.as_numpy_iterator()]
@@ -104,7 +104,7 @@ def test_a_host_with_several_replicas_has_a_batch_for_each(few: Manifest, contex
 
 
 def test_training_is_endless(few: Manifest) -> None:
-    dataset = build_dataset(few, "train", PipelineConfig(global_batch_size=4, image_size=8))
+    dataset = build_dataset(few, "train", PipelineConfig(batch_size=4, image_size=8))
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     assert dataset.element_spec["image"] == tf.TensorSpec([4, 8, 8, 3], tf.uint8)
     assert dataset.element_spec["label"] == tf.TensorSpec([4], tf.int32)

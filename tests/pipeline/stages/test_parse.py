@@ -14,7 +14,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import RESERVED
 from tfpipe.pipeline.build import build_dataset, build_stages
 
-EVALUATION = {"training": False, "image_size": 8, "global_batch_size": 8}
+EVALUATION = {"training": False, "image_size": 8, "batch_size": 8}
 
 
 @pytest.mark.parametrize("order", ["exact", "throughput"])

@@ -20,7 +20,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.stages.parse import parse_example
 
-SMALL = {"global_batch_size": 2, "training": False}
+SMALL = {"batch_size": 2, "training": False}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def dataset(tmp_path: Path):
 
 def make_plan(schema: Schema, **options: object) -> BatchPlan:
     source = Source("test", (), schema, StoredImages(), 1.0, 1, image_key=None, label_key=None)
-    return plan_batches(source, PipelineConfig(global_batch_size=2, **options))
+    return plan_batches(source, PipelineConfig(batch_size=2, **options))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

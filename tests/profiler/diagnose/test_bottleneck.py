@@ -66,7 +66,7 @@ def test_a_storage_limit_that_was_exceeded_is_unknown() -> None:
 
 def test_waiting_for_files_is_part_of_reading() -> None:
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=2000.0)
-    demand = compute_demand(make_profile(stages=(read,), config={"cycle_length": 2}))
+    demand = compute_demand(make_profile(stages=(read,), config={"tf_data.cycle_length": 2}))
     assert demand.wait_s["read"] == pytest.approx(2e-3)
     assert demand.get_stage_limit("read") == pytest.approx(2 / 2.1e-3)
 
@@ -105,7 +105,7 @@ def test_busy_storage_is_the_bottleneck() -> None:
 
 def test_slow_reads_are_the_bottleneck() -> None:
     read = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
-    profile = make_profile(stages=(read,), config={"cycle_length": 2}, host={"cpu_fraction": 0.1})
+    profile = make_profile(stages=(read,), config={"tf_data.cycle_length": 2}, host={"cpu_fraction": 0.1})
     bottleneck = find(profile)
     assert bottleneck.stage == "read"
     assert bottleneck.reason == (
@@ -117,14 +117,14 @@ def test_slow_reads_are_the_bottleneck() -> None:
 
 def test_a_serial_decode_is_the_bottleneck() -> None:
     stages = (make_stage("read", 50), make_stage("decode", 950))
-    profile = make_profile(stages=stages, config={"num_parallel_calls": 1}, host={"cpu_fraction": 0.25})
+    profile = make_profile(stages=stages, config={"tf_data.num_parallel_calls": 1}, host={"cpu_fraction": 0.25})
     bottleneck = find(profile)
     assert bottleneck.stage == "decode"
     assert "its 1 thread is busy 95% of the time" in bottleneck.reason
 
 
 def test_without_prefetch_stages_and_accelerator_wait_for_each_other() -> None:
-    config = {"prefetch_batches": 0, "inject_prefetch": False}
+    config = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
     profile = make_profile(stages=(make_stage("decode", 400),), config=config, host={"cpu_fraction": 0.1})
     bottleneck = find(profile)
     assert bottleneck.stage == "prefetch"

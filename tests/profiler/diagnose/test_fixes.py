@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
 from tfpipe.profiler.diagnose.calibration import (
     CPU_BOUND_REACHED,
@@ -17,6 +16,7 @@ from tfpipe.profiler.diagnose.calibration import (
 )
 from tfpipe.profiler.diagnose.fixes import find_fixes
 from tfpipe.profiler.types import CallCosts, Fix, OptionValue, OwnStage, Profile, StageTiming
+from tfpipe.system.options import get_value, replace_options
 
 STAGES_S = 3.5e-3
 """The time of an image in all stages of `PROFILE`. Further 0.3 ms belong to no stage; 4 cores are 95 % busy."""
@@ -161,15 +161,19 @@ def test_machines_serve_only_batches_of_the_engine(dataset: dict[str, Any]) -> N
     assert "add_machines" not in [fix.action for fix in list_fixes(make_profile(dataset=dataset))]
 
 
+TEXTBOOK: dict[str, Any] = {"exact": False, "by_engine": False}
+ONE_CALL: dict[str, Any] = {"tf_data.num_parallel_calls": 1}
+
+
 def test_serial_decoding_changes_first() -> None:
     stages = (make_stage("read", 50, max_parallelism=8), make_stage("decode", 950, max_parallelism=1))
     host, step = {"cpu_fraction": 0.25}, make_step(1000, 9000)
-    first = list_fixes(make_profile(step=step, stages=stages, config={"num_parallel_calls": 1}, host=host))[0]
-    assert first.changes == {"num_parallel_calls": None}
+    profile = make_profile(step=step, stages=stages, config=ONE_CALL, dataset=TEXTBOOK, host=host)
+    first = list_fixes(profile)[0]
+    assert first.changes == {"tf_data.num_parallel_calls": None}
     assert first.predicted_images_per_second == pytest.approx(CPU_BOUND_REACHED / CPU_LEFT_AFTER_COMPUTING * 4 / 1e-3)
 
 
-TEXTBOOK: dict[str, Any] = {"exact": False, "by_engine": False}
 SLOW_READ = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
 
 
@@ -177,22 +181,22 @@ def test_slow_reads_need_more_at_once() -> None:
     """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
     dataset = {"cycle_length": 2, **TEXTBOOK}
     first = list_fixes(make_profile(stages=(SLOW_READ,), dataset=dataset, host={"cpu_fraction": 0.02}))[0]
-    assert first.changes == {"cycle_length": 16, "read_parallel_calls": 16}
+    assert first.changes == {"tf_data.cycle_length": 16, "tf_data.read_parallel_calls": 16}
     assert first.reason == "16 files are read at once, which wait for the storage together, not 2."
     assert first.predicted_images_per_second == pytest.approx(4000)
 
 
 def test_the_engine_has_no_option_for_reads_at_once() -> None:
-    profile = make_profile(stages=(SLOW_READ,), config={"read_parallel_calls": 1}, host={"cpu_fraction": 0.02})
-    assert not any("read_parallel_calls" in changes for changes in list_changes(profile))
+    profile = make_profile(stages=(SLOW_READ,), config={"tf_data.read_parallel_calls": 1}, host={"cpu_fraction": 0.02})
+    assert not any("tf_data.read_parallel_calls" in changes for changes in list_changes(profile))
 
 
 def test_one_reader_is_given_up() -> None:
     """No limit means a thread for each file."""
     read = make_stage("read", 50, max_parallelism=1, wait_us_per_image=950.0)
-    config, host = {"read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
+    config, host = {"tf_data.read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
     profile = make_profile(stages=(read,), dataset=TEXTBOOK, config=config, host=host)
-    assert list_fixes(profile)[0].changes == {"read_parallel_calls": None}
+    assert list_fixes(profile)[0].changes == {"tf_data.read_parallel_calls": None}
 
 
 @pytest.mark.parametrize(
@@ -284,14 +288,14 @@ def test_an_option_that_doubles_the_rate_stands_before_new_shards_that_give_more
     costs = {"now": 6100.0, "smaller": 300.0, "device": None, "dct_scaling": None, "uint8": None, "cached": None}
     profile = make_profile(
         stages=stages,
-        config={"num_parallel_calls": 1},
+        config=ONE_CALL,
         host={"cores": 2.0, "cpu_fraction": 0.52},
         option_costs=costs,
-        dataset={"records": None, "counted_records": None},
+        dataset={"records": None, "counted_records": None, **TEXTBOOK},
         images_per_second=166.0,
     )
     first, second, *_ = list_fixes(profile)
-    assert first.changes == {"num_parallel_calls": None}
+    assert first.changes == {"tf_data.num_parallel_calls": None}
     assert second.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
     assert [round(fix.predicted_images_per_second) for fix in (first, second)] == [344, 3375]
 
@@ -325,7 +329,7 @@ def test_caches_of_uncounted_files_are_sized_by_what_was_counted() -> None:
 
 def test_prefetch_is_predicted_from_the_wait() -> None:
     """The trainer waits for 75 ms of every 100 ms: no batch of 100 images is made faster than that."""
-    config = {"prefetch_batches": 0, "inject_prefetch": False}
+    config = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
     profile = make_profile(stages=(make_stage("decode", 400),), config=config, host={"cpu_fraction": 0.1})
     first = list_fixes(profile)[0]
     assert first.changes == {"prefetch_batches": None}
@@ -337,7 +341,7 @@ def test_a_late_first_batch_needs_a_smaller_shuffle_buffer() -> None:
     stages = make_shuffled()
     (fix,) = list_fixes(make_profile(step=make_step(1000, 1000), first_batch_s=8.0, dataset=data, stages=stages))
     assert (fix.changes, fix.reason) == (
-        {"shuffle_buffer_size": 1000},
+        {"tf_data.shuffle_buffer_size": 1000},
         "25% as much is read before the first batch, which took 8.0 s and then takes about 2; it mixes less.",
     )
 
@@ -352,7 +356,7 @@ def test_memory_is_freed_where_most_is_held() -> None:
         {"prefetch_batches": 2},
         "50 batches wait for the trainer, 1.0 GB: two are enough.",
     )
-    assert second.changes == {"shuffle_buffer_size": 2048}
+    assert second.changes == {"tf_data.shuffle_buffer_size": 2048}
     assert first.predicted_images_per_second == 1000
 
 
@@ -378,10 +382,9 @@ def test_costs_without_the_python_stage_count() -> None:
 def test_a_stage_that_waits_needs_more_threads() -> None:
     """At 4 ms for each image 4,000 a second need 16 at once; a quarter more makes 32 in powers of two."""
     own_stage = make_stage("lookup", 100, python=True, max_parallelism=4, wait_us_per_image=3900.0)
-    first = list_fixes(
-        make_profile(stages=(own_stage,), dataset={"own_stages": ["lookup"]}, host={"cpu_fraction": 0.025})
-    )[0]
-    assert first.changes == {"private_threadpool_size": 32}
+    dataset = {"own_stages": ["lookup"], **TEXTBOOK}
+    first = list_fixes(make_profile(stages=(own_stage,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
+    assert first.changes == {"tf_data.private_threadpool_size": 32}
 
 
 def test_a_serial_stage_needs_parallel_calls() -> None:
@@ -414,8 +417,8 @@ def test_a_cache_behind_augmentation_moves_before_it() -> None:
 def test_a_batch_of_few_images_grows() -> None:
     """A quarter of the work is done once for each batch: 32 times as many images leave a hundredth of it."""
     stages = (make_stage("decode", 2100, max_parallelism=4), make_stage("batch", 80, max_parallelism=1))
-    profile = make_profile(stages=stages, config={"global_batch_size": 2}, host={"trainer_us_per_step": 100e3})
-    assert {"global_batch_size": 64} in list_changes(profile)
+    profile = make_profile(stages=stages, config={"batch_size": 2}, host={"trainer_us_per_step": 100e3})
+    assert {"batch_size": 64} in list_changes(profile)
 
 
 def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
@@ -425,8 +428,8 @@ def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
         make_stage("batch", 1220, max_parallelism=4, bytes_out_per_second=600e6),
         make_stage("prefetch", 100, max_parallelism=4),
     )
-    profile = make_profile(stages=stages, config={"global_batch_size": 1}, host={"trainer_us_per_step": 0.0})
-    fix = get_fix(profile, global_batch_size=32)
+    profile = make_profile(stages=stages, config={"batch_size": 1}, host={"trainer_us_per_step": 0.0})
+    fix = get_fix(profile, batch_size=32)
     left_us = 3220 - 31 / 32 * 1015  # what belongs to no stage goes along
     assert fix.reason == "27% of the work is done once for each batch, however few images are in it."
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (3.8e-3 * left_us / 3220), rel=0.01)
@@ -434,33 +437,42 @@ def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
 
 def test_every_change_is_an_option() -> None:
     read = make_stage("read", 100, max_parallelism=1, wait_us_per_image=900.0)
-    slow = {"image_dtype": "float32", "map_fusion": False, "dct_scaling": False}
+    slow = {"image_dtype": "float32", "tf_data.map_fusion": False, "augment_options.dct_scaling": False}
     tried = {"uint8": 3500.0, "device": 2000.0, "dct_scaling": 3000.0}
-    serial = {"num_parallel_calls": 1, "prefetch_batches": 0, "inject_prefetch": False}
+    serial = {"tf_data.num_parallel_calls": 1, "prefetch_batches": 0, "tf_data.inject_prefetch": False}
     short = (make_stage("decode", 200),)
     profiles = [
         make_profile(config=slow, dataset={"records": 1000, "by_engine": False}, option_costs=tried),
         make_profile(dataset={"records": 200_000}),
-        make_profile(stages=short, config=serial, host={"cpu_fraction": 0.1}),
+        make_profile(stages=short, config=serial, dataset=TEXTBOOK, host={"cpu_fraction": 0.1}),
         make_profile(stages=(read,), dataset={"cycle_length": 1, "by_engine": False}, host={"cpu_fraction": 0.02}),
     ]
-    config = PipelineConfig(global_batch_size=100)
-    all_changes = [changes for profile in profiles for changes in list_changes(profile)]
-    assert {name for changes in all_changes for name in changes} == {
-        *("augment", "cache", "cache_bytes", "cycle_length", "image_dtype", "map_fusion", "num_parallel_calls"),
-        *("prefetch_batches", "read_parallel_calls", "dct_scaling"),
+    all_changes = [(profile, changes) for profile in profiles for changes in list_changes(profile)]
+    assert {name for _, changes in all_changes for name in changes} == {
+        *(
+            "augment",
+            "cache",
+            "cache_bytes",
+            "tf_data.cycle_length",
+            "image_dtype",
+            "tf_data.map_fusion",
+            "tf_data.num_parallel_calls",
+        ),
+        *("prefetch_batches", "tf_data.read_parallel_calls", "augment_options.dct_scaling"),
     }
-    for changes in all_changes:
-        replace(config, **changes)  # type: ignore[arg-type]
+    for profile, changes in all_changes:
+        changed = replace_options(profile.config, changes)
+        assert {name: get_value(changed, name) for name in changes} == changes
+        assert (changed != profile.config) is bool(changes)
 
 
 @pytest.mark.parametrize(
     ("config", "stage", "option"),
     [
-        ({"map_fusion": False}, {}, "map_fusion"),
-        ({"autotune": False}, {"max_parallelism": 1}, "autotune"),
-        ({"max_intra_op_parallelism": 0}, {}, "max_intra_op_parallelism"),
-        ({"training": False}, {"max_parallelism": 64}, "deterministic"),
+        ({"tf_data.map_fusion": False}, {}, "tf_data.map_fusion"),
+        ({"tf_data.autotune": False}, {"max_parallelism": 1}, "tf_data.autotune"),
+        ({"tf_data.max_intra_op_parallelism": 0}, {}, "tf_data.max_intra_op_parallelism"),
+        ({"training": False}, {"max_parallelism": 64}, "tf_data.deterministic"),
     ],
 )
 def test_what_the_engine_does_not_have_is_proposed_for_stages_only(
@@ -513,9 +525,10 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
     assert first.predicted_images_per_second == pytest.approx(0.95 * 4 / (after_s * (1 + other_s / before_s)))
 
 
-def test_a_filter_moves_by_an_option_if_its_stages_allow_it() -> None:
+def test_a_filter_moves_by_a_call_if_its_stages_allow_it() -> None:
     first = list_fixes(make_filtered(0.25, dataset={"stage_moves": ("keep before decode",)}))[0]
-    assert (first.changes, first.instruction) == ({"stage_moves": ("keep before decode",)}, "")
+    assert first.changes == {}
+    assert first.instruction == ("Return `stages.move('keep before decode')` from the function that adds your stages.")
     assert (first.action, first.stage) == ("move_stage", "keep")
 
 
@@ -548,8 +561,10 @@ CALLS = CallCosts(one_us=2000.0, many_us=500.0, entry="blur with vectorized_map"
 def test_a_stage_whose_calls_cost_most_gets_many_images_in_a_call() -> None:
     """A quarter of 3 ms is left; the 0.2 ms beside the stages' 3.6 ms shrink with them."""
     fix = next(fix for fix in list_fixes(make_blurred(call_costs={"blur": CALLS})) if fix.action == "vectorize_stage")
-    assert (fix.changes, fix.stage) == ({"vectorized_stages": ("blur with vectorized_map",)}, "blur")
-    assert (fix.instruction, fix.keeps_values) == ("", True)
+    assert (fix.changes, fix.stage, fix.keeps_values) == ({}, "blur", True)
+    assert fix.instruction == (
+        "Return `stages.vectorize('blur with vectorized_map')` from the function that adds your stages."
+    )
     assert fix.reason == (
         "blur takes 2,000 µs for an image in a call of its own, and 500 µs among 32 images in one call, measured with "
         "a few records. The values are the same."
@@ -600,9 +615,9 @@ def test_a_stage_that_costs_little_but_its_calls_needs_no_other_place() -> None:
     locked = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
     assert list_fixes(locked)[0].action == "rewrite_stage"
     cured = replace(locked, call_costs={"jitter": replace(cheap["blur"], entry="jitter")})
-    assert (list_fixes(cured)[0].action, list_fixes(cured)[0].changes) == (
+    assert (list_fixes(cured)[0].action, list_fixes(cured)[0].instruction) == (
         "vectorize_stage",
-        {"vectorized_stages": ("jitter",)},
+        "Return `stages.vectorize('jitter')` from the function that adds your stages.",
     )
 
 
@@ -628,7 +643,7 @@ def test_a_map_that_waits_on_one_thread_needs_threads_of_its_own() -> None:
         asking = (stages[0], replace(stages[1], max_parallelism=threads, parallelism=threads))
         profile = make_profile(
             stages=asking,
-            dataset={"own_stages": ["ask"]},
+            dataset={"own_stages": ["ask"], **TEXTBOOK},
             host={"cpu_fraction": 0.2},
             images_per_second=1000.0 * threads,
         )

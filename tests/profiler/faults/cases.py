@@ -20,7 +20,7 @@ RAW = ("--encoding", "raw", "--square", "128", "--num-shards", "2")
 MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
 """400,000 records, more than a cache in memory can hold."""
 MANY_HUGE = Shards(HUGE, ("--num-shards", "1"), copies=1500)
-HUGE_CONFIG = {"order": "throughput", "shuffle_buffer_size": 64, "global_batch_size": 16}
+HUGE_CONFIG = {"order": "throughput", "tf_data.shuffle_buffer_size": 64, "batch_size": 16}
 """The textbook pipeline: reading whole files is a part of these faults."""
 BY_IMAGE = {"order": "throughput"}
 """The textbook pipeline, whose stages treat images one by one, as those of the user's own here do."""
@@ -52,7 +52,7 @@ class Fault:
         stage: The bottleneck that must be named.
         fix: Changes that the first fix must have (any value where ... stands), the begin of its instruction, or None
             where no fix may be named.
-        config: The pipeline's options.
+        config: The pipeline's options, by names such as "tf_data.cycle_length".
         shards: The data.
         required: Images per second that the accelerator takes.
         own: Stages of the user's own.
@@ -202,6 +202,11 @@ def movable_filter(stages: Stages) -> Stages:
     )
 
 
+def moved_filter(stages: Stages) -> Stages:
+    """Drops the same images where `movable_filter` says that it can be done."""
+    return movable_filter(stages).move("dogs before decode")
+
+
 def blur(stages: Stages) -> Stages:
     """Blurs each crop with a kernel of 31 x 31, which says nothing of itself."""
     return _add_map(stages, "blur", _blur, -1)
@@ -222,6 +227,11 @@ def numpy_negative(stages: Stages) -> Stages:
         return dataset.map(own, num_parallel_calls=-1)
 
     return stages.insert_after("augment", Stage("negative", apply, per_image=True))
+
+
+def vectorized_negative(stages: Stages) -> Stages:
+    """Inverts many small images in one call."""
+    return numpy_negative(stages).vectorize("negative")
 
 
 def group_blur(stages: Stages) -> Stages:
@@ -296,9 +306,9 @@ FAULTS: dict[str, Fault] = {
     "slow_storage": Fault(
         why="Each read of the storage takes 0.2 s, and two whole files are read at once: more at once wait together.",
         stage="read",
-        fix={"cycle_length": ...},
+        fix={"tf_data.cycle_length": ...},
         # In exact order many records are asked for at once.
-        config={"cycle_length": 2, "shuffle_buffer_size": 256, **BY_IMAGE},
+        config={"tf_data.cycle_length": 2, "tf_data.shuffle_buffer_size": 256, **BY_IMAGE},
         delay_us=200_000,
     ),
     "single_shard": Fault(
@@ -331,8 +341,8 @@ FAULTS: dict[str, Fault] = {
     "serial_decode": Fault(
         why="One thread decodes, and the other cores rest.",
         stage="decode",
-        fix={"num_parallel_calls": None},
-        config={"num_parallel_calls": 1, **HUGE_CONFIG},
+        fix={"tf_data.num_parallel_calls": None},
+        config={"tf_data.num_parallel_calls": 1, **HUGE_CONFIG},
         shards=MANY_HUGE,
     ),
     "python_map": Fault(
@@ -346,7 +356,7 @@ FAULTS: dict[str, Fault] = {
     "waiting_map": Fault(
         why="A function waits for somebody else; tf.data's threads are as many as the cores, and all of them wait.",
         stage="lookup",
-        fix={"private_threadpool_size": ...},
+        fix={"tf_data.private_threadpool_size": ...},
         config=BY_IMAGE,
         own=waiting_lookup,
     ),
@@ -376,8 +386,8 @@ FAULTS: dict[str, Fault] = {
     "no_dct_scaling": Fault(
         why="Crops of most of the image are decoded at full size, though libjpeg could give a quarter of each side.",
         stage="decode",
-        fix={"dct_scaling": True},
-        config={"dct_scaling": False, "augment_options": AugmentOptions(scale=(0.8, 1.0)), **HUGE_CONFIG},
+        fix={"augment_options.dct_scaling": True},
+        config={"augment_options": AugmentOptions(scale=(0.8, 1.0), dct_scaling=False), **HUGE_CONFIG},
         required=140.0,  # within reach, or the image would have to be stored smaller first
         shards=MANY_HUGE,
     ),
@@ -391,15 +401,20 @@ FAULTS: dict[str, Fault] = {
         why="Batches take longer now and then, on average less than a step: none is ready when one is late.",
         stage="prefetch",
         fix={"prefetch_batches": None},
-        config={"prefetch_batches": 0, "inject_prefetch": False, **BY_IMAGE},
+        config={"prefetch_batches": 0, "tf_data.inject_prefetch": False, **BY_IMAGE},
         required=600.0,
         own=uneven_batches,
     ),
     "slow_start": Fault(
         why="The shuffle buffer takes 256 MiB, which one reader needs seconds to read; after that nothing waits.",
         stage="first_batch",
-        fix={"shuffle_buffer_size": ...},
-        config={"order": "throughput", "cycle_length": 1, "shuffle_buffer_size": "256MiB", "global_batch_size": 16},
+        fix={"tf_data.shuffle_buffer_size": ...},
+        config={
+            "order": "throughput",
+            "tf_data.cycle_length": 1,
+            "tf_data.shuffle_buffer_size": "256MiB",
+            "batch_size": 16,
+        },
         required=40.0,
         delay_us=130_000,
     ),
@@ -423,9 +438,10 @@ FAULTS: dict[str, Fault] = {
     "movable_filter": Fault(
         why="Two of three images are dropped behind `augment`, by a filter that may stand before `decode`.",
         stage="decode",
-        fix={"stage_moves": ("dogs before decode",)},
+        fix="Return `stages.move('dogs before decode')` from the function that adds your stages.",
         config=BY_IMAGE,
         own=movable_filter,
+        cure=Cure(own=moved_filter),
     ),
     "blur": Fault(
         why="A blur takes most of the processor time. Nothing on the host saves it but other code.",
@@ -438,10 +454,11 @@ FAULTS: dict[str, Fault] = {
     "small_calls": Fault(
         why="A line of NumPy inverts small images one by one: the call costs more than the work, for 32 as for one.",
         stage="negative",
-        fix={"vectorized_stages": ("negative",)},
+        fix="Return `stages.vectorize('negative')` from the function that adds your stages.",
         config={"image_size": 32, "cache": "decoded", **BY_IMAGE},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
         own=numpy_negative,
+        cure=Cure(own=vectorized_negative),
     ),
     "group_blur": Fault(
         why="A blur takes most of the processor time, and can move neither to the accelerator nor behind a cache.",
@@ -472,8 +489,8 @@ FAULTS: dict[str, Fault] = {
     "tiny_batch": Fault(
         why="One small image makes a batch, and what is done once for each batch outweighs it.",
         stage="batch",
-        fix={"global_batch_size": ...},
-        config={"global_batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device", **BY_IMAGE},
+        fix={"batch_size": ...},
+        config={"batch_size": 1, "image_size": 32, "cache": "decoded", "augment": "device", **BY_IMAGE},
         shards=Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8")),
     ),
     "memory": Fault(

@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,15 @@ from tests.profiler.faults.data import index_files, make_files, make_shards
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.stage import tell_stages_apart
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
-from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline, tell_stages_apart
+from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.types import Fix, Profile
 from tfpipe.system import host_limits
+from tfpipe.system.options import replace_options
 from tfpipe.tuning.paired_benchmark import Turn, get_paired_ratio, take_turns
 from tfpipe.tuning.trials import PipelineJob
 
@@ -53,7 +54,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         follow: Whether to apply the first fix and measure again.
     """
     fault = FAULTS[name]
-    config = PipelineConfig(**{"global_batch_size": BATCH, **fault.config})
+    config = replace_options(PipelineConfig(batch_size=BATCH), fault.config)
     if fault.memory_limit is not None:
         limit = fault.memory_limit
         host_limits.memory_limit_bytes = lambda *_: limit  # the profiler asks there, as in a container
@@ -103,14 +104,13 @@ def compare_with_fix(
     fault: Fault, folder: Path, config: PipelineConfig, fix: Fix
 ) -> tuple[dict[str, list[Turn]], tuple[float, float]]:
     """Returns the turns "before" and "after" the fix, and the seconds until the first batch without and with it."""
-    changes: dict[str, Any] = dict(fix.changes)
-    changed = replace(config, **changes)
+    changed = replace_options(config, fix.changes)
     before = make_job(fault, folder, config)
     after = make_job(fault, folder, changed, fault.cure if fix.instruction else Cure())
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
         without_fix, with_fix = (
-            job.start_process(tell_stages_apart(options))  # as it is profiled
+            job.start_process(options if job.is_by_engine(options) else tell_stages_apart(options))  # as it is profiled
             for job, options in ((before, config), (after, changed))
         )
         with without_fix, with_fix:
@@ -128,9 +128,8 @@ def make_job(fault: Fault, folder: Path, config: PipelineConfig, cure: Cure = NO
         data = index_files(shards, folder)
     else:
         data = tfrecord_files(make_files(shards, folder)) if fault.foreign else make_shards(shards, folder)
-    batch = config.global_batch_size or BATCH
     split = "train" if isinstance(data, Manifest) else None
-    return PipelineJob(data, split, Accelerator(batch / fault.required, batch), own)
+    return PipelineJob(data, split, Accelerator(config.batch_size / fault.required, config.batch_size), own)
 
 
 def is_right(fault: Fault, fix: Fix | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tfpipe.profiler.measure import call_costs, turns
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.types import CallCosts
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16, order="throughput")
+CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 COSTS_US = {"images alone": 30.0, "one": 130.0, "own": 40.0, "own with vectorized_map": 35.0}
 
 Measure = Callable[..., dict[str, CallCosts]]
@@ -28,14 +27,18 @@ Measure = Callable[..., dict[str, CallCosts]]
 def measure(small_dataset: Path) -> Measure:
     """Returns a function that measures a map of images behind a stage, by default `augment`."""
 
-    def run(function: Any, after: str = "augment", config: PipelineConfig = CONFIG, **declared: Any) -> Any:
+    def run(function: Any, after: str = "augment", entry: str | None = None, **declared: Any) -> Any:
         def own(features: Any) -> Any:
             return {**features, "image": function(features["image"])}
 
         stage = Stage("own", lambda dataset: dataset.map(own, num_parallel_calls=-1), **{"per_image": True, **declared})
         manifest = load_manifest(str(small_dataset))
-        stages = build_stages(manifest, "train", config, customize=lambda stages: stages.insert_after(after, stage))
-        return measure_call_costs(config, stages)
+
+        def customize(stages: Stages) -> Stages:
+            added = stages.insert_after(after, stage)
+            return added if entry is None else added.vectorize(entry)
+
+        return measure_call_costs(CONFIG, build_stages(manifest, "train", CONFIG, customize=customize))
 
     return run
 
@@ -86,9 +89,8 @@ def test_what_cannot_be_tried_is_left_out(measure: Measure) -> None:
     assert measure(in_numpy, per_image=None) == {}
     assert measure(in_numpy, per_image=False) == {}
     assert measure(in_numpy, after="batch") == {}  # it gets batches already
-    assert measure(in_numpy, config=replace(CONFIG, vectorized_stages=("own",))) == {}
-    with_two = replace(CONFIG, vectorized_stages=("own with vectorized_map",))
-    assert measure(in_numpy, config=with_two) == {}
+    assert measure(in_numpy, entry="own") == {}
+    assert measure(blurred, entry="own with vectorized_map") == {}
 
 
 def test_the_call_of_a_numpy_function_is_what_it_costs(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:

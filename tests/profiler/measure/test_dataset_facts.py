@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -16,7 +17,7 @@ from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.dataset_facts import _find_filters, _find_late_caches, get_dataset_facts
 from tfpipe.profiler.measure.stage_matching import PlannedOperation
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=8)
+CONFIG = PipelineConfig(batch_size=4, image_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_foreign_files_know_little(small_dataset: Path) -> None:
 
 def test_only_a_buffer_is_held_to_be_shuffled(manifest: Manifest) -> None:
     assert get_dataset_facts(manifest, "train", CONFIG, []).shuffled_records == 0
-    buffer = replace(CONFIG, order="throughput", shuffle_buffer_size=5)
+    buffer = replace(CONFIG, order="throughput", tf_data=TfDataOptions(shuffle_buffer_size=5))
     assert get_dataset_facts(manifest, "train", buffer, []).shuffled_records == 5
     assert get_dataset_facts(manifest, "train", replace(CONFIG, training=False), []).shuffled_records == 0
 

@@ -19,7 +19,7 @@ from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.engine_sample import make_decoder, make_reader, write_sample
 from tfpipe.profiler.measure.record_sample import sample_records
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tfpipe.engine.columns import images
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.format.example import decode_example, encode_example
@@ -21,7 +22,7 @@ from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.types import OptionCosts
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
 
 @pytest.mark.usefixtures("native_library")
 def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None:
-    config = replace(CONFIG, image_dtype="float32", dct_scaling=False)
+    config = replace(CONFIG, image_dtype="float32", augment_options=AugmentOptions(dct_scaling=False))
     tried = ["now", "uint8", "device", "dct_scaling", "cached", "cached_device"]
     assert list_tried(measure_option_costs(source, config, None, late_cache=True)) == tried
     config = replace(CONFIG, decoder="pillow")

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tests.conftest import Tfpipe
 from tests.profiler.faults.data import join_copies
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
@@ -25,7 +26,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.stage import Stage, Stages
+from tfpipe.pipeline.stage import Customize, Stage, Stages
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure import simulated_accelerator, turns
@@ -35,10 +36,11 @@ from tfpipe.profiler.measure.stage_matching import list_planned_operations, matc
 from tfpipe.profiler.measure.tfdata_counters import Sampler
 from tfpipe.profiler.types import Profile
 from tfpipe.system import host_limits
+from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer, Progress
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIG = PipelineConfig(global_batch_size=4, image_size=32, map_fusion=False, order="throughput")
+CONFIG = PipelineConfig(batch_size=4, image_size=32, tf_data=TfDataOptions(map_fusion=False), order="throughput")
 """The textbook pipeline, whose stages treat records one by one."""
 
 
@@ -103,16 +105,16 @@ def test_every_operation_has_its_stage(manifest: Manifest) -> None:
     ("changes", "stages"),
     [
         ({"augment": "device"}, "prefetch batch decode parse shuffle read repeat list"),
-        ({"training": False, "autotune": True}, "prefetch batch augment decode parse read list"),
+        ({"training": False, "tf_data.autotune": True}, "prefetch batch augment decode parse read list"),
         (
-            {"training": False, "autotune": True, "cache": "bytes"},
+            {"training": False, "tf_data.autotune": True, "cache": "bytes"},
             "prefetch batch augment decode parse cache read list",
         ),
     ],
 )
 def test_other_pipelines_have_other_stages(long_files: Source, changes: dict[str, Any], stages: str) -> None:
     """The data are so long that one pass is not over when the operations are listed: they go with their last record."""
-    assert list(list_operations(long_files, replace(CONFIG, **changes))) == stages.split()
+    assert list(list_operations(long_files, replace_options(CONFIG, changes))) == stages.split()
 
 
 class Recorder(Observer):
@@ -153,7 +155,7 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
 
 
 def test_an_element_of_the_engine_is_a_batch(manifest: Manifest) -> None:
-    config = replace(CONFIG, order="auto")
+    config = replace(CONFIG, order="auto", tf_data=TfDataOptions())
     profile = profile_pipeline(manifest, "train", config, Accelerator(1e-5, 4), ProfileConfig(0.6, 0.1))
     stages = {stage.name: stage for stage in profile.stages}
     assert {"read", "decode", "prefetch"} < stages.keys()
@@ -174,7 +176,7 @@ def test_each_map_has_a_thread_for_each_core(manifest: Manifest, monkeypatch: py
     profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(0.02, 4), short)
     threads = {stage.name: stage.parallelism for stage in profile.stages}
     assert (threads["parse"], threads["decode"], threads["augment"]) == (3, 3, 3)
-    narrow = replace(CONFIG, num_parallel_calls=1)
+    narrow = replace_options(CONFIG, {"tf_data.num_parallel_calls": 1})
     profile = profile_pipeline(manifest, "train", narrow, Accelerator(0.02, 4), short)
     assert {stage.name: stage.parallelism for stage in profile.stages}["decode"] == 1
     assert profile.config is narrow
@@ -254,14 +256,16 @@ def test_calls_for_many_images_are_tried_and_counted(manifest: Manifest, monkeyp
 
     stage = Stage("own", lambda dataset: dataset.map(own), per_image=True)
 
-    def profile(**changes: Any) -> Profile:
-        config, run_config = replace(CONFIG, **changes), ProfileConfig(0.6, 1.0)
-        customize = lambda stages: stages.insert_after("augment", stage)  # noqa: E731
+    def profile(config: PipelineConfig, customize: Customize) -> Profile:
+        run_config = ProfileConfig(0.6, 1.0)
         return profile_pipeline(manifest, "train", config, Accelerator(1e-5, 4), run_config, customize=customize)
 
-    costs = profile(cache="bytes").call_costs["own"]
+    def add(stages: Stages) -> Stages:
+        return stages.insert_after("augment", stage)
+
+    costs = profile(replace(CONFIG, cache="bytes"), add).call_costs["own"]
     assert (costs.entry, costs.same_values) == ("own", True)
-    vectorized = profile(vectorized_stages=(costs.entry,))
+    vectorized = profile(CONFIG, lambda stages: add(stages).vectorize(costs.entry))
     assert (vectorized.call_costs, vectorized.dataset.filters) == ({}, ())
     assert vectorized.records_per_image == pytest.approx(1.0, rel=0.05)
     assert "own" in [timing.name for timing in vectorized.stages]
@@ -274,7 +278,7 @@ def test_a_record_that_is_left_out_has_another_in_its_place(manifest: Manifest, 
     content = bytearray(shard.read_bytes())
     content[-5] ^= 255  # in the last record
     shard.write_bytes(content)
-    config = replace(CONFIG, order="auto", on_bad_record="skip", max_bad_records=1)
+    config = replace(CONFIG, order="auto", tf_data=TfDataOptions(), max_bad_records=1)
     profile = profile_pipeline(damaged, "train", config, Accelerator(1e-5, 4), ProfileConfig(0.5, 0.1))
     assert {stage.name: stage.elements_out_per_in for stage in profile.stages}["decode"] == 1
     assert profile.records_per_image == 1
@@ -286,7 +290,7 @@ def test_customizing_must_return_stages(manifest: Manifest) -> None:
 
 
 def test_without_counters_there_are_no_stages(manifest: Manifest) -> None:
-    config = replace(CONFIG, autotune=False, training=False)  # 3 batches in a pass
+    config = replace_options(CONFIG, {"tf_data.autotune": False, "training": False})  # 3 batches in a pass
     profile = profile_pipeline(manifest, "train", config, Accelerator(0.02, 4), ProfileConfig(0.3, 0.1))
     assert profile.stages == ()
     assert profile.step.steps > 3
@@ -322,7 +326,7 @@ def run_command(*args: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe) -> None:
-    options = ("--step-ms", 1, "--global-batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
+    options = ("--step-ms", 1, "--batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
     done = tfpipe("profile", small_dataset, *options)
     document = done.json
     assert document["version"] == 2
@@ -338,7 +342,7 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
     example = {"image/encoded": [b"\xff\xd8\xff no more"], "image/class/label": [1]}
     payload = encode_example(example)
     (tmp_path / "train-00000").write_bytes(8 * (record_header(len(payload)) + payload + record_footer(payload)))
-    done = run_command(tmp_path / "train-*", "--step-ms", 5, "--global-batch-size", 4)
+    done = run_command(tmp_path / "train-*", "--step-ms", 5, "--batch-size", 4)
     assert "\nError: The pipeline failed: " in "\n" + done.stderr  # libjpeg has written its own lines before
     assert not re.search(
         r"^(\d{4}-\d\d-\d\d|[IWEF]\d{4}|WARNING)", done.stderr, re.MULTILINE
@@ -355,6 +359,11 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
         ((), "Say how fast the accelerator is: either --step-ms or --images-per-second."),
         (("--step-ms", "5", "--images-per-second", "5"), "Say how fast the accelerator is"),
         (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
+        (("--host", "0/3", "--images-per-second", "5"), "--batch-size 128 must be divisible by 3 replicas; use 126"),
+        (
+            ("--host", "0/256", "--images-per-second", "5"),
+            "--batch-size 128 must be divisible by 256 replicas; use 256.",
+        ),
         (("--step-ms", "5", "--max-idle", "5"), "--max-idle must be a share from 0% to 100%, got 5."),
     ],
 )

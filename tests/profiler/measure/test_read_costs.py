@@ -17,7 +17,7 @@ from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.read_costs import measure_read_costs
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16)
+CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.diagnose.diagnosis import make_report
+from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure import service_use, simulated_accelerator
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.service_use import describe_service
@@ -43,10 +45,11 @@ def test_rates_of_batches_become_rates_of_images() -> None:
 def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_use, "_MEASURE_S", 0.2)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.2)
+    monkeypatch.setattr(profile_module, "measure_storage_rate", lambda _: 1e9)
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=Server(1).serve, args=(listener,), daemon=True).start()
     address = f"127.0.0.1:{listener.getsockname()[1]}"
-    config = PipelineConfig(global_batch_size=4, image_size=8, training=training, service=address)
+    config = PipelineConfig(batch_size=4, image_size=8, training=training, service=ServiceOptions(workers=(address,)))
     run = ProfileConfig(seconds=0.3, max_warm_up_s=0.3)
     profile = profile_pipeline(load_manifest(str(small_dataset)), "train", config, Accelerator(0.001, 4), run)
     use = profile.service
@@ -55,6 +58,7 @@ def test_a_profile_with_a_service(small_dataset: Path, training: bool, monkeypat
     assert use.workers[0].images_per_second > 0
     assert 0 < use.workers[0].busy_fraction <= 1
     assert use.local_fraction == 0
+    assert profile.host.storage_limit_bytes_per_second is None  # the workers have storage of their own
     assert use.batch_bytes >= 4 * 8 * 8 * 3
     assert [stage.name for stage in profile.stages] == ["prefetch"]
     json.dumps(to_json(make_report(profile)), allow_nan=False)

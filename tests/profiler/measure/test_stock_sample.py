@@ -16,7 +16,7 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.measure.stock_sample import list_records, list_sizes, make_batches, measure_costs_us, write_file
 
-CONFIG = PipelineConfig(global_batch_size=4, image_size=16, order="throughput")
+CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,6 @@ def test_batches_have_the_records_and_other_crops(
     assert counts == pytest.approx({label: 64 * labels.count(label) for label in set(labels)}, rel=0.2)
     assert len({image.tobytes() for batch in batches for image in batch["image"]}) > 200
     assert caplog.records == []
-
-
-def test_stages_of_the_users_own_are_left_out(source: Source, tmp_path: Path) -> None:
-    file = write_file(str(tmp_path / "few"), source, sample_records(source))
-    config = replace(CONFIG, stage_moves=("own before decode",), vectorized_stages=("own",))
-    assert next(iter(make_batches(file, config)))["image"].shape == (RECORDS, 16, 16, 3)
 
 
 def test_first_records_come_as_they_are_parsed(small_dataset: Path) -> None:

@@ -71,7 +71,9 @@ def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
 
 
 def test_missing_stages_are_explained() -> None:
-    assert "No stages: with `autotune` off tf.data keeps no counters." in to_text(make_report(make_profile(stages=())))
+    assert "No stages: with `tf_data.autotune` off tf.data keeps no counters." in to_text(
+        make_report(make_profile(stages=()))
+    )
 
 
 def test_the_text_says_that_a_cache_was_being_filled() -> None:

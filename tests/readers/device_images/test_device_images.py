@@ -31,7 +31,13 @@ from tfpipe.readers.device_images.device_images import REFUSED
 from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
 
 # At full size, as a GPU decodes: the CPU's readers may decode large crops at a half.
-OPTIONS = {"image_size": 12, "global_batch_size": 4, "seed": 3, "dct_scaling": False, "decoder": "pillow"}
+OPTIONS = {
+    "image_size": 12,
+    "batch_size": 4,
+    "seed": 3,
+    "augment_options": AugmentOptions(dct_scaling=False),
+    "decoder": "pillow",
+}
 NAMES = ("image/filename",)
 
 
@@ -109,7 +115,11 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"augment_options": AugmentOptions(antialias=True, flip=False)}, {"augment": "none", "order": "exact"}],
+    [
+        {},
+        {"augment_options": AugmentOptions(antialias=True, flip=False, dct_scaling=False)},
+        {"augment": "none", "order": "exact"},
+    ],
     ids=["crops", "antialias", "whole"],
 )
 def test_batches_are_those_of_the_reader_on_the_cpu(jpegs: Manifest, options: dict[str, Any]) -> None:
@@ -127,7 +137,7 @@ def test_only_the_crops_part_of_a_seekable_jpeg_reaches_the_decoder(tmp_path: Pa
     size = (160, 320)
     sampling = SAMPLINGS[2]
     files = [(encode(draw(*size, seed), sampling), size) for seed in range(8)]
-    options = {"augment_options": AugmentOptions(scale=(0.05, 0.1))}
+    options = {"augment_options": AugmentOptions(scale=(0.05, 0.1), dct_scaling=False)}
     seekable = write_images(tmp_path / "seekable", files, seekable=True)
     whole, cut = (Decoder() for _ in range(2))
     plain = dataclasses.replace(
@@ -226,7 +236,7 @@ def test_hosts_share_each_batch(jpegs: Manifest) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_evaluation_gives_every_record_once(jpegs: Manifest, ranks: int) -> None:
-    options = {"training": False, "global_batch_size": None, "per_replica_batch_size": 5}
+    options = {"training": False, "batch_size": 5 * ranks}
     seen = []
     for rank in range(ranks):
         images = make_images(jpegs, rank=(rank, ranks), **options)

@@ -22,7 +22,7 @@ def make_host(folder: Path) -> HostBatches:
     files = [encode(draw(32, 48, seed), SAMPLINGS[0]) for seed in range(4)]
     payloads = [payload(number, encoded=file, height=32, width=48) for number, file in enumerate(files)]
     manifest = tfpipe.load_manifest(str(write_dataset(folder, {"train": payloads})))
-    config = PipelineConfig(global_batch_size=4, image_size=8)
+    config = PipelineConfig(batch_size=4, image_size=8)
     return HostBatches(open_data(manifest, "train", config, Host()), pins_memory=False)
 
 

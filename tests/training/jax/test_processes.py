@@ -12,7 +12,7 @@ from tfpipe.errors import ConfigError
 
 pytest.importorskip("jax")
 
-OPTIONS = ("--framework", "jax", "--global-batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
+OPTIONS = ("--framework", "jax", "--batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
 
 
 def start(processes: Any, dataset: Path, output: Path, **environment: str) -> Any:

@@ -20,6 +20,7 @@ import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
+from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.training.tensorflow import export
@@ -29,7 +30,7 @@ GetDataset = Callable[[str], tfpipe.Manifest]
 
 NAMES = ("cat", "dog", "owl")
 CONFIG = PipelineConfig(
-    per_replica_batch_size=16,
+    batch_size=16,
     image_size=16,
     training=False,
     extra_features=("image/encoded", "image/height", "image/width", "image/filename"),
@@ -113,7 +114,7 @@ def exported(datasets: GetDataset, tmp_path_factory: pytest.TempPathFactory) -> 
         ("as they came", {}),
         ("as they came", {"image_dtype": "float32"}),
         pytest.param("as they came", {"augment": "none"}, marks=pytest.mark.slow),
-        ("as they came", {"augment": "none", "dct_scaling": False}),
+        ("as they came", {"augment": "none", "augment_options": AugmentOptions(dct_scaling=False)}),
         pytest.param("resize-short", {}, marks=pytest.mark.slow),
         ("square", {}),
         pytest.param("raw", {}, marks=pytest.mark.slow),

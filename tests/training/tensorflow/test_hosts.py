@@ -14,7 +14,7 @@ from tests.conftest import Tfpipe
 def test_the_host_with_a_slow_stage_is_late(processes: Any, colors: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     output = tmp_path / "run"
     config = tmp_path / "pipeline.toml"
-    config.write_text("prefetch_batches = 1\nglobal_batch_size = 8\nimage_size = 16\n")  # or 30 steps are made ahead
+    config.write_text("prefetch_batches = 1\nbatch_size = 8\nimage_size = 16\n")  # or 30 steps are made ahead
     options = ("--epochs", "5", "--config", str(config), "--stages")
     command = ("-m", "tfpipe", "train", str(colors), "--output", str(output), "--json", *options)
     processes.run_workers(2, *command, "tests.training.tensorflow.slow_host:on_worker_1")

@@ -13,8 +13,8 @@ from tfpipe.errors import ConfigError  # noqa: E402
 from tfpipe.pipeline.device.augment import normalize  # noqa: E402
 from tfpipe.training.tensorflow.models import build_model  # noqa: E402
 
-BYTES = PipelineConfig(global_batch_size=8, image_size=(32, 40))
-FLOATS = PipelineConfig(global_batch_size=8, image_size=(32, 40), image_dtype="float32")
+BYTES = PipelineConfig(batch_size=8, image_size=(32, 40))
+FLOATS = PipelineConfig(batch_size=8, image_size=(32, 40), image_dtype="float32")
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 32, 40, 3), np.uint8)
 
 
@@ -56,7 +56,7 @@ def test_logits_of_large_models_are_float32_too(name: str) -> None:
 
 def test_too_small_images_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"resnet50 needs images of at least 32 pixels a side, got 16 x 40\."):
-        build_model("resnet50", 7, PipelineConfig(global_batch_size=8, image_size=(16, 40)))
+        build_model("resnet50", 7, PipelineConfig(batch_size=8, image_size=(16, 40)))
 
 
 def build_nothing(num_classes: int, size: tuple[int, int]) -> Any:

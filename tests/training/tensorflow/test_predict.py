@@ -22,7 +22,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.training.tensorflow.export import export_model
 from tfpipe.training.tensorflow.predict import Classifier, Prediction, Unreadable
 
-CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=16, training=False, extra_features=("image/filename",))
+CONFIG = PipelineConfig(batch_size=8, image_size=16, training=False, extra_features=("image/filename",))
 
 
 @pytest.fixture(scope="module")

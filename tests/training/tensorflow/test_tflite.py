@@ -15,7 +15,7 @@ from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite
 
-CONFIG = PipelineConfig(per_replica_batch_size=8, image_size=8, training=False)
+CONFIG = PipelineConfig(batch_size=8, image_size=8, training=False)
 RNG = np.random.default_rng(3)
 LABELS = RNG.integers(0, 3, 40).astype(np.int32)
 # Each class has a bright channel.

@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
     from tfpipe.training.config import TrainConfig
 
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    pipeline = PipelineConfig(global_batch_size=8, image_size=16, block_records=4)
+    pipeline = PipelineConfig(batch_size=8, image_size=16, block_records=4)
     config = TrainConfig(pipeline=pipeline, output=str(folder), epochs=3, log_every_steps=1, checkpoint_every_steps=4)
     training.train(load_manifest(str(colors)), config, tf.distribute.OneDeviceStrategy("/CPU:0"))
     return folder
@@ -119,7 +119,7 @@ def test_a_run_that_is_finished_says_so(train: Train, undisturbed: Path) -> None
     [
         ({"epochs": 4}, "begun with epochs 3, got 4. The learning rate falls to 0 with the last epoch. Ask for the"),
         ({"seed": 1}, "begun with seed 0, got 1. Ask for the same to go on, or choose another folder."),
-        ({"global_batch_size": 16}, "begun with global_batch_size 8, got 16."),
+        ({"batch_size": 16}, "begun with global_batch_size 8, got 16."),
         pytest.param(  # builds a large model
             *({"model": "resnet50", "learning_rate": 0.5}, "begun with model small_cnn, got resnet50."),
             marks=pytest.mark.slow,
@@ -164,8 +164,8 @@ def test_a_loss_that_is_not_a_number_ends_the_run(train: Train) -> None:
 
 
 def test_too_small_a_split_is_refused(train: Train, small_dataset: Path) -> None:
-    with pytest.raises(ConfigError, match="`global_batch_size` must be at most the 12 records of an epoch, got 16"):
-        train(dataset=small_dataset, global_batch_size=16)
+    with pytest.raises(ConfigError, match="`batch_size` must be at most the 12 records of an epoch, got 16"):
+        train(dataset=small_dataset, batch_size=16)
 
 
 def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:

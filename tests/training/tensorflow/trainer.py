@@ -26,7 +26,7 @@ def main(dataset: str, output: str, cpus: str, model: str, steps_per_execution: 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(cpus))
     strategy = tfpipe.resolve_strategy()
-    pipeline = tfpipe.PipelineConfig(global_batch_size=8, image_size=32, block_records=4)
+    pipeline = tfpipe.PipelineConfig(batch_size=8, image_size=32, block_records=4)
     config = TrainConfig(
         pipeline=pipeline,
         output=output,

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from tests.training.torch.program import mean_loss, predict_validation
 
-OPTIONS = ("--framework", "torch", "--global-batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
+OPTIONS = ("--framework", "torch", "--batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
 
 
 def start_ranks(processes: Any, count: int, dataset: Path, output: Path, *options: str) -> list[Any]:

@@ -21,7 +21,7 @@ def test_it_has_the_published_weights_and_shapes() -> None:
 
 
 def test_a_pipelines_images_give_float32_logits_under_bfloat16() -> None:
-    model = build_model("resnet50", 5, PipelineConfig(global_batch_size=8, image_size=(32, 40)))
+    model = build_model("resnet50", 5, PipelineConfig(batch_size=8, image_size=(32, 40)))
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(torch.zeros(2, 3, 32, 40, dtype=torch.uint8))
     assert (logits.dtype, logits.shape) == (torch.float32, (2, 5))
@@ -30,4 +30,4 @@ def test_a_pipelines_images_give_float32_logits_under_bfloat16() -> None:
 
 def test_too_small_images_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"resnet50 needs images of at least 32 pixels a side, got 16 x 40\."):
-        build_model("resnet50", 7, PipelineConfig(global_batch_size=8, image_size=(16, 40)))
+        build_model("resnet50", 7, PipelineConfig(batch_size=8, image_size=(16, 40)))

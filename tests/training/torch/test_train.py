@@ -63,7 +63,7 @@ def train(colors: Path, make_config: Callable[..., TrainConfig]) -> Train:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
     """Returns the folder of a run of three epochs that nobody stopped."""
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    pipeline = PipelineConfig(global_batch_size=8, image_size=16, block_records=4, decoder=DECODER)
+    pipeline = PipelineConfig(batch_size=8, image_size=16, block_records=4, decoder=DECODER)
     config = TrainConfig(
         pipeline=pipeline,
         output=str(folder),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.load_function import load_function
-from tfpipe.cli.shared.params import PER_REPLICA_BATCH_SIZE
+from tfpipe.cli.shared.params import BATCH_SIZE
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.errors import ConfigError
 from tfpipe.system.child_process import silence_stderr
@@ -39,9 +39,8 @@ def hide_gpus() -> None:
 
 def read_config(
     path: str | None,
-    global_batch_size: int | None,
-    per_replica_batch_size: int | None = None,
-    default_batch_size: int = PER_REPLICA_BATCH_SIZE,
+    batch_size: int | None,
+    default_batch_size: int = BATCH_SIZE,
     given: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> "PipelineConfig":
@@ -49,32 +48,18 @@ def read_config(
 
     Args:
         path: The file; None for the defaults.
-        global_batch_size: Option of the command line.
-        per_replica_batch_size: Option of the command line.
-        default_batch_size: Images of a replica if neither the file nor the command line names a batch.
+        batch_size: Option of the command line.
+        default_batch_size: Images in a batch if neither the file nor the command line names a size.
         given: Other options of the command line, which go before the file's. A None is ignored.
         defaults: Options that neither the file nor the command line gives.
     """
     from tfpipe.engine.config import toml_json
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
-    if global_batch_size is not None and per_replica_batch_size is not None:
-        raise ConfigError("--global-batch-size and --per-replica-batch-size exclude each other.")
     table = {} if path is None else toml_json.read(path)
-    batch_options = {"global_batch_size": global_batch_size, "per_replica_batch_size": per_replica_batch_size}
-    batch = {name: value for name, value in batch_options.items() if value is not None}
-    if batch:
-        table = {name: value for name, value in table.items() if name not in batch_options}
-    elif not any(name in table for name in batch_options):
-        batch = {"per_replica_batch_size": default_batch_size}
-    others = {name: value for name, value in (given or {}).items() if value is not None}
-    table = {**(defaults or {}), **table, **batch, **others}
+    asked = {name: value for name, value in {**(given or {}), "batch_size": batch_size}.items() if value is not None}
+    table = {"batch_size": default_batch_size, **(defaults or {}), **table, **asked}
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
-
-
-def get_batch_size(config: "PipelineConfig") -> int:
-    """Returns the images of one step, if one host with one replica runs the pipeline."""
-    return config.global_batch_size or config.per_replica_batch_size or PER_REPLICA_BATCH_SIZE
 
 
 def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
@@ -135,6 +120,5 @@ def open_job(
         from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
         from tfpipe.tuning.trials import PipelineJob
 
-    batch_size = get_batch_size(config)
-    step_s = batch_size / images_per_second if images_per_second else NO_TIME_S
-    return PipelineJob(data, split, Accelerator(step_s, batch_size), customize)
+        step_s = config.batch_size / images_per_second if images_per_second else NO_TIME_S
+    return PipelineJob(data, split, Accelerator(step_s, config.batch_size), customize)

@@ -75,7 +75,7 @@ class Shares(click.ParamType):
         return shares
 
 
-PER_REPLICA_BATCH_SIZE = 128
+BATCH_SIZE = 128
 """The images of a batch if neither the command line nor a file names its size."""
 
 debug_option = click.option(
@@ -95,9 +95,7 @@ budget_option = click.option(
     metavar="SHARE",
     help="The share of the cores that the pipeline may take, such as 0.5, in whole threads.  [default: all cores]",
 )
-batch_option = click.option(
-    "--global-batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {PER_REPLICA_BATCH_SIZE}]"
-)
+batch_option = click.option("--batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {BATCH_SIZE}]")
 
 
 def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

@@ -1,7 +1,7 @@
 """PipelineConfig: the options of the input pipeline. Frozen, validated, without TensorFlow.
 
-config = PipelineConfig(global_batch_size=256, image_dtype="bfloat16")
-dataclasses.replace(config, cycle_length=16).to_file("pipeline.toml")
+config = PipelineConfig(batch_size=256, image_dtype="bfloat16")
+dataclasses.replace(config, cache="bytes").to_file("pipeline.toml")
 PipelineConfig.from_file("pipeline.toml")
 """
 
@@ -14,18 +14,18 @@ from typing import Any, Literal, get_args
 
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.augment_config import IMAGENET_MEAN, IMAGENET_STD, AugmentOptions, ImageSize, as_pair
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import MAX_SIDE
 from tfpipe.system import host_limits
 from tfpipe.system.options import (
-    Addresses,
     Amount,
     Choice,
     Count,
     Flag,
     Names,
     Nested,
-    Number,
     Seed,
     Share,
     Size,
@@ -41,15 +41,11 @@ __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "AugmentOptions", "PipelineConfig"]
 Augment = Literal["host", "device", "none"]
 ImageDtype = Literal["uint8", "float32", "bfloat16"]
 Order = Literal["auto", "exact", "throughput"]
-OnBadRecord = Literal["raise", "skip"]
 Cache = Literal["none", "bytes", "decoded"]
 Decoder = Literal["auto", "native", "pillow"]
-AutoShardPolicy = Literal["off", "auto", "file", "data", "hint"]
-
 
 IMAGES_PER_CALL = 32
-"""The images that a stage in `vectorized_stages` treats in one call. More save little, and take memory."""
-
+"""The images that a vectorized stage treats in one call. More save little, and take memory."""
 
 MAX_IMAGES = 64
 """The most images of a record in a batch. The graph of TensorFlow has a part for each."""
@@ -57,16 +53,14 @@ MAX_IMAGES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """The options of an input pipeline: the batches, the images, the order, the caches, and the limits of tf.data.
+    """The options of an input pipeline: the batches, the images, the order, the caches and the threads.
 
-    Exactly one of the two batch sizes must be given. Every other option has a default. A list, as files have it,
-    becomes a tuple.
+    `batch_size` must be given; every other option has a default. A list, as files have it, becomes a tuple. Each option
+    holds for every framework, or is refused where it cannot.
 
     Attributes:
-        global_batch_size: The number of images in a batch of all replicas together. The number of replicas must divide
-            it. At least 1. Default: None.
-        per_replica_batch_size: The number of images in a batch of one replica. The global batch grows with the number
-            of replicas. At least 1. Default: None.
+        batch_size: The number of images in a batch of all replicas and hosts together. The number of replicas must
+            divide it. At least 1. Required.
         image_size: The size of the images that the model gets, in pixels: the side of a square, or height and width.
             224 is the size of He et al. 2015. A side from 1 to 65500, or (height, width). Default: 224.
         training: Whether the pipeline shuffles, draws random crops and flips, and repeats without end. Otherwise it
@@ -84,8 +78,6 @@ class PipelineConfig:
             same on host and device. Default: AugmentOptions().
         decoded_size: The size of whole images for `augment` "device" and `cache` "decoded", in pixels. None: the size
             that `resolve_decoded_size` returns. A side from 1 to 65500, or (height, width). Default: None.
-        dct_scaling: Whether libjpeg may decode at 1/2, 1/4 or 1/8 of the size. It does so if the crop or the whole
-            image is at least that many times larger than the result. It saves decoding time. Default: True.
         decoder: The decoder of JPEGs in exact order and in evaluation. "native": that of the native library, which
             crops, resizes and converts in one call; its pixels are TensorFlow's. "pillow": Pillow, whose pixels differ
             slightly. "auto": native if the library is there. The textbook pipeline decodes by TensorFlow. "auto",
@@ -111,25 +103,14 @@ class PipelineConfig:
             which is the same for any number of hosts, and in which a run can start at any step; the engine makes whole
             batches. "throughput": the textbook pipeline of `tf.data`, which reads files side by side, then shuffles
             records in a buffer. "auto": exact with a manifest; throughput for files that match a pattern, for
-            compressed ones, for those that only TensorFlow has a client for, with stages of your own, and if
-            `deterministic` is false. "auto", "exact" or "throughput". Default: "auto".
+            compressed ones, for those that only TensorFlow has a client for, with stages of your own, and for TPUs
+            behind a remote worker. "auto", "exact" or "throughput". Default: "auto".
         block_records: The number of adjacent records that exact order reads at once, for each row of the batch. Fewer
             mix better and seek more often. None: about 400 KB, at most 16 records, and fewer if a row would read less
             than four blocks in an epoch. At least 1. Default: None.
-        shuffle_buffer_size: The size of the shuffle buffer of throughput order: a number counts records, text such as
-            "256MiB" counts bytes. At least 1, as a number or a size such as 128MiB. Default: "256MiB".
-        cycle_length: The number of files that throughput order reads side by side. None: 8. At least 1. Default: None.
-        block_length: The number of records that throughput order takes from one file before the next one has its turn.
-            At least 1. Default: 16.
-        read_parallel_calls: The number of threads that read files in throughput order. None: one for each file of
-            `cycle_length`. At least 1. Default: None.
-        deterministic: Whether the order is kept when one read or decode is slower than the next. None: it is kept in
-            exact order and in evaluation only. Default: None.
-        on_bad_record: The reaction to a record whose checksum is wrong or whose file cannot be read. "raise": an error
-            that says where it is. "skip": the record is left out and counted. An intact record that holds no image is
-            always an error. "raise" or "skip". Default: "raise".
-        max_bad_records: The number of records that "skip" may leave out; one more is an error. 0: none. At least 0.
-            Default: 100.
+        max_bad_records: The number of records that may be left out because their checksum is wrong or their file cannot
+            be read. Each is counted; one more is an error that says where it is. An intact record that holds no image
+            is always an error. At least 0. Default: 0.
         cache: The data that is kept after the first epoch. "bytes": the records, so that nothing is read twice.
             "decoded": images decoded to `decoded_size`, so that nothing is decoded twice either; they take more space.
             "none", "bytes" or "decoded". Default: "none".
@@ -140,52 +121,24 @@ class PipelineConfig:
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
             128MiB. Default: None.
-        num_parallel_calls: The number of threads that decode and augment. None: one for each core; AUTOTUNE in
-            throughput order. At least 1. Default: None.
         prefetch_batches: The number of finished batches that wait for the trainer. 0: none. None: AUTOTUNE. At least 0.
             Default: None.
-        autotune: Whether tf.data adjusts the options that are AUTOTUNE. Otherwise there is a thread for each core, or
-            for each file that is read. None: it does in training. It does not in evaluation, because its thread may
-            hold up the end of a pass for as long as the pass took, up to a minute. Default: None.
-        ram_budget: The memory that AUTOTUNE may plan with, in bytes or as text such as "8GiB". None: tf.data's share of
-            the free memory. At least 1, as a number or a size such as 128MiB. Default: None.
         cpu_budget: The share of this host's cores that the pipeline may take, rounded down to whole threads, but at
             least one. A busy host is slow to launch the accelerator's work. None: all cores. In (0, 1].
             Default: None.
-        private_threadpool_size: The number of threads of a pool for this pipeline alone. None: it shares TensorFlow's
-            pool. At least 1. Default: None.
-        max_intra_op_parallelism: The number of threads within one operation of the pipeline. 0: TensorFlow decides.
-            There are many images, so one thread for each is best: 1 saves 5 % of the processor time (2 cores, 256 px
-            JPEG). At least 0. Default: 1.
-        map_fusion: Whether `parse`, `decode` and `augment` run as one function. It saves 6 % of the processor time, and
-            20 % in those stages (2 cores, 256 px JPEG), but tf.data's statistics then do not tell them apart.
-            Default: True.
-        inject_prefetch: Whether tf.data adds a prefetch if the last stage is not one. Default: True.
-        auto_shard_policy: The way in which `tf.distribute` divides a dataset among hosts. "off": the pipeline has
-            divided it already. "off", "auto", "file", "data" or "hint". Default: "off".
-        stage_moves: The stages of yours that stand earlier than your function puts them, such as "keep_cats before
-            decode". Each stage that is passed must allow it: see `Stage.commutes_with`. Default: ().
-        vectorized_stages: The stages of yours whose function gets 32 images in one call: their names, such as "blur",
-            or "blur with vectorized_map" for a function that takes a single image only. Each must declare
-            `per_image`: see `Stage`. Default: ().
-        service: The workers that make the batches, started by `tfpipe serve`: ("host1:5050", "host2:5050"), or in one
-            text "host1:5050,host2:5050". Any of them makes any step, so the batches are those of this host alone, for
-            any number of workers, and one may end at any time. They must reach the dataset under the same path or URL.
-            It needs a manifest, and excludes a `cache`. None: this host makes the batches. Like host:5050, one or
-            several. Default: None.
-        service_share: The share of the steps that this host makes itself, on cores that would be idle. "auto": it makes
-            a step when all workers have as many requests as they take. The batches are equal wherever they are made.
-            At least 0 and below 1, or "auto". Default: 0.0.
-        service_timeout_s: The seconds that this host waits for the batch of a step by the service. Then an error names
-            the workers. At least 1. Default: 300.
+        service: The workers that make the batches in place of this host, and the share that it makes all the same:
+            ServiceOptions(workers=("host1:5050",)). It needs a manifest, and excludes a `cache`.
+            Default: ServiceOptions().
+        tf_data: The options of the textbook pipeline of `tf.data`, which reads in `order` throughput: buffers, files
+            side by side, threads, AUTOTUNE. They are refused where the engine makes the batches.
+            Default: TfDataOptions().
 
     Raises:
         ConfigError: A value cannot be used, or two options exclude each other.
     """
 
     # batch
-    global_batch_size: int | None = option(Count(1), None)
-    per_replica_batch_size: int | None = option(Count(1), None)
+    batch_size: int = option(Count(1))
 
     # image
     image_size: ImageSize = option(Size(MAX_SIDE), 224, affects="images")
@@ -196,7 +149,6 @@ class PipelineConfig:
     augment: Augment = option(Choice(get_args(Augment)), "host", affects="images", without_tensorflow=("host", "none"))
     augment_options: AugmentOptions = option(Nested(AugmentOptions), default_factory=AugmentOptions)
     decoded_size: ImageSize | None = option(Size(MAX_SIDE), None, affects="images")
-    dct_scaling: bool = option(Flag(), True, affects="images")
     decoder: Decoder = option(Choice(get_args(Decoder)), "auto", affects="speed")
     image_dtype: ImageDtype = option(Choice(get_args(ImageDtype)), "uint8", affects="images")
     one_hot: bool = option(Flag(), False)
@@ -210,52 +162,31 @@ class PipelineConfig:
     seed: int = option(Seed(), 0, affects="order")
     order: Order = option(Choice(get_args(Order)), "auto", affects="order", without_tensorflow=("auto", "exact"))
     block_records: int | None = option(Count(1), None, affects="order")
-    # Throughput order promises no order, so a buffer or a cycle of another size gives an order that is as good.
-    shuffle_buffer_size: int | str = option(Amount(), "256MiB")
 
     # reading
-    cycle_length: int | None = option(Count(1), None, affects="speed")
-    block_length: int = option(Count(1), 16, affects="speed")
-    read_parallel_calls: int | None = option(Count(1), None, affects="speed")
-    deterministic: bool | None = option(Flag(), None, without_tensorflow=(None, True))
-    on_bad_record: OnBadRecord = option(Choice(get_args(OnBadRecord)), "raise")
-    max_bad_records: int = option(Count(0), 100)
+    max_bad_records: int = option(Count(0), 0)
 
     # cache
     cache: Cache = option(Choice(get_args(Cache)), "none", affects="cache")
     cache_dir: str | None = option(Text(), None, affects="cache")
     cache_bytes: int | str | None = option(Amount(), None, affects="cache")
 
-    # tf.data
-    num_parallel_calls: int | None = option(Count(1), None, affects="speed")
+    # threads
     prefetch_batches: int | None = option(Count(0), None, affects="speed")
-    autotune: bool | None = option(Flag(), None, affects="speed")
-    ram_budget: int | str | None = option(Amount(), None, affects="speed")
     cpu_budget: float | None = option(Share(), None)  # a limit that somebody set, which no search may lift
-    private_threadpool_size: int | None = option(Count(1), None, affects="speed")
-    max_intra_op_parallelism: int = option(Count(0), 1, affects="speed")
-    map_fusion: bool = option(Flag(), True, affects="speed")
-    inject_prefetch: bool = option(Flag(), True, affects="speed")
-    auto_shard_policy: AutoShardPolicy = option(Choice(get_args(AutoShardPolicy)), "off")
-    stage_moves: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
-    vectorized_stages: tuple[str, ...] = option(Names(), (), affects="speed", without_tensorflow=((),))
-    service: str | tuple[str, ...] | None = option(Addresses(), None)
-    service_share: float | Literal["auto"] = option(Number(at_least=0, below=1, word="auto"), 0.0, affects="speed")
-    service_timeout_s: int = option(Count(1), 300)
+    service: ServiceOptions = option(Nested(ServiceOptions), default_factory=ServiceOptions)
+    tf_data: TfDataOptions = option(
+        Nested(TfDataOptions), default_factory=TfDataOptions, without_tensorflow=(TfDataOptions(),)
+    )
 
     def __post_init__(self) -> None:
-        lists = ("extra_features", "multi_hot", "stage_moves", "vectorized_stages")
-        for name in ("image_size", "decoded_size", "service", *lists):
+        for name in ("image_size", "decoded_size", "extra_features", "multi_hot"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))  # a list has no hash
         if isinstance(self.pad_to, Mapping):
-            given: dict[str, Any] = dict(self.pad_to)
-            sizes = {name: tuple(size) if isinstance(size, list) else size for name, size in given.items()}
+            named: dict[str, Any] = dict(self.pad_to)
+            sizes = {name: tuple(size) if isinstance(size, list) else size for name, size in named.items()}
             object.__setattr__(self, "pad_to", SizesByName(sizes))
-        if isinstance(self.service, str):
-            addresses = (address.strip() for address in self.service.removeprefix("tcp://").split(","))
-            object.__setattr__(self, "service", tuple(addresses))
-        _check_batch(self)
         check_options(self)
         _check_pairs(self)
 
@@ -265,14 +196,10 @@ class PipelineConfig:
         return as_pair(self.image_size)
 
     @property
-    def service_addresses(self) -> tuple[str, ...]:
-        """The addresses of the workers of the `service`; none without one."""
-        return self.service if isinstance(self.service, tuple) else ()
-
-    @property
     def autotunes(self) -> bool:
-        """Whether tf.data adjusts the options that are AUTOTUNE."""
-        return self.training if self.autotune is None else self.autotune
+        """Whether tf.data adjusts the numbers that are AUTOTUNE."""
+        autotune = self.tf_data.autotune
+        return self.training if autotune is None else autotune
 
     @property
     def max_threads(self) -> int:
@@ -283,7 +210,7 @@ class PipelineConfig:
     @property
     def threadpool_size(self) -> int | None:
         """The number of threads of the pipeline's own pool; None if it shares TensorFlow's."""
-        size = self.private_threadpool_size
+        size = self.tf_data.private_threadpool_size
         if self.cpu_budget is None:
             return size
         return self.max_threads if size is None else min(size, self.max_threads)
@@ -338,30 +265,18 @@ class PipelineConfig:
         toml_json.write(path, {**self._table(), **({toml_json.NOTES: dict(notes)} if notes else {})})
 
     def _table(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return _without_none(asdict(self))
 
 
-def _check_batch(config: PipelineConfig) -> None:
-    all_replicas, one_replica = config.global_batch_size, config.per_replica_batch_size
-    if (all_replicas is None) == (one_replica is None):
-        got = "neither" if all_replicas is None else f"{all_replicas} and {one_replica}"
-        raise ConfigError(f"Exactly one of `global_batch_size` and `per_replica_batch_size` must be given, got {got}.")
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a table and of those in it that are not None, which no file can hold."""
+    plain = {name: _without_none(value) if type(value) is dict else value for name, value in table.items()}
+    return {name: value for name, value in plain.items() if value is not None}
 
 
 def _check_pairs(config: PipelineConfig) -> None:
     if len(config.augment_options.mean) != 3:
         raise ConfigError(f"`mean` must have three values, one for each channel, got {config.augment_options.mean}.")
-    for move in config.stage_moves:
-        if not all(part.strip() for part in move.split(" before ", 1)) or " before " not in move:
-            raise ConfigError(f"`stage_moves` must have moves such as 'keep_cats before decode', got {move!r}.")
-    for entry in config.vectorized_stages:
-        name, separator, way = entry.partition(" with ")
-        if not name.strip() or (separator and way != "vectorized_map"):
-            raise ConfigError(
-                f"`vectorized_stages` must have names such as 'blur' or 'blur with vectorized_map', got {entry!r}."
-            )
-    if config.order == "exact" and config.deterministic is False:
-        raise ConfigError("`deterministic` false excludes `order` exact. Leave it out, or use throughput.")
     _check_service(config)
     if config.augment == "device" and config.image_dtype != "uint8":
         raise ConfigError(
@@ -373,32 +288,24 @@ def _check_pairs(config: PipelineConfig) -> None:
         raise ConfigError("`cache_bytes` needs a cache. Set `cache` to bytes or decoded, or leave the size out.")
     if config.cache_bytes is not None and config.cache_dir is not None:
         raise ConfigError("`cache_bytes` limits a cache in memory, and `cache_dir` keeps it in files. Leave one out.")
-    if config.cache == "decoded" and config.cache_dir is None and config.on_bad_record == "skip":
+    if config.cache == "decoded" and config.cache_dir is None and config.max_bad_records:
         raise ConfigError(
-            "`on_bad_record` skip excludes a cache of decoded images: every record must have its place in it. Use "
+            "`max_bad_records` excludes a cache of decoded images: every record must have its place in it. Use "
             "cache='bytes', or mend the data first."
         )
 
 
 def _check_service(config: PipelineConfig) -> None:
-    if config.service is None:
-        if config.service_share:
-            raise ConfigError(f"`service_share` needs a `service`, got {config.service_share!r} without.")
+    if not config.service.workers:
         return
-    if config.order == "throughput" or config.deterministic is False:
+    if config.order == "throughput":
+        raise ConfigError("A `service` gives batches in exact order, got `order` throughput. Leave it out.")
+    if config.max_bad_records:
         raise ConfigError(
-            "A `service` gives batches in exact order, got `order` throughput or `deterministic` false. Leave it out."
-        )
-    if config.on_bad_record == "skip":
-        raise ConfigError(
-            "A `service` needs `on_bad_record` raise: each worker would count the records that it left out by itself."
+            "A `service` needs `max_bad_records` 0: each worker would count the records that it left out by itself."
         )
     if config.cache != "none":
         raise ConfigError(
             f"A `service` excludes a cache, got `cache` {config.cache!r}: any worker may make any step, so each would "
             "keep all data. Leave one of them out."
-        )
-    if config.stage_moves or config.vectorized_stages:
-        raise ConfigError(
-            "The stages of a `service` run on its workers: leave `stage_moves` and `vectorized_stages` out."
         )

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from tfpipe.errors import ConfigError
@@ -64,9 +64,12 @@ def build(kind: type[Options], table: Table, where: str) -> Options:
         where: The file's name, for messages.
 
     Raises:
-        ConfigError: A name is not the name of a field, or the dataclass refuses a value.
+        ConfigError: A name is not the name of a field, one is missing, or the dataclass refuses a value.
     """
     _refuse_unknown(table, kind, where)
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name not in table and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{where}: `{field.name}` is missing, and it has no default. Give it.")
     classes: dict[str, Any] = {field.name: field.default_factory for field in fields(kind)}  # type: ignore[arg-type]
     values = dict(table)
     for name, value in table.items():

@@ -131,7 +131,7 @@ class FolderCacheMaker(WrappedMaker):
         """Reads the records of one batch, each from where it is."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
         there = self._complete.find(numbers)
-        if self.plan.config.on_bad_record == "skip" and not there.all():
+        if self.plan.config.max_bad_records and not there.all():
             there[:] = False  # what takes the place of a damaged record depends on all others of the batch
         choices = ((True, np.flatnonzero(there)), (False, np.flatnonzero(~there)))
         return [

@@ -1,6 +1,6 @@
 """Fills a cache in files: shards with the records of the source, as they are or with decoded images of one size.
 
-    config = PipelineConfig(global_batch_size=256, cache="decoded", cache_dir="/local/ssd")
+    config = PipelineConfig(batch_size=256, cache="decoded", cache_dir="/local/ssd")
     manifest = fill_cache(manifest, "train", config)        # filled by the first run, found by the next ones
 
 A cache has the source's shards and records under the same numbers. So order, seeds, resuming and the check of every
@@ -45,7 +45,7 @@ _CHUNK_BYTES, _CHUNK_RECORDS = 4 << 20, 256  # that are read and written togethe
 _COPIES = 8  # shards at once: an object store gives one reader a fraction of what it gives several
 _MAX_WRITERS, _CORES_PER_WRITER = 8, 4  # decoding keeps as many cores as busy as writing keeps one
 _LOG_S = 5.0
-_ADVICE = "Copy that file again, or leave `cache_dir` out and set `on_bad_record` to skip"
+_ADVICE = "Copy that file again, or leave `cache_dir` out and set `max_bad_records`"
 
 
 def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer: Observer | None = None) -> Manifest:
@@ -63,7 +63,7 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
 
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.
-        FormatError: A file of the source is damaged; the message says where. Also with on_bad_record="skip": leaving
+        FormatError: A file of the source is damaged; the message says where. Also with `max_bad_records`: leaving
             a record out here would number the rest anew, and so change their order and seeds.
         DataError: A file cannot be read or written.
     """
@@ -119,11 +119,10 @@ class _Filler:
         masks = tuple(spec.name for spec in source.schema.masks) if source.has_images else ()
         # Damage is an error here, even if the pipeline leaves bad records out.
         decoding = PipelineConfig(
-            global_batch_size=1,
+            batch_size=1,
             training=False,
             extra_features=masks,
             augment_options=config.augment_options,
-            dct_scaling=config.dct_scaling,
             decoder=config.decoder,
         )
         self._maker = BatchMaker(plan_batches(source, decoding), folder.manifest, folder.split)

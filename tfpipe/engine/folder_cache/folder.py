@@ -109,7 +109,7 @@ class CacheFolder:
         parts: list[object] = [_VERSION, self.manifest.fingerprint, self.split, self.config.cache]
         parts.append([(shard.records, shard.sha256) for shard in self.info.shards])
         if self.is_decoded:
-            parts += [self.size, self.config.dct_scaling, self.config.augment_options.antialias]
+            parts += [self.size, self.config.augment_options.dct_scaling, self.config.augment_options.antialias]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @cached_property

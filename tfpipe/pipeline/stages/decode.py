@@ -39,7 +39,7 @@ def decode_images(plan: BatchPlan) -> Stage:
     if caches_whole(config):
         reason = "whole images, squeezed to one size: what the cache keeps"
     elif config.augment == "host":
-        settings["dct_scaling"] = config.dct_scaling
+        settings["dct_scaling"] = config.augment_options.dct_scaling
         reason = "the crop is fused with the decoder: what lies outside is not decoded"
     elif config.augment == "device":
         reason = "whole images, squeezed to one size: the device crops them"
@@ -78,7 +78,8 @@ def _decode_image(plan: BatchPlan, features: Features) -> Features:
         seed = others.pop("seed", None)
         size = get_stored_size(record, images)
         crop_box, flip = choose_crop(record, size, seed, images, config)
-        image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, config.dct_scaling)
+        dct_scaling = config.augment_options.dct_scaling
+        image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, dct_scaling)
         others |= crop_masks(plan, features, crop_box, flip)
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
     whole_size = plan.decoded_size if config.augment == "device" or caches_whole(config) else config.size
@@ -105,7 +106,8 @@ def decode_for_host(
     """
     size = get_stored_size(features, stored)
     crop_box, flip = choose_crop(features, size, seed, stored, config)
-    return decode_crop(features[IMAGE_ENCODED], crop_box, size, config.size, stored, config.dct_scaling), flip
+    dct_scaling = config.augment_options.dct_scaling
+    return decode_crop(features[IMAGE_ENCODED], crop_box, size, config.size, stored, dct_scaling), flip
 
 
 def choose_crop(
@@ -282,7 +284,7 @@ def _decode_whole(
 ) -> tf.Tensor:
     encoded = features[IMAGE_ENCODED]
     may_be_jpeg = not stored.formats or "JPEG" in stored.formats
-    if not (config.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
+    if not (config.augment_options.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
         return decode_image(encoded, stored)
     size = get_stored_size(features, stored)
     return decode_crop(encoded, tf.stack([0, 0, *size]), size, out_size, stored, dct_scaling=True)

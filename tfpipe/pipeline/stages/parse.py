@@ -46,7 +46,8 @@ def caches_whole(config: PipelineConfig) -> bool:
 
 def keeps_order(config: PipelineConfig) -> bool:
     """Returns whether elements keep their order, although a slow one then holds up the next."""
-    return not config.training if config.deterministic is None else config.deterministic
+    chosen = config.tf_data.deterministic
+    return not config.training if chosen is None else chosen
 
 
 def add_seeds(plan: BatchPlan, images: tf.data.Dataset) -> tf.data.Dataset:
@@ -118,7 +119,7 @@ def _choose_keys(plan: BatchPlan) -> dict[str, str]:
 
 def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     """Maps a function over a dataset with as many parallel calls as the config asks for."""
-    calls = plan.config.num_parallel_calls
+    calls = plan.config.tf_data.num_parallel_calls
     if calls is None:
         # Without autotuning, AUTOTUNE would mean at most 16 threads.
         calls = tf.data.AUTOTUNE if plan.config.autotunes else plan.config.max_threads
@@ -127,7 +128,7 @@ def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callabl
 
 def parallel_settings(plan: BatchPlan) -> dict[str, object]:
     """Returns what `map_in_parallel` is built with, for the settings of a stage."""
-    return {"num_parallel_calls": plan.config.num_parallel_calls, "deterministic": keeps_order(plan.config)}
+    return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": keeps_order(plan.config)}
 
 
 def _densify(value: Any) -> Any:

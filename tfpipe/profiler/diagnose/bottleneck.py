@@ -259,7 +259,7 @@ def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
     """Returns the stage that the others wait for if no station is busy all the time: a buffer is missing."""
     config = profile.config
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
-    if (config.prefetch_batches == 0 and not config.inject_prefetch) or not limits:
+    if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not limits:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:
         name = min(limits, key=lambda stage: limits[stage])

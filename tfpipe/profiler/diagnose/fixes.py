@@ -201,4 +201,4 @@ def _start_sooner(profile: Profile) -> Iterator[Fix]:
 
 def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]:
     """Returns the change that leaves this share of the shuffle buffer."""
-    return {"shuffle_buffer_size": max(round(profile.dataset.shuffled_records * share), 1)}
+    return {"tf_data.shuffle_buffer_size": max(round(profile.dataset.shuffled_records * share), 1)}

@@ -68,14 +68,14 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
         yield ProposedFix(Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", lighter, _ON_DEVICE)
     if cpu_s := scale_cpu(profile, demand, costs.dct_scaling):
         reason = "If a crop is twice as large as needed, libjpeg decodes half of each side."
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"dct_scaling": True})
+        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"augment_options.dct_scaling": True})
     if cpu_s := scale_cpu(profile, demand, costs.native):
         reason = "The native library, which is there, decodes, crops and resizes in one call."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
-    if not config.map_fusion and not profile.dataset.by_engine:
+    if not config.tf_data.map_fusion and not profile.dataset.by_engine:
         fused = _scale_stages(demand, CPU_LEFT_WHEN_FUSED)
         reason = "One call for parse, decode and augment."
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=fused), {"map_fusion": True})
+        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=fused), {"tf_data.map_fusion": True})
 
 
 def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -95,7 +95,7 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         yield from _cache_part(profile, demand, cached, {"cache": "bytes"}, free_bytes / record_bytes)
     height, width = dataset.decoded_size
     decoded_bytes = records * height * width * 3
-    if config.on_bad_record == "skip":
+    if config.max_bad_records:
         return
     if decoded_bytes > free_bytes:
         if not dataset.late_caches and (cpu_s := scale_cpu(profile, demand, profile.option_costs.cached)):
@@ -207,7 +207,9 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     number = math.ceil(compute_required_rate(profile.step) / profile.images_per_second)
     if number < 2 or not can_be_served(profile):
         return
-    instruction = f"Run `tfpipe serve` on {number} machines like this one, and set `service` to their addresses."
+    instruction = (
+        f"Run `tfpipe serve` on {number} machines like this one, and set `service.workers` to their addresses."
+    )
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
     reason = f"{number} machines make what one cannot."

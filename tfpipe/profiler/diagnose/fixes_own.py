@@ -19,7 +19,6 @@ from tfpipe.profiler.types import (
     READING_STAGES,
     Bottleneck,
     Effort,
-    OptionValue,
     Profile,
     ProposedFix,
     ServiceDemand,
@@ -93,12 +92,11 @@ def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
         cpu_s["other"] = _compute_other_s(demand, cpu_s, handed)
         wait_s = {name: seconds * (share if name in skipped else 1.0) for name, seconds in demand.wait_s.items()}
         lighter = replace(demand, cpu_s=cpu_s, wait_s=wait_s)
-        changes: dict[str, OptionValue] = {}
         instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
         for move in profile.dataset.stage_moves:
             if move.startswith(f"{stage.name} before "):  # its `commutes_with` allows it
-                changes, instruction = {"stage_moves": (*profile.config.stage_moves, move)}, ""
-        yield ProposedFix(Effort.WASTE, reason, lighter, changes, instruction, action="move_stage", stage=stage.name)
+                instruction = f"Return `stages.move({move!r})` from the function that adds your stages."
+        yield ProposedFix(Effort.WASTE, reason, lighter, instruction=instruction, action="move_stage", stage=stage.name)
 
 
 def _compute_other_s(demand: ServiceDemand, cpu_s: Mapping[str, float], handed: float) -> float:
@@ -165,7 +163,7 @@ def _vectorize(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
             Effort.OPTION if costs.same_values else Effort.VISIBLE_OPTION,
             reason,
             replace(demand, cpu_s=cpu_s),
-            {"vectorized_stages": (*profile.config.vectorized_stages, costs.entry)},
+            instruction=f"Return `stages.vectorize({costs.entry!r})` from the function that adds your stages.",
             action="vectorize_stage",
             stage=name,
             keeps_values=costs.same_values,
@@ -261,10 +259,10 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
     if wait_s > compute_s and stage.max_parallelism != 1:
         rate = min(compute_required_rate(profile.step), demand.cpu_limit)
         threads = next_power_of_two(SPARE * rate * (wait_s + compute_s))
-        if threads > demand.threads[name]:
+        if threads > demand.threads[name] and not profile.dataset.by_engine:
             reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
             wider = replace(demand, threads=raise_threads(demand, name, threads))
-            yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"private_threadpool_size": threads})
+            yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"tf_data.private_threadpool_size": threads})
     elif stage.max_parallelism == 1 and name not in profile.dataset.late_caches:
         instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
         wider = replace(demand, threads=raise_threads(demand, name, demand.cores))

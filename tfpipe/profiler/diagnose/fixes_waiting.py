@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
@@ -18,6 +19,7 @@ from tfpipe.profiler.types import (
     ProposedFix,
     ServiceDemand,
 )
+from tfpipe.system.options import list_changes
 
 _MAPPED_STAGES = ("parse", "decode", "augment")
 _MAX_THREADS = 64
@@ -55,7 +57,7 @@ def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> 
 def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the changes that let batches be made while the accelerator works, and by as many threads as help."""
     config, step = profile.config, profile.step
-    if config.prefetch_batches == 0 and not config.inject_prefetch:
+    if config.prefetch_batches == 0 and not config.tf_data.inject_prefetch:
         # The trainer's wait is the part of making a batch that nothing hides.
         wait_s = step.input_wait_fraction.median * step.wall_s / step.steps
         yield ProposedFix(
@@ -66,26 +68,27 @@ def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
             max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
             efficiency=CPU_BOUND_REACHED,
         )
-    if config.autotune is False and not profile.dataset.by_engine:
+    if config.tf_data.autotune is False and not profile.dataset.by_engine:
         reason = "tf.data finds the number of threads and the size of buffers itself."
         tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
-        yield ProposedFix(Effort.OPTION, reason, tuned, {"autotune": True}, efficiency=CPU_BOUND_REACHED)
+        yield ProposedFix(Effort.OPTION, reason, tuned, {"tf_data.autotune": True}, efficiency=CPU_BOUND_REACHED)
 
 
 def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the changes that spread images over all cores, one image to a thread."""
-    cores, calls = profile.host.cores, profile.config.num_parallel_calls
-    if calls and calls < cores:
+    cores, calls = profile.host.cores, profile.config.tf_data.num_parallel_calls
+    if calls and calls < cores and not profile.dataset.by_engine:
         all_cores = {name: cores for name in (*_MAPPED_STAGES, "batch") if name in demand.threads}
         wider = replace(demand, threads={**demand.threads, **all_cores})
-        yield ProposedFix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, {"num_parallel_calls": None})
-    if profile.config.max_intra_op_parallelism == 0 and not profile.dataset.by_engine:
+        changes: dict[str, OptionValue] = {"tf_data.num_parallel_calls": None}
+        yield ProposedFix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, changes)
+    if profile.config.tf_data.max_intra_op_parallelism == 0 and not profile.dataset.by_engine:
         reason = "Images are many: an operation that shares one among threads hands over more than it gains."
         cpu_s = {
             name: seconds * (CPU_LEFT_WITHOUT_INTRA_OP if name in _MAPPED_STAGES else 1.0)
             for name, seconds in demand.cpu_s.items()
         }
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"max_intra_op_parallelism": 1})
+        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"tf_data.max_intra_op_parallelism": 1})
 
 
 def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -94,31 +97,32 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
     In training the textbook pipeline keeps no order unless it is told to, and the order of the engine costs nothing.
     """
     config, host = profile.config, profile.host
-    if config.training or config.deterministic is not None or profile.dataset.by_engine:
+    if config.training or config.tf_data.deterministic is not None or profile.dataset.by_engine:
         return
     busy = max((profile.images_per_second / demand.get_stage_limit(name) for name in demand.threads), default=1.0)
     cores_rest = host.cpu_fraction + host.other_cpu_fraction < SATURATED / 2
     if config.prefetch_batches != 0 and busy < 0.5 and cores_rest:
         reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
-        changes = {"deterministic": False}
+        changes = {"tf_data.deterministic": False}
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, demand, changes, efficiency=CPU_BOUND_REACHED)
 
 
 def _read_more_files(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the changes that let more files wait for the storage at the same time, in training."""
-    calls, cycle, threads = profile.config.read_parallel_calls, profile.dataset.cycle_length, demand.threads["read"]
+    calls, threads = profile.config.tf_data.read_parallel_calls, demand.threads["read"]
+    cycle = profile.dataset.cycle_length
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
     reads = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
     if calls is not None and calls < cycle:
         reason = f"{cycle} files are read at once, not {calls}."
         wider = replace(demand, threads=raise_threads(demand, "read", cycle))
-        yield ProposedFix(Effort.OPTION, reason, wider, {"read_parallel_calls": None})
+        yield ProposedFix(Effort.OPTION, reason, wider, {"tf_data.read_parallel_calls": None})
     if reads > threads:
         reason = f"{reads} files are read at once, which wait for the storage together, not {threads:,.0f}."
         wider = replace(demand, threads=raise_threads(demand, "read", reads))
-        changes: dict[str, OptionValue] = {"read_parallel_calls": reads}
+        changes: dict[str, OptionValue] = {"tf_data.read_parallel_calls": reads}
         if reads > cycle:
-            changes["cycle_length"] = reads
+            changes["tf_data.cycle_length"] = reads
         yield ProposedFix(Effort.OPTION, reason, wider, changes)
 
 
@@ -135,7 +139,10 @@ def _read_by_engine(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
         instruction = describe_rewrite(dataset)
     elif not dataset.described:
         instruction = "tfpipe index FILES"
-    changes: dict[str, OptionValue] = {"order": "auto"} if config.order == "throughput" else {}
+    changes: dict[str, OptionValue] = {}
+    if config.order == "throughput":
+        changes = {"order": "auto"}
+        changes |= {f"tf_data.{name}": value for name, value in list_changes(config.tf_data, TfDataOptions()).items()}
     if not instruction and not changes:
         return  # only TensorFlow has a client for these files
     batch_bytes = profile.step.images_per_step * dataset.record_bytes
@@ -153,12 +160,10 @@ def _read_by_engine(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
 
 def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields a larger batch if much is done once for each batch, however few images are in it."""
-    config, total_s = profile.config, sum(demand.cpu_s.values())
-    name = "global_batch_size" if config.global_batch_size else "per_replica_batch_size"
-    size = config.global_batch_size or config.per_replica_batch_size
+    size, total_s = profile.config.batch_size, sum(demand.cpu_s.values())
     once_s = _compute_once_s(profile, demand)
     share = sum(once_s.values()) / total_s if total_s else 0.0
-    if not size or share < _BATCH_SHARE:
+    if share < _BATCH_SHARE:
         return
     # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
     larger = size * next_power_of_two(10 * share / _BATCH_SHARE)
@@ -169,7 +174,7 @@ def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     saved = 1 - size / larger
     cpu_s = {**demand.cpu_s, **{stage: demand.cpu_s[stage] - saved * once_s[stage] for stage in once_s}}
     lighter = replace(demand, cpu_s=cpu_s, take_batch_s=demand.take_batch_s * (1 - saved))
-    yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {name: larger})
+    yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {"batch_size": larger})
 
 
 def _compute_once_s(profile: Profile, demand: ServiceDemand) -> dict[str, float]:

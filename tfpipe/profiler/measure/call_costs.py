@@ -35,9 +35,8 @@ def measure_call_costs(config: PipelineConfig, stages: Stages) -> dict[str, Call
     Returns:
         The costs by stage. A stage is left out if its images have several sizes, or if it takes no group of them.
     """
-    done = {entry.partition(" with ")[0] for entry in config.vectorized_stages}
-    names = [stage.name for stage in stages if stage.per_image and stage.name not in done]
-    if not names or config.service or "parse" not in stages.names:
+    names = [stage.name for stage in stages if stage.per_image and "images_per_call" not in stage.settings]
+    if not names or config.service.workers or "parse" not in stages.names:
         return {}
     costs = {name: _measure(stages, name) for name in names}
     return {name: cost for name, cost in costs.items() if cost is not None}
@@ -55,10 +54,10 @@ def measure_behind_costs(config: PipelineConfig, stages: Stages) -> dict[str, fl
         stage is left out if the sample does not pass through it.
     """
     names = stages.names
-    if config.service or "parse" not in names or "batch" not in names:
+    if config.service.workers or "parse" not in names or "batch" not in names:
         return {}
     parse, batch = names.index("parse"), names.index("batch")
-    batch_size = config.global_batch_size or config.per_replica_batch_size or RECORDS
+    batch_size = config.batch_size
     costs_us: dict[str, float] = {}
     for place in range(parse, batch):
         if stages[place].random is not False:

@@ -119,8 +119,7 @@ def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
     assert sample.shard_records is not None
     config = replace(
         config,
-        global_batch_size=sample.shard_records[0],
-        per_replica_batch_size=None,
+        batch_size=sample.shard_records[0],
         block_records=None,
     )
     return BatchMaker(plan_batches(sample, config), sample.manifest, sample.split)

@@ -27,6 +27,7 @@ from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder
 from tfpipe.profiler.measure.record_sample import sample_records
 from tfpipe.profiler.types import OptionCosts
+from tfpipe.system.options import replace_options
 
 _RECORDS_ALONE = "records alone"
 _FROM_CACHE = ("cached", "cached_device")
@@ -61,13 +62,13 @@ def measure_option_costs(
         a record is damaged.
     """
     one_image = source.has_images and source.per_record is None
-    if not config.training or config.service or config.cache == "decoded" or not one_image:
+    if not config.training or config.service.workers or config.cache == "decoded" or not one_image:
         return OptionCosts()
     payloads = sample_records(source)
     if not payloads:
         return OptionCosts()
     by_engine = is_by_engine(source, config)
-    base = replace(config, cache="none", cache_dir=None, cache_bytes=None, on_bad_record="raise")
+    base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads) for name, changed in _list_changes(base, natively, late_cache)}
     if short_side is not None and (smaller := _shrink_images(source, payloads, short_side)):
@@ -87,8 +88,8 @@ def _list_changes(config: PipelineConfig, natively: bool, late_cache: bool) -> I
         yield "device", replace(config, augment="device", image_dtype="uint8")
     if natively and config.decoder == "pillow":
         yield "native", replace(config, decoder="auto")
-    if not config.dct_scaling:
-        yield "dct_scaling", replace(config, dct_scaling=True)
+    if not config.augment_options.dct_scaling:
+        yield "dct_scaling", replace_options(config, {"augment_options.dct_scaling": True})
     yield "cached", replace(config, cache="decoded")
     if late_cache:
         yield "cached_device", replace(config, cache="decoded", augment="device", image_dtype="uint8")

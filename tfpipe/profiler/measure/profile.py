@@ -95,10 +95,11 @@ def profile_pipeline(
     The time before the rate has settled is left out, see `is_settled`, and the time in which a cache in memory is
     filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again.
 
-    Two options differ from those of the training. `map_fusion` is off, or `parse`, `decode` and `augment` would be one
-    stage. If the processor is the limit, the pipeline then gives some 3 to 6 % less than it can. And where the config
-    leaves the number of threads to AUTOTUNE, each map gets one for each core, as AUTOTUNE gives the fused map from the
-    first second. Apart, it may give each of them one for more than ten seconds, and the rate is a third too low.
+    Two options of tf.data differ from those of the training. `map_fusion` is off, or `parse`, `decode` and `augment`
+    would be one stage. If the processor is the limit, the pipeline then gives some 3 to 6 % less than it can. And where
+    the config leaves the number of threads to AUTOTUNE, each map gets one for each core, as AUTOTUNE gives the fused
+    map from the first second. Apart, it may give each of them one for more than ten seconds, and the rate is a third
+    too low.
 
     With a `service` the batches come from its workers, and the options are those of the training. The stages then run
     there, so the profile has only what this host does, and the figures of the service. These take about 4 s more.
@@ -106,7 +107,8 @@ def profile_pipeline(
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
-        config: The pipeline's options. With `autotune` off tf.data keeps no counters, and the profile has no stages.
+        config: The pipeline's options. With `tf_data.autotune` off tf.data keeps no counters, and the profile has no
+            stages.
         accelerator: The consumer of the batches.
         run_config: The duration of the run, and the host.
         observer: An object that gets the progress of the run.
@@ -121,8 +123,8 @@ def profile_pipeline(
     run_config = run_config or ProfileConfig()
     context = run_config.context
     with explain_customize_errors(customize):
-        built_config = config if config.service is not None else tell_stages_apart(config)
-        stages = build_stages(data, split, built_config, context, customize=customize)
+        apart = not config.service.workers
+        stages = build_stages(data, split, config, context, apart=apart, customize=customize)
         built = _build_each(stages)
     facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
@@ -133,12 +135,12 @@ def profile_pipeline(
     service = None
     try:
         batches = _finish(built, stages, config)
-        if config.service is not None:  # workers run the stages, and this host only takes the batches
+        if config.service.workers:  # workers run the stages, and this host only takes the batches
             batches = stages.dataset() if config.training else stages.dataset().repeat()
         started = time.perf_counter()
         run = _run(batches, accelerator, limits, observer)
         timing = compute_step_timing(run.steps, accelerator)
-        if config.service is not None:
+        if config.service.workers:
             observer.phase("Measuring the workers")
             service = measure_service(plan, timing)
     except tf.errors.OpError as error:
@@ -221,22 +223,12 @@ class _Run:
     peak_memory_bytes: int
 
 
-def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
-    """Returns the options with which `profile_pipeline` builds the stages of a config."""
-    autotune = config.autotune is not False  # in evaluation too: without it there are no counters
-    calls = config.num_parallel_calls
-    if calls is None and autotune:
-        calls = config.max_threads
-    return replace(config, map_fusion=False, num_parallel_calls=calls, autotune=autotune)
-
-
 def _build_uncached(
     data: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None
 ) -> Stages:
     """Builds the stages without a cache. There are none if the user's function needs the stage `cache`."""
-    uncached = without_cache(tell_stages_apart(config))
     try:
-        return build_stages(data, split, uncached, customize=customize)
+        return build_stages(data, split, without_cache(config), apart=True, customize=customize)
     except Exception:  # of the user's function, which may raise anything
         return Stages(())
 
@@ -374,7 +366,7 @@ def _get_host_use(
         memory_limit_bytes=host_limits.memory_limit_bytes(),
         storage_bytes_per_second=_compute_rate(timing) * records_per_image * source.record_bytes,
         # The workers of a service have storage of their own.
-        storage_limit_bytes_per_second=None if profiled.service is not None else measure_storage_rate(source.files),
+        storage_limit_bytes_per_second=None if profiled.service.workers else measure_storage_rate(source.files),
     )
 
 

@@ -44,7 +44,7 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
         changes["read_without_unread"] = facts.unread_features
     if source.compression:
         changes["read_unpacked"] = ()
-    if config.cache != "none" or config.service or is_url(source.files[0]):
+    if config.cache != "none" or config.service.workers or is_url(source.files[0]):
         return {}
     payloads = sample_records(source)
     if not payloads:

@@ -26,7 +26,7 @@ def measure_service(plan: BatchPlan, timing: StepTiming) -> ServiceUse:
         TfpipeError: No worker gave a batch in time.
     """
     rates = measure_rates(RemoteMaker(open_maker(plan)), _MEASURE_S)
-    return describe_service(rates, timing, plan.config.service_share)
+    return describe_service(rates, timing, plan.config.service.share)
 
 
 def describe_service(rates: ServiceRates, timing: StepTiming, local_share: float | Literal["auto"]) -> ServiceUse:
@@ -35,7 +35,7 @@ def describe_service(rates: ServiceRates, timing: StepTiming, local_share: float
     Args:
         rates: The rates of the service, asked for as much as it gives.
         timing: The figures of the run.
-        local_share: The option `service_share`. Only the share of "auto" must be measured.
+        local_share: The option `share` of the service. Only the share of "auto" must be measured.
     """
     images = timing.images_per_step
     remote = sum(worker.batches_per_second for worker in rates.workers)

@@ -100,16 +100,16 @@ def _build(file: Source, config: PipelineConfig) -> Stages:
         config,
         training=True,
         order="throughput",
-        shuffle_buffer_size=RECORDS,
-        on_bad_record="raise",
-        stage_moves=(),  # the user's stages are not here
-        vectorized_stages=(),
-        global_batch_size=RECORDS,
-        per_replica_batch_size=None,
-        read_parallel_calls=config.read_parallel_calls or threads,
-        num_parallel_calls=threads,
-        autotune=False,
-        map_fusion=False,
+        max_bad_records=0,
+        batch_size=RECORDS,
+        tf_data=replace(
+            config.tf_data,
+            shuffle_buffer_size=RECORDS,
+            read_parallel_calls=config.tf_data.read_parallel_calls or threads,
+            num_parallel_calls=threads,
+            autotune=False,
+            map_fusion=False,
+        ),
     )
     listed = replace(
         file,

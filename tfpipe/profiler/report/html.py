@@ -32,11 +32,13 @@ from tfpipe.profiler.report.text_json import (
     format_combination,
     format_out_per_in,
     format_shortfall,
+    is_fused_in_training,
     list_service_notes,
     name_bottleneck,
     use_unit,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
+from tfpipe.system.options import Nested, get_options
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 WIDE, NARROW = 976, 326
@@ -114,7 +116,7 @@ def render(report: Report) -> str:
             combination=format_combination(report),
             shortfall=format_shortfall(report),
             fix_charts=[Markup(_draw_fix(report, fix, number)) for number, fix in enumerate(report.fixes, 1)],
-            tables=(("Options of the pipeline", asdict(profile.config)), ("The data", asdict(profile.dataset))),
+            tables=(("Options of the pipeline", _list_options(profile.config)), ("The data", asdict(profile.dataset))),
             notes={
                 "no_stages": NO_STAGES,
                 "no_fixes": NO_FIXES,
@@ -122,6 +124,7 @@ def render(report: Report) -> str:
                 "service": SERVICE_NOTE,
             },
             service_notes=list_service_notes(report),
+            fused_in_training=is_fused_in_training(profile),
             measured=any(fix.measured_images_per_second is not None for fix in report.fixes),
             method=_METHODS[step.method],
             version=__version__,
@@ -243,10 +246,21 @@ def _mark_code(text: str) -> Markup:
 
 
 def _changes_to_toml(changes: Mapping[str, OptionValue]) -> str:
-    """Returns the changes as a file of options has them; TOML has no None, which is written by leaving it out."""
-    values = {name: value for name, value in changes.items() if value is not None}
+    """Returns the changes as a file of options may have them; TOML has no None, which is written by leaving it out."""
+    # One by one, since the dots in a name would be quoted.
+    given = [name + toml_json.to_toml({"x": value}).strip()[1:] for name, value in changes.items() if value is not None]
     left_out = [f"# {name}: leave it out" for name, value in changes.items() if value is None]
-    return "\n".join([*toml_json.to_toml(values).splitlines(), *left_out])
+    return "\n".join([*given, *left_out])
+
+
+def _list_options(config: Any) -> dict[str, Any]:
+    """Returns the value of each option, those of a nested object by names as in "tf_data.cycle_length"."""
+    values: dict[str, Any] = {}
+    for name, facts in get_options(config).items():
+        value = getattr(config, name)
+        inner = _list_options(value) if isinstance(facts.kind, Nested) else None
+        values |= {name: value} if inner is None else {f"{name}.{each}": part for each, part in inner.items()}
+    return values
 
 
 def _value_to_text(value: Any, name: str) -> str:

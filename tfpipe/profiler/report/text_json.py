@@ -23,9 +23,11 @@ from tfpipe.profiler.types import Fix, Profile, Report, ServiceUse, Spread, Stag
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 VERSION = 2
-NO_STAGES = "No stages: with `autotune` off tf.data keeps no counters."
+NO_STAGES = "No stages: with `tf_data.autotune` off tf.data keeps no counters."
 NO_FIXES = "No change that is known here would help."
-MAP_FUSION_NOTE = "Measured with `map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
+MAP_FUSION_NOTE = (
+    "Measured with `tf_data.map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
+)
 SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
 _BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
@@ -204,8 +206,13 @@ def _stage_lines(report: Report) -> Iterator[str]:
         )
     other_us = 1e6 * cpu_s["other"]
     yield f"{'other':<10}{other_us:>10,.0f}{'':>16}{other_us / total_us:>8.0%}"
-    if report.profile.config.map_fusion and report.profile.service is None:
+    if is_fused_in_training(report.profile):
         yield MAP_FUSION_NOTE
+
+
+def is_fused_in_training(profile: Profile) -> bool:
+    """Returns whether a training fuses maps that the profile tells apart: those of the textbook pipeline."""
+    return profile.config.tf_data.map_fusion and profile.service is None and not profile.dataset.by_engine
 
 
 def list_service_notes(report: Report) -> list[str]:

@@ -1,7 +1,7 @@
 """DeviceImages: batches that a GPU decodes, with less than one core of the host.
 
 ```
-images = DeviceImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(global_batch_size=256))
+images = DeviceImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
 for epoch in range(90):
     for batch in images:                # on the GPU, in channels-last memory
         loss = train_step(batch["image"], batch["label"])

@@ -1,6 +1,6 @@
 """The reference trainer in JAX: one call makes a finished model from a dataset.
 
-    config = TrainConfig(pipeline=PipelineConfig(global_batch_size=256), framework="jax", output="runs/flowers")
+    config = TrainConfig(pipeline=PipelineConfig(batch_size=256), framework="jax", output="runs/flowers")
     with join_processes() as place:
         result = train(tfpipe.load_manifest("flowers"), config, place)
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfpipe.engine.host import split_batch
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.system.extras import importing
@@ -56,11 +55,6 @@ def train(
     """
     check_dataset(manifest, config)
     pipeline = config.training_pipeline
-    global_batch_size, _ = split_batch(
-        place.mesh.size,
-        global_batch_size=pipeline.global_batch_size,
-        per_replica_batch_size=pipeline.per_replica_batch_size,
-    )
     steps = len(DeviceBatches(manifest, config.split, pipeline, sharding=place.rows))
-    facts = RunFacts(manifest, config, global_batch_size, steps, place.process)
+    facts = RunFacts(manifest, config, pipeline.batch_size, steps, place.process)
     return run_training(facts, lambda: JaxLearner(facts, place), observer or TrainObserver(), stop)

@@ -1,7 +1,7 @@
 """The reference trainer in TensorFlow: one call makes a finished model from a dataset.
 
     strategy = tfpipe.resolve_strategy()
-    config = TrainConfig(pipeline=PipelineConfig(per_replica_batch_size=64), model="resnet50", output="runs/flowers")
+    config = TrainConfig(pipeline=PipelineConfig(batch_size=256), model="resnet50", output="runs/flowers")
     result = train(tfpipe.load_manifest("flowers"), config, strategy)
 
 The same call goes on with a run that was killed. It starts at the last checkpoint, with exactly the records that come
@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tfpipe.distribution import resolve_batch_size, set_precision, steps_per_epoch
+from tfpipe.distribution import set_precision, steps_per_epoch
 from tfpipe.distribution.devices import get_host_index, list_workers
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.stage import Customize
@@ -71,14 +71,9 @@ def train(
         tf.config.experimental.enable_op_determinism()
     set_precision(config.precision, strategy)
     pipeline = config.training_pipeline
-    global_batch_size, _ = resolve_batch_size(
-        strategy,
-        global_batch_size=pipeline.global_batch_size,
-        per_replica_batch_size=pipeline.per_replica_batch_size,
-    )
     steps = steps_per_epoch(manifest, config.split, pipeline, strategy)
     process = get_host_index(strategy), len(list_workers(strategy)) or 1
-    facts = RunFacts(manifest, config, global_batch_size, steps, process)
+    facts = RunFacts(manifest, config, pipeline.batch_size, steps, process)
     stages = None if customize is None else f"{customize.__module__}:{customize.__qualname__}"
     return run_training(
         facts, lambda: TensorFlowLearner(facts, strategy, build, customize), observer or TrainObserver(), stop, stages

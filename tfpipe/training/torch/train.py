@@ -1,6 +1,6 @@
 """The reference trainer in PyTorch: one call makes a finished model from a dataset.
 
-    config = TrainConfig(pipeline=PipelineConfig(global_batch_size=256), framework="torch", output="runs/flowers")
+    config = TrainConfig(pipeline=PipelineConfig(batch_size=256), framework="torch", output="runs/flowers")
     with join_processes() as place:
         result = train(tfpipe.load_manifest("flowers"), config, place)
 
@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import torch
 
-from tfpipe.engine.host import split_batch
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.torch import ShardedImages
 from tfpipe.training.config import TrainConfig
@@ -60,11 +59,6 @@ def train(
     check_dataset(manifest, config)
     torch.use_deterministic_algorithms(config.deterministic)
     pipeline = config.training_pipeline
-    global_batch_size, _ = split_batch(
-        place.num_ranks,
-        global_batch_size=pipeline.global_batch_size,
-        per_replica_batch_size=pipeline.per_replica_batch_size,
-    )
     steps = len(ShardedImages(manifest, config.split, pipeline))
-    facts = RunFacts(manifest, config, global_batch_size, steps, (place.rank, place.num_ranks))
+    facts = RunFacts(manifest, config, pipeline.batch_size, steps, (place.rank, place.num_ranks))
     return run_training(facts, lambda: TorchLearner(facts, place, build), observer or TrainObserver(), stop)
