@@ -57,12 +57,13 @@ def test_a_table_has_a_row_for_each_option(config: type[Any]) -> None:
 
 
 def test_a_row_has_default_values_and_meaning() -> None:
-    lines = load_extension("option_rows").write_markdown(library.PipelineConfig)
-    assert "| option | default | meaning |" in lines
+    write_markdown = load_extension("option_rows").write_markdown
     assert (
-        "| `block_length` | `16` | The number of records that throughput order takes from one file before the "
-        "next one has its turn. At least 1. *Affects: speed.* |"
-    ) in lines
+        "| `block_length` | `16` | The number of records that are taken from one file before the next one has its "
+        "turn. At least 1. *Affects: speed.* |"
+    ) in write_markdown(library.TfDataOptions)
+    lines = write_markdown(library.PipelineConfig)
+    assert "| option | default | meaning |" in lines
     (seed,) = (line for line in lines if line.startswith("| `seed` "))
     assert seed.endswith(r" From -2\*\*63 to 2\*\*64 - 1. *Affects: order.* |")
 

@@ -353,7 +353,7 @@ def test_a_batch_without_its_seconds_is_asked_for_again(
         return (header if len(given) > 1 else {**header, "made_s": made_s}), pieces
 
     monkeypatch.setattr(server.Server, "_make", make)
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=start_workers(1)))
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
     check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
     assert len(given) == 2
 
@@ -374,7 +374,8 @@ def test_a_worker_outlives_a_connection_that_it_cannot_open(made: Path, monkeypa
 
     worker = threading.Thread(target=server.Server(1).serve, args=(Listener(),), daemon=True)
     worker.start()
-    batches = NumpyBatches(made, "train", replace(CONFIG, service=f"127.0.0.1:{real.getsockname()[1]}"))
+    address = f"127.0.0.1:{real.getsockname()[1]}"
+    batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=(address,))))
     check_all_same([batches.read(0)], [NumpyBatches(made, "train", CONFIG).read(0)])
     assert not errors
     assert worker.is_alive()
