@@ -39,7 +39,7 @@ def plan(many: Manifest) -> Plan:
 def test_a_batch_is_shared_by_the_replicas(plan: Plan) -> None:
     assert split_batch(64, 8) == 8
     whole = plan(2, 1, num_replicas=8, batch_size=32)
-    assert (whole.global_batch_size, whole.batch_size, whole.replica_batch_size) == (32, 16, 4)
+    assert (whole.batch_size, whole.replica_batch_size) == (16, 4)
 
 
 @pytest.mark.parametrize(("batch_size", "fitting"), [(17, "16 or 24"), (7, "8")])

@@ -293,7 +293,7 @@ def _check_labels(facts: _Facts) -> Check:
         if counts is None or counts[shard]
     ]
     class_counts = () if facts.info is None else facts.info.class_counts
-    batch_size = plan.global_batch_size
+    batch_size = plan.config.batch_size
     mixing = mixing_score(plan.order, source.shard_records or ()) if facts.exact else None
     buffered = 0.0
     if mixing is None and source.num_records:
@@ -309,7 +309,7 @@ def _check_batch(facts: _Facts) -> Check:
     check_shares(plan)
     return runtime_checks.check_batch(
         BatchFacts(
-            global_batch_size=plan.global_batch_size,
+            global_batch_size=plan.config.batch_size,
             batch_size=plan.replica_batch_size,
             num_replicas=facts.num_replicas,
             num_hosts=facts.num_hosts,

@@ -79,7 +79,7 @@ def check_speed(data: Manifest | Source, split: str | None, config: PipelineConf
     try:
         plan = plan_batches(get_source(data, split), config)
         rates = measure_rates(RemoteMaker(open_maker(plan)), _MEASURE_S)
-        yield describe_speed(rates, plan.global_batch_size)
+        yield describe_speed(rates, plan.config.batch_size)
     except TfpipeError as error:
         yield fail_check("speed", error)
 

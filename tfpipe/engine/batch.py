@@ -44,7 +44,7 @@ from tfpipe.engine.columns.tensors import make_tensors
 from tfpipe.engine.columns.values import make_values
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, parse_columns
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import BatchPlan, draws_images
 from tfpipe.engine.record_block import RecordBlock
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -505,7 +505,7 @@ class BatchMaker:
         if len(few):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
         places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
-        if self.plan.draws_images:
+        if draws_images(self.plan):
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
             places = crops.choose_images(seeds, column.counts, chosen, most.largest)
         values = (column.firsts[:, None] + places).reshape(-1)

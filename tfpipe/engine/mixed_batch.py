@@ -37,7 +37,6 @@ class MixedPlan:
         part_rows: The rows of this host's batch that each part has, int64 [rows of the part].
         config: The options.
         steps_per_epoch: The number of batches that have as many records as all datasets together.
-        global_batch_size: The number of rows of a batch of all hosts.
         rows: The rows of the global batch that this host has.
     """
 
@@ -45,7 +44,6 @@ class MixedPlan:
     part_rows: tuple[IntArray, ...]
     config: PipelineConfig
     steps_per_epoch: int
-    global_batch_size: int
     rows: range
 
     @property

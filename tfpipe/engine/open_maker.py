@@ -99,15 +99,14 @@ def open_mixture(
         classes = mixture.map_labels(manifest) if manifest.label_names else None
         makers.append(_open_one(parts[-1], transform, classes))
     return MixedMaker(
-        MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.global_batch_size, whole.rows),
+        MixedPlan(tuple(parts), tuple(part_rows), config, whole.steps_per_epoch, whole.rows),
         makers,
     )
 
 
 def _plan_shares(mixture: Mixture, split: str, whole: BatchPlan) -> list[BatchPlan]:
     """Plans each dataset's share of the whole batch, which does not depend on the number of hosts."""
-    config = whole.config
-    shares = apportion(mixture.weights, whole.global_batch_size, 1)
+    config, shares = whole.config, apportion(mixture.weights, whole.config.batch_size, 1)
     plans = [
         plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))
         for manifest, share in zip(mixture.manifests, shares, strict=True)

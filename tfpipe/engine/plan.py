@@ -19,7 +19,7 @@ import numpy as np
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature, list_batch_features
-from tfpipe.engine.host import Host
+from tfpipe.engine.host import Host, split_batch
 from tfpipe.engine.order import Order, choose_block
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -34,14 +34,12 @@ class BatchPlan:
         source: The records.
         config: The options.
         host: The host among those that share each batch.
-        global_batch_size: The number of rows of a batch of all hosts.
         rows: The rows of the global batch that are made here: those of the host, or some of them.
     """
 
     source: Source
     config: PipelineConfig
     host: Host
-    global_batch_size: int
     rows: range
 
     @property
@@ -51,8 +49,12 @@ class BatchPlan:
 
     @property
     def replica_batch_size(self) -> int:
-        """The number of rows of a batch of one replica."""
-        return self.global_batch_size // self.host.num_replicas
+        """The number of rows of a batch of one replica.
+
+        Raises:
+            ConfigError: The replicas cannot share the batch equally.
+        """
+        return split_batch(self.config.batch_size, self.host.num_replicas)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -62,14 +64,14 @@ class BatchPlan:
         """
         records, hosts = self.source.num_records or 0, self.host.num_hosts
         if self.config.training:
-            return records // self.global_batch_size
+            return records // self.config.batch_size
         largest_share = -(-records // hosts)
-        return -(-largest_share // (self.global_batch_size // hosts))
+        return -(-largest_share // (self.config.batch_size // hosts))
 
     @cached_property
     def order(self) -> Order:
         """The order of training. Its blocks follow from the size of the records unless the config gives them."""
-        records, batch = self.source.num_records or 0, self.global_batch_size
+        records, batch = self.source.num_records or 0, self.config.batch_size
         block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
         return Order(records, batch, block, self.config.seed)
 
@@ -97,12 +99,6 @@ class BatchPlan:
         return counts.smallest if chosen == "all" else chosen
 
     @property
-    def draws_images(self) -> bool:
-        """Whether the images of a record are drawn among more."""
-        counts, number = self.source.per_record, self.num_images
-        return self.config.training and counts is not None and number is not None and number < counts.largest
-
-    @property
     def decoded_size(self) -> tuple[int, int]:
         """The height and width of whole images, for the device or for a cache of decoded images."""
         stored = self.source.images.size
@@ -116,7 +112,7 @@ class BatchPlan:
         """
         if self.config.training:
             return self.order.list_numbers(epoch, step, self.rows)
-        records, rows = self.host.share(self.source.num_records or 0), self.host.share(self.global_batch_size)
+        records, rows = self.host.share(self.source.num_records or 0), self.host.share(self.config.batch_size)
         first = records.start + step * len(rows) + self.rows.start - rows.start
         return np.arange(first, max(min(first + self.batch_size, records.stop), first))
 
@@ -129,7 +125,13 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
     """
     host = host or Host()
     check_start_step(host.start_step, config)
-    return BatchPlan(source, config, host, config.batch_size, host.share(config.batch_size))
+    return BatchPlan(source, config, host, host.share(config.batch_size))
+
+
+def draws_images(plan: BatchPlan) -> bool:
+    """Returns whether the images of a record are drawn among more."""
+    counts, number = plan.source.per_record, plan.num_images
+    return plan.config.training and counts is not None and number is not None and number < counts.largest
 
 
 def check_start_step(start_step: int, config: PipelineConfig) -> None:

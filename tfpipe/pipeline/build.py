@@ -216,7 +216,7 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
     maker = open_mixture(mixture, split or "", config, host)
     stages = _list_engine_stages(whole, serve_remotely(maker))
     datasets = [
-        f"{part.global_batch_size} of {whole.global_batch_size} from {manifest.directory}"
+        f"{part.config.batch_size} of {whole.config.batch_size} from {manifest.directory}"
         for part, manifest in zip(maker.plan.parts, mixture.manifests, strict=True)
     ]
     listing = replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)})

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.crops import CHOICE_KEY, list_image_words
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import BatchPlan, draws_images
 
 _LISTS = ("encoded", "height", "width")
 
@@ -39,7 +39,7 @@ def choose_images(
     number, counts = plan.num_images, plan.source.per_record
     assert counts is not None
     chosen = tf.range(number or 1)
-    if plan.draws_images:
+    if draws_images(plan):
         assert number is not None
         chosen = _draw(seed, tf.size(lists["encoded"]), number, counts.largest)
     taken = {name: tf.gather(values, chosen) for name, values in lists.items()}

@@ -90,7 +90,7 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
         making["decoder"] = choose_decoder(plan)
     if config.cache != "none":
         making |= {"cache": config.cache, "where": config.cache_dir or "memory"}
-    rows = {"batch_size": plan.global_batch_size, "per_replica": plan.replica_batch_size}
+    rows = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
     made = "crops, resizes and converts the images" if source.has_images else "makes the arrays"
     order = "the records of a step are computed: the same for any number of hosts, from any step on"
     listing = order if config.training else "every record once, an equal share for each host"

@@ -124,7 +124,7 @@ class _Placing:
 
     def __init__(self, plan: AnyPlan, sharding: jax.sharding.Sharding) -> None:
         self._config, self._sharding = plan.config, sharding
-        self._global_batch_size = plan.global_batch_size
+        self._global_batch_size = plan.config.batch_size
         tensors = {feature.name: feature.spec.tensor for feature in plan.features}
         self._bfloat16 = {name for name, tensor in tensors.items() if tensor is not None and tensor.dtype == "bfloat16"}
         if plan.config.image_dtype == "bfloat16":

@@ -49,7 +49,7 @@ def describe_plan(plan: AnyPlan) -> bytes:
         "sources": [_describe_source(part.source) for part in parts],
         "split": parts[0].source.split,
         "config": _describe_config(plan),
-        "shares": [part.global_batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
+        "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
         "host": [host.index, host.num_hosts],
     }
     return json.dumps(description, sort_keys=True).encode()
@@ -76,7 +76,7 @@ def open_plan(text: bytes) -> AnyMaker:
         raise ConfigError(f"A plan must be one of a trainer of this release, got {text[:100]!r}.") from None
     if shares is None:
         plan = plan_batches(sources[0], config, host)
-        return open_maker(replace(plan, rows=range(plan.global_batch_size)))
+        return open_maker(replace(plan, rows=range(plan.config.batch_size)))
     mixture = Mixture(tuple(source.manifest for source in sources if source.manifest is not None), shares)
     return open_mixture(mixture, split, config, host)
 

@@ -22,7 +22,7 @@ def batch_examples(plan: BatchPlan) -> Stage:
             return format_batches(plan, examples.ragged_batch(plan.replica_batch_size, drop_remainder=True))
         return format_batches(plan, examples.batch(plan.replica_batch_size, drop_remainder=True))
 
-    settings = {"batch_size": plan.global_batch_size, "per_replica": plan.replica_batch_size}
+    settings = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
     reason = "static shapes" + ("; tensors of open size are ragged" if is_ragged else "")
     reason += "" if plan.config.training else "; the last batch is filled up and masked"
     return Stage("batch", apply, settings, reason)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import BatchPlan, draws_images
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.stage import Stage
@@ -60,7 +60,7 @@ def add_seeds(plan: BatchPlan, images: tf.data.Dataset) -> tf.data.Dataset:
 def _draws(plan: BatchPlan) -> bool:
     """Returns whether the augmentation, or the choice among several images, draws random numbers."""
     crops = plan.source.has_images and plan.config.augment != "none"
-    return plan.config.training and (crops or plan.draws_images)
+    return plan.config.training and (crops or draws_images(plan))
 
 
 def _draw_seeds(plan: BatchPlan) -> tf.data.Dataset:
