@@ -39,7 +39,7 @@ FLOORS = {
         *("beam_jobs.sample", "beam_jobs.shards"),
     ),
     1: (
-        *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset", "tfpipe.pipeline.plan"),
+        *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset"),
         *("beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
@@ -54,7 +54,6 @@ NEIGHBORS = {
     ("tfpipe.native", "tfpipe.errors"),
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
-    ("tfpipe.pipeline.plan", "tfpipe.engine"),
     ("tfpipe.readers", "tfpipe.service"),  # their batches may come from its workers
     ("tfpipe.pipeline", "tfpipe.service"),
     ("tfpipe.engine", "tfpipe.images"),

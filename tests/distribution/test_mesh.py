@@ -19,6 +19,7 @@ from tensorflow.experimental import dtensor  # noqa: E402
 import tfpipe  # noqa: E402
 from tests.distribution.on_mesh import EVALUATE, SIZE, TRAIN, hash_rows  # noqa: E402
 from tfpipe.distribution.mesh import distribute_over_mesh  # noqa: E402
+from tfpipe.engine.host import Host  # noqa: E402
 from tfpipe.errors import ConfigError  # noqa: E402
 
 CONFIG = tfpipe.PipelineConfig(**TRAIN)
@@ -149,14 +150,14 @@ def test_what_a_mesh_cannot_share_is_refused(shades: Path, mesh: Any, options: d
 
 
 def test_hosts_of_one_model_group_read_the_same_rows(shades: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    contexts: list[Any] = []
+    hosts: list[Host] = []
 
-    def take(plan: Any, manifest: Any, split: Any, context: Any, customize: Any) -> Any:
-        contexts.append((context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync))
+    def take(data: Any, split: Any, config: Any, host: Host, **others: Any) -> Any:
+        hosts.append(host)
         return SimpleNamespace(dataset=lambda: None)
 
     monkeypatch.setattr("tfpipe.distribution.mesh.build_host_stages", take)
     manifest = tfpipe.load_manifest(str(shades))
     for process in range(4):  # of two devices each: two processes hold each part
         distribute_over_mesh(Mesh({"data": 2, "model": 4}, 2, process), manifest, "train", CONFIG)
-    assert contexts == [(0, 2, 2), (0, 2, 2), (1, 2, 2), (1, 2, 2)]
+    assert hosts == [Host(0, 2, 2), Host(0, 2, 2), Host(1, 2, 2), Host(1, 2, 2)]

@@ -14,13 +14,13 @@ from tfpipe.doctor.run import run_checks
 from tfpipe.doctor.runtime_checks import TensorFact
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 
 CONFIG = PipelineConfig(batch_size=8, image_size=16)
 THROUGHPUT = dataclasses.replace(CONFIG, order="throughput")
@@ -291,6 +291,6 @@ def test_named_parts_and_facts() -> None:
 
 
 def test_the_plan_of_a_step_knows_its_classes(manifest: Manifest) -> None:
-    plan = ReadPlan(Source.from_manifest(manifest, "train"), CONFIG)
+    plan = plan_batches(Source.from_manifest(manifest, "train"), CONFIG)
     assert plan.source.num_classes == 3
     assert probes.tensorflow_version()

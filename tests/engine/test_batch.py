@@ -17,17 +17,18 @@ from tests.seekable_jpegs import SAMPLINGS, draw, encode
 from tfpipe.engine import batch
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.images import seekable
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.readers.open_maker import Rank, open_maker
+from tfpipe.readers.open_data import open_data
 
 
-def make_maker(manifest: Manifest, rank: Rank | None = None, **options: Any) -> BatchMaker:
+def make_maker(manifest: Manifest, rank: Host | None = None, **options: Any) -> BatchMaker:
     config = PipelineConfig(**{"batch_size": 4, "image_size": 8, "seed": 3, **options})
-    return open_maker(manifest, "train", config, rank or Rank())
+    return open_data(manifest, "train", config, rank or Host())
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_pickled_copy_makes_the_same(maker: BatchMaker) -> None:
 
 def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_dataset: Path) -> None:
     manifest = tfpipe.load_manifest(str(small_dataset))
-    maker = make_maker(manifest, Rank(0, 5, 5), batch_size=5, training=False, image_dtype="float32")
+    maker = make_maker(manifest, Host(0, 5, 5), batch_size=5, training=False, image_dtype="float32")
     batches = [maker.make(0, step) for step in range(3)]  # of two of the twelve records
     assert [batch["mask"].tolist() for batch in batches] == [[True], [True], [False]]
     assert [bool(batch["image"].any()) for batch in batches] == [True, True, False]

@@ -10,7 +10,7 @@ import pytest
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import deal_rows
+from tfpipe.engine.open_maker import deal_rows
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 

@@ -17,12 +17,13 @@ import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.native.conftest import Draw
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.format.manifest import Manifest
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.open_maker import Rank, open_maker
+from tfpipe.readers.open_data import open_data
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 KINDS = (
@@ -148,7 +149,7 @@ def test_a_damaged_image_has_one_sentence(tmp_path: Path, draw_jpeg: Draw) -> No
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             next(iter(build_dataset(manifest, "train", config)))
         with pytest.raises(tfpipe.FormatError) as refusal:
-            open_maker(manifest, "train", config, Rank()).make(0, 0)
+            open_data(manifest, "train", config, Host()).make(0, 0)
         sentences += [str(tfpipe.errors.explain_pipeline_error(error.value)), str(refusal.value)]
     assert re.match(r"Record \d of 'train': its image cannot be used, ", sentences[0])
     assert sentences == [sentences[0]] * 4

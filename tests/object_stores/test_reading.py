@@ -19,11 +19,11 @@ from tests.object_stores.proxy import Answer
 from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.engine import batch
 from tfpipe.engine.folder_cache.fill import fill_cache
-from tfpipe.engine.mixed_batch import make_maker
+from tfpipe.engine.open_maker import open_maker
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.readers.data_source import data_source
 from tfpipe.system import object_store
 
@@ -108,8 +108,8 @@ def test_the_stage_says_what_reads(store: FolderStore) -> None:
 def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two rows reads two blocks of three records; the second row reads its first block in two pieces."""
     config = replace(CONFIG, batch_size=2, block_records=3)
-    plan = ReadPlan(get_source(load_manifest("gs://data/photos"), "train"), config)
-    maker = make_maker(plan.make_batch_plan())
+    plan = plan_batches(get_source(load_manifest("gs://data/photos"), "train"), config)
+    maker = open_maker(plan)
     assert maker.block_steps == 3
     steps = [maker.list_numbers(0, step) for step in range(6)]
     rows = np.stack(steps, axis=1)
@@ -122,7 +122,7 @@ def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: py
     asked = [request for request in store.log if request.path.endswith("tfrecord")]
     assert len(asked) <= begins.sum() < rows.size
     monkeypatch.setattr(batch, "_MOST_BLOCK_BYTES", 5 * plan.source.record_bytes)  # two batches and a half
-    assert make_maker(plan.make_batch_plan()).block_steps == 2
+    assert open_maker(plan).block_steps == 2
 
 
 def test_what_tensorflow_would_have_to_read(bucket: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.plan.read_plan import InputContext
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 
 STEPS = "list read decode batch prefetch"
@@ -171,7 +171,7 @@ def test_images_have_their_own_labels_and_pixels(few: Manifest) -> None:
             np.testing.assert_array_equal(image, plain[number])
 
 
-def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., InputContext]) -> None:
+def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., Any]) -> None:
     config = config_of(augment="device", extra_features=("id",))
     whole = list(build_dataset(few, "train", config).take(9).as_numpy_iterator())
     resumed = list(build_dataset(few, "train", config, start_step=4).take(5).as_numpy_iterator())
@@ -198,7 +198,7 @@ def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., I
     ids=str,
 )
 def test_the_rows_of_any_number_of_hosts_are_the_batch(
-    many: Manifest, context: Callable[..., InputContext], options: dict, num_hosts: int
+    many: Manifest, context: Callable[..., Any], options: dict, num_hosts: int
 ) -> None:
     """One pipeline runs after the other."""
     order = {"batch_size": 12, "block_records": 4, "order": "exact"}
@@ -240,9 +240,7 @@ def test_the_textbook_never_calls_back_into_python(few: Manifest, kind: str) -> 
     assert b"PyFunc" not in graph
 
 
-def test_every_record_comes_once_in_an_epoch_of_the_textbook(
-    few: Manifest, context: Callable[..., InputContext]
-) -> None:
+def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, context: Callable[..., Any]) -> None:
     config = config_of(kind="throughput", extra_features=("id",), tf_data=TfDataOptions(shuffle_buffer_size=3))
     epochs = [batch["id"].tolist() for batch in build_dataset(few, "train", config).take(12).as_numpy_iterator()]
     counts = np.bincount(np.concatenate(epochs), minlength=23)  # of two epochs, and two records of the third

@@ -17,6 +17,8 @@ from tests.beam_jobs.images import write_files
 from tests.mask_files import make_classes
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.engine import crops, numpy_crops
+from tfpipe.engine.host import Host
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
@@ -26,9 +28,8 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
 from tfpipe.pipeline.device.random_boxes import center_crop_boxes
 from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.open_maker import Rank, open_maker
+from tfpipe.readers.open_data import open_data
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 SIZE = (12, 9)
@@ -104,7 +105,7 @@ def list_names(manifest: tfpipe.Manifest) -> list[str]:
 
 def find_boxes(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iterator[tuple[str, tuple, bool]]:
     """Yields the name, the crop box and the flip of each record, drawn without TensorFlow."""
-    plan = ReadPlan(Source.from_manifest(manifest, "train"), config)
+    plan = plan_batches(Source.from_manifest(manifest, "train"), config)
     with RecordReader(manifest.directory, manifest, "train") as reader:
         for step in range(STEPS):
             epoch, place = divmod(step, plan.steps_per_epoch or 1)
@@ -231,7 +232,7 @@ def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict
 
 
 def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:
-    maker = open_maker(manifest, "train", make_config(), Rank())
+    maker = open_data(manifest, "train", make_config(), Host())
     stored = maker.read(1, 2)
     masks = maker.make_others(stored, maker.choose_images(stored))[MASK_NAME]
     np.testing.assert_array_equal(masks, maker.make(1, 2)[MASK_NAME])

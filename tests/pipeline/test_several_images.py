@@ -15,17 +15,18 @@ import torch
 import tfpipe
 from tests.several_images import LABEL_AND_TEXT, count_images, make_pixels, write_several
 from tfpipe.engine import crops
+from tfpipe.engine.host import Host
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.image_choice import choose_images
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.readers.device_images.device_images import DeviceImages
 from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.open_maker import Rank, open_maker
+from tfpipe.readers.open_data import open_data
 from tfpipe.readers.torch import ShardedImages, data_loader
 
 SIZE = (12, 9)
@@ -83,7 +84,7 @@ class Row(NamedTuple):
 
 def list_rows(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iterator[Row]:
     """Yields the record and the seed of each row, by the exact order."""
-    plan = ReadPlan(Source.from_manifest(manifest, "train"), config)
+    plan = plan_batches(Source.from_manifest(manifest, "train"), config)
     with RecordReader(manifest.directory, manifest, "train") as reader:
         for step in range(STEPS):
             epoch, place = divmod(step, plan.steps_per_epoch or 1)
@@ -136,7 +137,7 @@ def test_images_are_drawn_among_as_many_as_a_record_has(some: tfpipe.Manifest) -
 
 
 def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.Manifest) -> None:
-    plan = ReadPlan(Source.from_manifest(some, "train"), make_config(images=2))
+    plan = plan_batches(Source.from_manifest(some, "train"), make_config(images=2))
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (3000, 2)).astype(np.int32)
     numbered = {"encoded": tf.fill([4], "x"), "height": tf.range(4)}
     chosen_of = tf.data.Dataset.from_tensor_slices(seeds).map(lambda seed: choose_images(plan, numbered, seed))
@@ -310,7 +311,7 @@ def test_what_cannot_be(some: tfpipe.Manifest, options: dict[str, Any], message:
 
 
 def test_a_record_without_the_promised_images_is_named(some: tfpipe.Manifest) -> None:
-    maker = open_maker(some, "train", make_config(images=2, extra_features=()), Rank())
+    maker = open_data(some, "train", make_config(images=2, extra_features=()), Host())
     stored = maker.read(0, 0)
     images = stored.columns["image/encoded"]
     few = {**stored.columns, "image/encoded": images.choose(images.firsts, np.ones(len(images.counts), np.int64))}

@@ -214,15 +214,15 @@ def _read_form(
 ) -> FormReading:
     """Returns what was measured of a candidate."""
     from beam_jobs.sample import SPLIT
+    from tfpipe.engine.cache import estimate_cache_bytes
+    from tfpipe.engine.plan import plan_batches
     from tfpipe.engine.source import get_source
-    from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
-    from tfpipe.pipeline.plan.read_plan import ReadPlan
 
     manifest, estimate = written
     split, cache_bytes = manifest.splits[SPLIT], 0
     if candidate.caches_decoded:
         options = replace(pipeline, **candidate.changes)
-        cache_bytes = estimate_cache_bytes(ReadPlan.for_host(get_source(manifest, SPLIT), options, None, 0)) or 0
+        cache_bytes = estimate_cache_bytes(plan_batches(get_source(manifest, SPLIT), options)) or 0
     return FormReading(candidate, speed, estimate, split.bytes / split.records, cache_bytes / split.records)
 
 

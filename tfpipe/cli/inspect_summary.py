@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import mixing_score
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.system.file_io import open_file
 from tfpipe.system.units import human_bytes, human_count
 
@@ -94,7 +94,7 @@ def mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
     if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
-    plan = ReadPlan(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
+    plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
     score = mixing_score(plan.order, tuple(shard.records for shard in split.shards))
     return Mixing(score, batch_size, plan.order.block_records)
 

@@ -17,15 +17,17 @@ from dataclasses import replace
 import tensorflow as tf
 
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
+from tfpipe.engine.check_plan import check_shares, list_text
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
-from tfpipe.pipeline.build import build_planned_stages, build_stages
-from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
-from tfpipe.pipeline.stage import Customize, Stages, customize_stages, prefer_textbook
+from tfpipe.pipeline.build import build_host_stages, find_host
+from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.system.file_io import is_url
 
 
@@ -73,11 +75,13 @@ def distribute_dataset(
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        dataset = build_host_stages(plan, data, split, context, customize).dataset()
+        host = find_host(context, start_step)
+        stages = build_host_stages(data, split, config, host, fill_first=False, customize=customize)
+        dataset = stages.dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)
-    if not config.training and plan.steps_per_epoch is not None:
+    if not config.training and plan.steps_per_epoch:
         # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
         # steps, and with `validation_steps` finds the next evaluation empty. There is no public way to correct it.
         dataset._cardinality = plan.steps_per_epoch
@@ -104,33 +108,12 @@ def steps_per_epoch(
     """
     plan = _make_plan(strategy or tf.distribute.get_strategy(), load_if_path(manifest), split, config)
     steps = plan.steps_per_epoch
-    if steps is None:
+    if not steps:
         raise ConfigError(
             f"The steps of an epoch need the number of records, which is unknown for {plan.source.name}. "
             "Choose a number of steps yourself."
         )
     return steps
-
-
-def build_host_stages(
-    plan: ReadPlan,
-    manifest: Manifest | Source | Mixture,
-    split: str | None,
-    context: InputContext,
-    customize: Customize | None = None,
-) -> Stages:
-    """Builds the stages of one host.
-
-    Args:
-        plan: The read plan of any host.
-        manifest: The data, as for `distribute_dataset`.
-        split: The name of a split; None for foreign files.
-        context: The host's place among the hosts.
-        customize: A function that changes the stages.
-    """
-    if isinstance(manifest, Mixture):  # it needs a plan for each part
-        return build_stages(manifest, split, plan.config, context, plan.start_step, customize=customize)
-    return customize_stages(build_planned_stages(plan.move_to(context), fill_first=False), customize)
 
 
 def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -> PipelineConfig:
@@ -155,15 +138,15 @@ def _make_plan(
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
-) -> ReadPlan:
-    """Makes the read plan of the first host, and refuses what hosts cannot share before a cache is filled.
+) -> BatchPlan:
+    """Makes the plan of the first host, and refuses what hosts cannot share before a cache is filled.
 
     Raises:
         ConfigError: Replicas or hosts cannot share the batch or the order.
     """
     replicas, hosts = strategy.num_replicas_in_sync, count_hosts(strategy)
-    plan = ReadPlan(get_whole_source(manifest, split), config, hosts, 0, replicas, start_step)
-    plan.check_shares()
+    plan = plan_batches(get_whole_source(manifest, split), config, Host(0, hosts, replicas, start_step))
+    check_shares(plan)
     return plan
 
 
@@ -183,11 +166,9 @@ def _check_within_reach(strategy: tf.distribute.Strategy, source: Source, config
         )
 
 
-def _make_input_options(strategy: tf.distribute.Strategy, plan: ReadPlan) -> tf.distribute.InputOptions:
+def _make_input_options(strategy: tf.distribute.Strategy, plan: BatchPlan) -> tf.distribute.InputOptions:
     """Lets batches be copied to their device ahead of time, unless they hold text, which no accelerator holds."""
-    kind = get_device_kind(strategy)
-    specs = [feature.spec for feature in plan.features]
-    text = [spec.name for spec in specs if spec.dtype == "bytes" and spec.kind in ("values", "text")]
+    kind, text = get_device_kind(strategy), list_text(plan.features)
     if text and kind == "TPU":
         raise ConfigError(
             f"`extra_features` must not name text for a TPU, which holds numbers only, got {', '.join(text)}. "

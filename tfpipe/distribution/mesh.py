@@ -20,20 +20,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from tfpipe.distribution.distribute import build_host_stages
+from tfpipe.engine.check_plan import check_fits_devices, check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import find_host
 from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
-from tfpipe.pipeline.plan.read_plan import ReadPlan, find_host
+from tfpipe.pipeline.build import build_host_stages
 from tfpipe.pipeline.stage import Customize, prefer_textbook
+from tfpipe.pipeline.textbook_choice import is_exact
 
 _DATA = "data"  # the dimension along which rows are split
 
@@ -101,17 +105,17 @@ def distribute_over_mesh(
     if _DATA not in mesh.dim_names:
         raise ConfigError(f"`mesh` must have a dimension {_DATA}, got {', '.join(mesh.dim_names)}.")
     held_by = _list_held_parts(mesh)
-    host, num_hosts, num_parts = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
+    host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
+    host = replace(host, start_step=start_step)
     config = prefer_textbook(config, customize)
     data: Manifest | Source | Mixture = load_if_path(manifest)
-    plan = ReadPlan(get_whole_source(data, split), config, num_hosts, host, num_parts, start_step)
-    plan.check_shares()
-    plan.check_fits_devices()
-    if num_hosts < len(held_by):
+    plan = plan_batches(get_whole_source(data, split), config, host)
+    check_shares(plan)
+    check_fits_devices(plan)
+    if host.num_hosts < len(held_by) and not isinstance(data, Mixture):
         _check_repeatable(plan)
-    context = tf.distribute.InputContext(num_hosts, host, num_parts)
-    stages = build_host_stages(plan, data, split, context, customize)
-    return MeshBatches(mesh, plan.steps_per_epoch, stages.dataset())
+    stages = build_host_stages(data, split, config, host, fill_first=False, customize=customize)
+    return MeshBatches(mesh, plan.steps_per_epoch or None, stages.dataset())
 
 
 def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
@@ -123,13 +127,13 @@ def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
     return held_by
 
 
-def _check_repeatable(plan: ReadPlan) -> None:
+def _check_repeatable(plan: BatchPlan) -> None:
     """Refuses an order in which processes that hold the same rows would read different records.
 
     Raises:
         ConfigError: The order differs from one reading to the next.
     """
-    if not plan.deterministic or (plan.config.training and not plan.exact):
+    if plan.config.tf_data.deterministic is False or (plan.config.training and not is_exact(plan.source, plan.config)):
         raise ConfigError(
             f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "
             "gives each others. Use exact order."

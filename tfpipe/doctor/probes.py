@@ -23,13 +23,14 @@ from tfpipe.doctor.tpu_checks import TpuHostFacts
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.columns.labels import number_classes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.mixed_batch import make_maker
+from tfpipe.engine.open_maker import open_maker
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, TfpipeError, first_line
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stages.decode import decode_image
 from tfpipe.pipeline.stages.parse import parse_example
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.system.file_io import read_size
 
 WARM_UP_S, MEASURE_S = 2.0, 3.0
@@ -128,9 +129,9 @@ def read_labels(source: Source, file: int, count: int, config: PipelineConfig) -
 
 def _read_values(source: Source, file: int, count: int, config: PipelineConfig, name: str) -> list[Any]:
     """Reads the image or the label of the first records of a file; nothing if they have none."""
-    plan = ReadPlan(source, _in_file_order(config))
-    if plan.in_steps:
-        maker = make_maker(plan.make_batch_plan())
+    plan = plan_batches(source, _in_file_order(config))
+    if is_by_engine(source, plan.config):
+        maker = open_maker(plan)
         assert isinstance(maker, BatchMaker)
         numbers = np.arange(source.bases[file], min(source.bases[file] + count, source.bases[file + 1]))
         columns = maker.read(0, 0, numbers).columns
@@ -151,7 +152,7 @@ def _in_file_order(config: PipelineConfig) -> PipelineConfig:
 # The compiler
 
 
-def compile_step(batch: Batch, plan: ReadPlan) -> tuple[str | None, float]:
+def compile_step(batch: Batch, plan: BatchPlan) -> tuple[str | None, float]:
     """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate.
 
     Returns:

@@ -7,6 +7,7 @@ for check in run_checks(manifest, "train", config, TargetConfig(tpu="local")):
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -20,24 +21,32 @@ from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.image_kinds import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
+from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes
+from tfpipe.engine.check_plan import check_shares
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.order import mixing_score
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.native import library
 from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_bytes
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Customize, prefer_textbook
+from tfpipe.pipeline.steps import choose_decoder, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_records_ahead, count_shuffled_records
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.system import host_limits, object_store, versions
 from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
 # The number of files to look at in an object store, where each costs a request.
 _REMOTE_FILES = 8
+
+# The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses.
+_MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
+_VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
 
 # The number of shards whose first labels are read, and of labels in each.
 _LABEL_SHARDS, _LABELS_PER_SHARD = 4, 256
@@ -120,10 +129,20 @@ class _Facts:
         return self.num_hosts * (1 if self.target.tpu_elsewhere else probes.count_local_replicas())
 
     @cached_property
-    def plan(self) -> ReadPlan:
-        """The read plan of the first host, without a cache in files, which is a dataset by itself."""
+    def plan(self) -> BatchPlan:
+        """The plan of the first host, without a cache in files, which is a dataset by itself."""
         config = self.config if self.config.cache_dir is None else probes.without_cache(self.config)
-        return ReadPlan(self.source, config, self.num_hosts, 0, self.num_replicas)
+        return plan_batches(self.source, config, Host(0, self.num_hosts, self.num_replicas))
+
+    @cached_property
+    def by_engine(self) -> bool:
+        """Whether the engine makes the batches."""
+        return is_by_engine(self.source, self.plan.config)
+
+    @property
+    def exact(self) -> bool:
+        """Whether training reads in exact order."""
+        return self.config.training and self.by_engine
 
     @cached_property
     def dataset(self) -> tf.data.Dataset:
@@ -211,7 +230,7 @@ def _check_first_record(facts: _Facts) -> Check:
 
 def _check_shards(facts: _Facts) -> Check:
     source, config = facts.source, facts.config
-    shares_records = facts.plan.exact or (not config.training and source.shard_records is not None)
+    shares_records = facts.exact or (not config.training and source.shard_records is not None)
     cycle_length = count_files_at_once(facts.plan)
     return data_checks.check_shards(len(source.files), facts.num_hosts, cycle_length, shares_records)
 
@@ -250,8 +269,10 @@ def _check_image_size(facts: _Facts) -> Check:
 def _check_decoder(facts: _Facts) -> Check:
     if not facts.source.has_images:
         return Check("decoder", "ok", "The records have no image.")
-    missing = library.explain_missing() if facts.plan.lacks_native_library else None
-    return data_checks.check_decoder(facts.plan.decoder, missing)
+    if not facts.by_engine:
+        return data_checks.check_decoder("tensorflow", None)
+    missing = library.explain_missing() if facts.config.decoder == "auto" else None
+    return data_checks.check_decoder(choose_decoder(facts.plan), missing)
 
 
 def _check_gpu_decode(facts: _Facts) -> Check:
@@ -272,8 +293,8 @@ def _check_labels(facts: _Facts) -> Check:
         if counts is None or counts[shard]
     ]
     class_counts = () if facts.info is None else facts.info.class_counts
-    batch_size = plan.global_batch_size
-    mixing = mixing_score(plan.order, source.shard_records or ()) if plan.exact else None
+    batch_size = plan.config.batch_size
+    mixing = mixing_score(plan.order, source.shard_records or ()) if facts.exact else None
     buffered = 0.0
     if mixing is None and source.num_records:
         buffered = min(count_shuffled_records(plan) * facts.num_hosts / source.num_records, 1.0)
@@ -285,15 +306,15 @@ def _check_labels(facts: _Facts) -> Check:
 
 def _check_batch(facts: _Facts) -> Check:
     plan, target = facts.plan, facts.target
-    plan.check_shares()
+    check_shares(plan)
     return runtime_checks.check_batch(
         BatchFacts(
-            global_batch_size=plan.global_batch_size,
-            batch_size=plan.batch_size,
+            global_batch_size=plan.config.batch_size,
+            batch_size=plan.replica_batch_size,
             num_replicas=facts.num_replicas,
             num_hosts=facts.num_hosts,
-            block_records=plan.order.block_records if plan.exact else None,
-            steps_per_epoch=plan.steps_per_epoch,
+            block_records=plan.order.block_records if facts.exact else None,
+            steps_per_epoch=plan.steps_per_epoch or None,
             replicas_known=not target.tpu_elsewhere or target.num_replicas is not None,
         ),
         target,
@@ -302,13 +323,13 @@ def _check_batch(facts: _Facts) -> Check:
 
 def _check_memory(facts: _Facts) -> Check:
     plan, config = facts.plan, facts.config
-    held, needed = [], plan.ready_bytes
+    held, needed = [], _count_ready_bytes(plan)
     advice = "Lower the batch size."
     if config.cache != "none" and config.cache_dir is None:
         held.append("the cache")  # from the second epoch on nothing is read
         needed += estimate_cache_bytes(plan) or 0
         advice = "Use no cache, or a smaller `decoded_size`."
-        if plan.in_steps:
+        if facts.by_engine:
             advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
     if not config.service.workers and (not held or config.cache_bytes is not None):
         record_bytes = facts.source.record_bytes
@@ -316,9 +337,9 @@ def _check_memory(facts: _Facts) -> Check:
             height, width = plan.decoded_size
             record_bytes = max(record_bytes, height * width * 3)
         # Of the engine: those that are read, as many that are parsed, and those that are decoded.
-        ahead = 3 * plan.batches_read * plan.batch_size if plan.in_steps else count_records_ahead(plan)
+        ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if facts.by_engine else count_records_ahead(plan)
         ahead = min(ahead, facts.source.num_records or ahead)
-        shuffled = count_shuffled_records(plan) if config.training and not plan.exact else 0
+        shuffled = count_shuffled_records(plan) if config.training and not facts.exact else 0
         held.append(f"{human_count(ahead, 'record')} that are read ahead")
         held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
         needed += round((ahead + shuffled) * record_bytes)
@@ -328,6 +349,23 @@ def _check_memory(facts: _Facts) -> Check:
     what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
     program = host_limits.peak_memory_bytes()
     return runtime_checks.check_memory(what, needed, program, host_limits.available_memory_bytes(), advice)
+
+
+def _count_ready_bytes(plan: BatchPlan) -> int:
+    """Counts the bytes of this host's batches that are finished or in the making, without those of the trainer."""
+    waiting = plan.config.prefetch_batches
+    batches = _MADE_BATCHES + (_PREFETCHED_BATCHES if waiting is None else waiting)
+    return batches * plan.batch_size * _count_image_bytes(plan)
+
+
+def _count_image_bytes(plan: BatchPlan) -> int:
+    """Counts the bytes of a record's images and masks in a batch; without images those of the record."""
+    if not plan.source.has_images:
+        return math.ceil(plan.source.record_bytes)
+    on_device = plan.config.augment == "device"
+    height, width = plan.decoded_size if on_device else plan.config.size
+    pixel_bytes = 3 * (1 if on_device else _VALUE_BYTES[plan.config.image_dtype]) + 4 * len(plan.masks)
+    return height * width * pixel_bytes * (plan.num_images or 1)
 
 
 def _check_cache(facts: _Facts) -> Check:
@@ -343,10 +381,10 @@ def _check_cache(facts: _Facts) -> Check:
         free = host_limits.free_disk_bytes(folder)
         filled = _has_cache(folder, facts.info)
         return runtime_checks.check_cache(CacheFacts(config.cache, folder, needed, free, filled))
-    free, in_steps = host_limits.available_memory_bytes(), facts.plan.in_steps
-    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=in_steps))
+    free = host_limits.available_memory_bytes()
+    check = runtime_checks.check_cache(CacheFacts(config.cache, None, needed, free, may_keep_part=facts.by_engine))
     if check.status == "ok":
-        check_cache_fits(facts.plan)  # it may refuse the cache for other reasons
+        check_cache_fits(facts.plan, facts.by_engine)  # it may refuse the cache for other reasons
     return check
 
 
@@ -365,14 +403,14 @@ def _check_xla(facts: _Facts) -> Check:
         return Check("xla", "ok", "Not tried: the step that is compiled here takes images, and the records have none.")
     batch, _ = facts.first_batch_and_rest
     error, seconds = probes.compile_step(batch, facts.plan)
-    return runtime_checks.check_xla(error, seconds, facts.plan.batch_size)
+    return runtime_checks.check_xla(error, seconds, facts.plan.replica_batch_size)
 
 
 def _check_cpu(facts: _Facts) -> Check:
     rate = None
     if facts.target.images_per_second is not None:
         _, batches = facts.first_batch_and_rest
-        rate = probes.measure_rate(batches, facts.plan.batch_size)
+        rate = probes.measure_rate(batches, facts.plan.replica_batch_size)
     return runtime_checks.check_cpu(rate, host_limits.usable_cpus(), facts.num_hosts, facts.target, facts.source.unit)
 
 

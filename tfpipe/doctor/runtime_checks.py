@@ -145,7 +145,7 @@ def check_file_access(path: str, target: TargetConfig, lacks_client: bool = Fals
 
 
 def check_batch(facts: BatchFacts, target: TargetConfig) -> Check:
-    """Describes the shares of the batch. `ReadPlan.check_shares` has refused a batch that cannot be shared."""
+    """Describes the shares of the batch. `check_shares` has refused a batch that cannot be shared."""
     replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(facts.num_hosts, "host")
     finding = f"{facts.global_batch_size:,} images: {facts.batch_size:,} for each of {replicas} on {hosts}"
     if facts.block_records is not None:

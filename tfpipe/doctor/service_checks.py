@@ -14,11 +14,11 @@ import numpy as np
 from tfpipe.doctor.result import Check, fail_check
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.mixed_batch import make_maker
+from tfpipe.engine.open_maker import open_maker
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import TfpipeError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.service.client import Workers
 from tfpipe.service.measure import ServiceRates, measure_rates
 from tfpipe.service.remote import RemoteMaker
@@ -77,9 +77,9 @@ def check_speed(data: Manifest | Source, split: str | None, config: PipelineConf
         The check "speed".
     """
     try:
-        plan = ReadPlan(get_source(data, split), config)
-        rates = measure_rates(RemoteMaker(make_maker(plan.make_batch_plan())), _MEASURE_S)
-        yield describe_speed(rates, plan.global_batch_size)
+        plan = plan_batches(get_source(data, split), config)
+        rates = measure_rates(RemoteMaker(open_maker(plan)), _MEASURE_S)
+        yield describe_speed(rates, plan.config.batch_size)
     except TfpipeError as error:
         yield fail_check("speed", error)
 
@@ -100,12 +100,12 @@ def describe_speed(rates: ServiceRates, images: int) -> Check:
 def _check_reads(source: Source, config: PipelineConfig, workers: Sequence[str]) -> Check:
     """Says whether each worker makes the batches of the first and the last record as this machine does."""
     try:
-        local = make_maker(ReadPlan(source, replace(config, service=ServiceOptions())).make_batch_plan())
+        local = open_maker(plan_batches(source, replace(config, service=ServiceOptions())))
         steps = (0, local.plan.steps_per_epoch - 1)
         expected = [local.make(0, step) for step in steps]
         for worker in workers:
             one = replace(config, service=replace(config.service, workers=(worker,)))
-            maker = RemoteMaker(make_maker(ReadPlan(source, one).make_batch_plan()))
+            maker = RemoteMaker(open_maker(plan_batches(source, one)))
             for step, batch in zip(steps, expected, strict=True):
                 given = maker.make(0, step)
                 if any(not np.array_equal(values, given[name]) for name, values in batch.items()):

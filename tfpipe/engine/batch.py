@@ -45,7 +45,7 @@ from tfpipe.engine.columns.tensors import make_tensors
 from tfpipe.engine.columns.values import make_values
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, parse_columns
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import BatchPlan, draws_images
 from tfpipe.engine.record_block import RecordBlock
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -232,7 +232,7 @@ class BatchMaker:
         self.kinds = self._choose_kinds()
         size = config.size
         if config.augment == "device":
-            size = config.resolve_decoded_size(None if source.images.size is None else source.images.size[0])
+            size = plan.decoded_size
         self.decoding = Decoding(
             form=self.form,
             raw_size=(self.form.square or 0, self.form.square or 0) if self.form.encoding == "raw" else None,
@@ -255,11 +255,10 @@ class BatchMaker:
 
         The requests for the records of so many steps can be merged to one for each block.
         """
-        order = self.plan.order
-        if order is None or not self.is_remote:
+        if not (self.plan.config.training and self.is_remote):
             return 1
         affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self.plan.source.record_bytes))
-        return max(min(order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
+        return max(min(self.plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
         """Lists the records of a step: `BatchPlan.list_numbers`."""
@@ -507,7 +506,7 @@ class BatchMaker:
         if len(few):
             raise BadRecord(int(few[0]), f"it must have {chosen} images or more, got {column.counts[few[0]]}")
         places = np.broadcast_to(np.arange(chosen), (len(column.counts), chosen))
-        if self.plan.config.training and self.plan.num_images is not None and chosen < most.largest:
+        if draws_images(self.plan):
             seeds = crops.make_seeds(self.plan.config.seed, stored.epoch, stored.asked)
             places = crops.choose_images(seeds, column.counts, chosen, most.largest)
         values = (column.firsts[:, None] + places).reshape(-1)

@@ -38,6 +38,7 @@ MAX_CACHE_SHARE = 0.9
 """The share of the free memory that a cache may take; the trainer and its buffers need the rest."""
 
 _BLOCK_RECORDS = 256  # adjacent records that are kept together
+_MASK_BYTES = 2  # of a pixel, at most: the engine keeps masks as PNG
 _OTHER_BYTES = 200  # of an image's other features
 
 logger = logging.getLogger(__name__)
@@ -81,25 +82,57 @@ def choose_kept(plan: BatchPlan, reader: RecordReader) -> Kept:
                 f"{human_bytes(limit)}. Use more, or no cache."
             )
     num_bytes = int(ends[count - 1]) if count else 0
-    free = host_limits.available_memory_bytes()
-    if num_bytes > MAX_CACHE_SHARE * free:
-        raise ConfigError(
-            f"`cache` {config.cache} of {plan.source.name} needs {human_bytes(num_bytes)} of memory, and "
-            f"{human_bytes(free)} are free, of which it may take nine tenths. Set `cache_bytes` to keep what fits, use "
-            "a smaller `decoded_size`, a `cache_dir`, or no cache.",
-            page="docs/symptoms.md#memory-grows",
-        )
+    _check_memory(plan, num_bytes, by_engine=True)
     slots = np.full(records, -1, np.int64)
     slots[candidates[:count]] = np.arange(count)
     return Kept(slots, count, num_bytes)
 
 
+def estimate_cache_bytes(plan: BatchPlan) -> int | None:
+    """Estimates the bytes of this host's full cache from the manifest; None if nobody counted the records.
+
+    Training takes any record on any host, so each holds them all; evaluation reads the same share every time.
+    """
+    config, records = plan.config, plan.source.num_records
+    if records is None:
+        return None
+    if not config.training:
+        records = -(-records // plan.host.num_hosts)
+    whole = round(records * (plan.source.record_bytes if config.cache == "bytes" else _count_image_bytes(plan)))
+    return whole if config.cache_bytes is None else min(whole, parse_bytes(config.cache_bytes, "cache_bytes"))
+
+
+def check_cache_fits(plan: BatchPlan, by_engine: bool) -> None:
+    """Refuses a cache in memory that would not fit.
+
+    Args:
+        plan: The plan of the pipeline.
+        by_engine: Whether the engine makes the batches, which can keep a part of the records.
+
+    Raises:
+        ConfigError: The cache needs more memory than is free.
+    """
+    _check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine)
+
+
+def _check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
+    free = host_limits.available_memory_bytes()
+    if needed > MAX_CACHE_SHARE * free:
+        advice = "Use a smaller `decoded_size`, or no cache."
+        if by_engine:
+            advice = "Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or no cache."
+        raise ConfigError(
+            f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
+            f"{human_bytes(free)} are free, of which it may take nine tenths. {advice}",
+            page="docs/symptoms.md#memory-grows",
+        )
+
+
 def _list_candidates(plan: BatchPlan) -> IntArray:
     """Lists the records that this host may keep, the first one first: int64 [n]."""
     records = plan.source.num_records or 0
-    if plan.order is None:
-        begin, end = (records * part // plan.num_hosts for part in (plan.host, plan.host + 1))
-        return np.arange(begin, end)
+    if not plan.config.training:
+        return np.array(plan.host.share(records), np.int64)
     if plan.config.cache_bytes is None:
         return np.arange(records)
     blocks = permutation(key_of(CACHE, plan.config.seed), -(-records // _BLOCK_RECORDS))
@@ -109,15 +142,16 @@ def _list_candidates(plan: BatchPlan) -> IntArray:
 
 def get_cached_form(plan: BatchPlan) -> tuple[tuple[int, int], str]:
     """Returns the height and width of cached images, and the name of their dtype."""
-    config, stored = plan.config, plan.source.images.size
-    if plan.order is None and config.augment != "device":
+    config = plan.config
+    if not config.training and config.augment != "device":
         return config.size, config.image_dtype
-    return config.resolve_decoded_size(None if stored is None else stored[0]), "uint8"
+    return plan.decoded_size, "uint8"
 
 
 def _count_image_bytes(plan: BatchPlan) -> int:
     (height, width), dtype = get_cached_form(plan)
-    return height * width * 3 * int(np.dtype(DTYPES[dtype]).itemsize) + _OTHER_BYTES
+    pixel_bytes = 3 * int(np.dtype(DTYPES[dtype]).itemsize) + _MASK_BYTES * len(plan.masks)
+    return height * width * pixel_bytes + _OTHER_BYTES
 
 
 def share_cache_bytes(plans: Sequence[BatchPlan], cache_bytes: int | str | None) -> list[int | None]:

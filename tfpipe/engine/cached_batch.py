@@ -121,7 +121,7 @@ class CachingMaker(WrappedMaker):
         config = self.plan.config
         self._cache = DecodedCache(choose_kept(self.plan, maker.reader), self.plan)
         size, dtype = get_cached_form(self.plan)
-        self._is_final = self.plan.order is None and config.augment != "device"
+        self._is_final = not config.training and config.augment != "device"
         self._filling = replace(maker.decoding, size=size, dtype=dtype)
         self._cropping = replace(maker.decoding, raw_size=size)
 

@@ -11,7 +11,6 @@ on at any step with any number of hosts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,29 +19,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tfpipe.engine.ahead import Maker
-from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks, Transform
-from tfpipe.engine.cache import share_cache_bytes
+from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks
 from tfpipe.engine.cached_batch import CachingMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.features import BatchFeature, check_class_names
-from tfpipe.engine.folder_cache.batch import FolderCacheMaker, open_folder_cache
+from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.join import join_rows
-from tfpipe.engine.mixture import Mixture, apportion, check_same_images
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.errors import ConfigError
-from tfpipe.format.manifest import Manifest
-from tfpipe.system.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
-
-
-def deal_rows(shares: Sequence[int]) -> IntArray:
-    """Deals the rows of a batch to its shares, as evenly as they can be: the share of each row, int64 [rows]."""
-    counts, total = np.array(shares, np.int64), sum(shares)
-    dealt, owners = np.zeros(len(shares), np.int64), np.empty(total, np.int64)
-    for row in range(total):
-        owners[row] = np.argmax(counts * (row + 1) - dealt * total)
-        dealt[owners[row]] += 1
-    return owners
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,6 @@ class MixedPlan:
         part_rows: The rows of this host's batch that each part has, int64 [rows of the part].
         config: The options.
         steps_per_epoch: The number of batches that have as many records as all datasets together.
-        global_batch_size: The number of rows of a batch of all hosts.
         rows: The rows of the global batch that this host has.
     """
 
@@ -62,7 +44,6 @@ class MixedPlan:
     part_rows: tuple[IntArray, ...]
     config: PipelineConfig
     steps_per_epoch: int
-    global_batch_size: int
     rows: range
 
     @property
@@ -169,98 +150,6 @@ class MixedMaker:
     @property
     def _has_images(self) -> bool:
         return self.plan.parts[0].source.has_images
-
-
-def share_config(mixture: Mixture, config: PipelineConfig, global_batch_size: int) -> list[PipelineConfig]:
-    """Returns the options of each dataset's share of a batch, which do not depend on the number of hosts.
-
-    Raises:
-        ConfigError: A weight is too small for any share.
-    """
-    return [replace(config, batch_size=share) for share in apportion(mixture.weights, global_batch_size, 1)]
-
-
-def make_mixed_maker(
-    mixture: Mixture, plans: Sequence[BatchPlan], rows: range, transform: Transform | None = None
-) -> MixedMaker:
-    """Makes the maker of one host's batches of a mixture.
-
-    Args:
-        mixture: The datasets.
-        plans: The plan of each dataset's whole share of a batch.
-        rows: The rows of the global batch that this host has.
-        transform: A function that replaces crops, resizing and flips.
-
-    Raises:
-        ConfigError: The datasets do not fit each other, or a cache does not fit into the memory.
-    """
-    owners = deal_rows([plan.batch_size for plan in plans])
-    names, config = mixture.label_names, plans[0].config
-    if config.cache_dir is not None:
-        raise ConfigError("A mixture cannot be cached in files as a whole. Take its datasets one by one.")
-    check_same_images([plan.num_images for plan in plans])
-    check_class_names([plan.features for plan in plans])
-    parts, part_rows, makers = [], [], []
-    for part, (plan, part_bytes) in enumerate(zip(plans, share_cache_bytes(plans, config.cache_bytes), strict=True)):
-        first, end = (int((owners[:stop] == part).sum()) for stop in (rows.start, rows.stop))
-        source = replace(plan.source, num_classes=len(names) or None)
-        options = replace(plan.config, cache_bytes=part_bytes)
-        parts.append(replace(plan, source=source, config=options, rows=range(first, end)))
-        part_rows.append(np.flatnonzero(owners[rows.start : rows.stop] == part))
-        manifest = mixture.manifests[part]
-        classes = mixture.map_labels(manifest) if manifest.label_names else None
-        makers.append(_make_maker_of_one(parts[-1], transform, classes))
-    steps = sum(plan.source.num_records or 0 for plan in plans) // len(owners)
-    config = replace(config, batch_size=len(owners), cache_bytes=None)
-    return MixedMaker(MixedPlan(tuple(parts), tuple(part_rows), config, steps, len(owners), rows), makers)
-
-
-def make_maker(plan: BatchPlan, transform: Transform | None = None) -> BatchMaker | CachingMaker | FolderCacheMaker:
-    """Makes the maker of the batches of one dataset, whose source knows its manifest.
-
-    Args:
-        plan: The plan.
-        transform: A function that replaces crops, resizing and flips.
-
-    Raises:
-        ConfigError: A transform or a cache does not fit the data.
-        FormatError: A cache in files is not whole, and a file of the source is missing.
-        DataError: The folder of a cache in files cannot be written.
-    """
-    _check_transform(plan.config, transform)
-    if plan.config.cache_dir is None:
-        return _make_maker_of_one(plan, transform, None)
-    return open_folder_cache(plan, *locate_split(plan), transform)
-
-
-def _make_maker_of_one(
-    plan: BatchPlan, transform: Transform | None, classes: Sequence[int] | None
-) -> BatchMaker | CachingMaker:
-    _check_transform(plan.config, transform)
-    maker = BatchMaker(plan, *locate_split(plan), transform, classes)
-    return CachingMaker(maker) if plan.config.cache == "decoded" else maker
-
-
-def _check_transform(config: PipelineConfig, transform: Transform | None) -> None:
-    if transform is None:
-        return
-    if config.image_dtype != "uint8":
-        raise ConfigError(
-            f"`transform` returns images of its own dtype, so `image_dtype` {config.image_dtype} cannot be had. Leave "
-            "it out."
-        )
-    if config.cache == "decoded":
-        raise ConfigError("`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.")
-
-
-def locate_split(plan: BatchPlan) -> tuple[Manifest, str]:
-    """Returns the manifest and the split of a plan. A copy of the maker may have another working folder."""
-    manifest, split = plan.source.manifest, plan.source.split
-    assert manifest is not None
-    assert split is not None
-    if manifest.directory and not is_url(manifest.directory):
-        manifest = replace(manifest, directory=os.path.abspath(manifest.directory))
-    return manifest, split
 
 
 AnyPlan: TypeAlias = BatchPlan | MixedPlan

@@ -76,11 +76,7 @@ class Order:
         _check_range("num_records", self.num_records, 1)
         _check_range("batch_size", self.batch_size, 1)
         _check_range("block_records", self.block_records, 1)
-        if self.batch_size > self.num_records:
-            raise ConfigError(
-                f"`batch_size` must be at most the {human_count(self.num_records, 'record')} of an epoch, got "
-                f"{self.batch_size}. Use {self.num_records} or less, or more data."
-            )
+        check_fills_batch(self.num_records, self.batch_size)
         object.__setattr__(self, "block_records", min(self.block_records, self.steps_per_epoch))
 
     @property
@@ -153,6 +149,19 @@ class Order:
         record, number = np.divmod(at, max(left, 1))
         late = at - left * self.block_records
         return np.where(late < 0, first + number, whole_blocks), np.where(late < 0, record, late)
+
+
+def check_fills_batch(num_records: int, batch_size: int) -> None:
+    """Refuses a batch that the records of an epoch do not fill.
+
+    Raises:
+        ConfigError: There are fewer records.
+    """
+    if batch_size > num_records:
+        raise ConfigError(
+            f"`batch_size` must be at most the {human_count(num_records, 'record')} of an epoch, got "
+            f"{batch_size}. Use {num_records} or less, or more data."
+        )
 
 
 def choose_block(record_bytes: float, num_records: int, batch_size: int) -> int:

@@ -1,7 +1,7 @@
 """BatchPlan: which records make the batch of a step on one host. Frozen, without a framework.
 
 ```
-plan = BatchPlan(source, config, order, global_batch_size=256, rows=range(128), num_hosts=2)
+plan = plan_batches(source, config, Host(index=0, num_hosts=2, num_replicas=2))
 plan.steps_per_epoch, plan.batch_size       # 128 rows of each batch are made here
 plan.list_numbers(epoch, step)              # int64 [n]: its records, counted through all shards
 ```
@@ -19,49 +19,69 @@ import numpy as np
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature, list_batch_features
-from tfpipe.engine.order import Order
+from tfpipe.engine.host import Host, split_batch
+from tfpipe.engine.order import Order, choose_block
 from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError
 from tfpipe.system.hash_permutation import IntArray
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of one host.
+    """The batches of one host, from `plan_batches`.
 
     Attributes:
         source: The records.
         config: The options.
-        order: The order of training; None in evaluation.
-        global_batch_size: The number of rows of a batch of all hosts.
-        rows: The rows of the global batch that this host has.
-        num_hosts: The number of hosts that share an evaluation.
-        host: The number of this host, from 0.
+        host: The host among those that share each batch.
+        rows: The rows of the global batch that are made here: those of the host, or some of them.
     """
 
     source: Source
     config: PipelineConfig
-    order: Order | None
-    global_batch_size: int
+    host: Host
     rows: range
-    num_hosts: int = 1
-    host: int = 0
 
     @property
     def batch_size(self) -> int:
-        """The number of rows that this host has in each batch."""
+        """The number of rows of each batch that are made here."""
         return len(self.rows)
 
     @property
+    def replica_batch_size(self) -> int:
+        """The number of rows of a batch of one replica.
+
+        Raises:
+            ConfigError: The replicas cannot share the batch equally.
+        """
+        return split_batch(self.config.batch_size, self.host.num_replicas)
+
+    @property
     def steps_per_epoch(self) -> int:
-        """The number of batches in an epoch. Training has full batches only; evaluation has every record."""
-        if self.order is not None:
-            return self.order.steps_per_epoch
-        largest_share = -(-(self.source.num_records or 0) // self.num_hosts)
-        return -(-largest_share // (self.global_batch_size // self.num_hosts))
+        """The number of batches in an epoch; 0 if nobody counted the records.
+
+        Training takes full batches only. Evaluation takes every record, so the last batch may be filled up.
+        """
+        records, hosts = self.source.num_records or 0, self.host.num_hosts
+        if self.config.training:
+            return records // self.config.batch_size
+        largest_share = -(-records // hosts)
+        return -(-largest_share // (self.config.batch_size // hosts))
+
+    @cached_property
+    def order(self) -> Order:
+        """The order of training. Its blocks follow from the size of the records unless the config gives them."""
+        records, batch = self.source.num_records or 0, self.config.batch_size
+        block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
+        return Order(records, batch, block, self.config.seed)
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
-        """The features that a batch holds beside images and labels."""
+        """The features that a batch holds beside image and label.
+
+        Raises:
+            ConfigError: A feature that the config names does not exist, or cannot be padded.
+        """
         return list_batch_features(self.source, self.config)
 
     @cached_property
@@ -78,15 +98,47 @@ class BatchPlan:
             return None
         return counts.smallest if chosen == "all" else chosen
 
-    def list_numbers(self, epoch: int, step: int) -> IntArray:
-        """Lists the records of this host's rows in a step, counted through all shards: int64 [n].
+    @property
+    def decoded_size(self) -> tuple[int, int]:
+        """The height and width of whole images, for the device or for a cache of decoded images."""
+        stored = self.source.images.size
+        return self.config.resolve_decoded_size(None if stored is None else stored[0])
 
-        In evaluation host h has the records from `N * h // num_hosts` to `N * (h + 1) // num_hosts` of all N, so its
-        last batches may have fewer than `batch_size`.
+    def list_numbers(self, epoch: int, step: int) -> IntArray:
+        """Lists the records of these rows in a step, counted through all shards: int64 [n].
+
+        In evaluation each host has an equal share of the records, one after another, so its last batches may have fewer
+        than `batch_size`.
         """
-        if self.order is None:
-            records, share = self.source.num_records or 0, self.global_batch_size // self.num_hosts
-            begin, end = (records * part // self.num_hosts for part in (self.host, self.host + 1))
-            first = begin + step * share + self.rows.start - self.host * share
-            return np.arange(first, max(min(first + self.batch_size, end), first))
-        return self.order.list_numbers(epoch, step, self.rows)
+        if self.config.training:
+            return self.order.list_numbers(epoch, step, self.rows)
+        records, rows = self.host.share(self.source.num_records or 0), self.host.share(self.config.batch_size)
+        first = records.start + step * len(rows) + self.rows.start - rows.start
+        return np.arange(first, max(min(first + self.batch_size, records.stop), first))
+
+
+def plan_batches(source: Source, config: PipelineConfig, host: Host | None = None) -> BatchPlan:
+    """Plans the batches of a host; None means one host with one replica. `check_plan` says whether they can be made.
+
+    Raises:
+        ConfigError: A start step is given for an evaluation.
+    """
+    host = host or Host()
+    check_start_step(host.start_step, config)
+    return BatchPlan(source, config, host, host.share(config.batch_size))
+
+
+def draws_images(plan: BatchPlan) -> bool:
+    """Returns whether the images of a record are drawn among more."""
+    counts, number = plan.source.per_record, plan.num_images
+    return plan.config.training and counts is not None and number is not None and number < counts.largest
+
+
+def check_start_step(start_step: int, config: PipelineConfig) -> None:
+    """Refuses a start step of an evaluation.
+
+    Raises:
+        ConfigError: It is not 0.
+    """
+    if start_step and not config.training:
+        raise ConfigError(f"`start_step` is for training; evaluation begins at 0, got {start_step}.")

@@ -16,16 +16,19 @@ from dataclasses import replace
 
 import tensorflow as tf
 
+from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
-from tfpipe.engine.mixed_batch import AnyMaker, locate_split, make_maker
-from tfpipe.engine.mixture import Mixture, apportion, get_whole_source
+from tfpipe.engine.host import Host
+from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.open_maker import locate_split, open_maker, open_mixture
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
-from tfpipe.pipeline.plan.read_plan import InputContext, ReadPlan
 from tfpipe.pipeline.stage import (
     Customize,
     Stages,
@@ -34,10 +37,11 @@ from tfpipe.pipeline.stage import (
     tell_stages_apart,
     tf_data_options,
 )
-from tfpipe.pipeline.steps import count_held_threads, list_engine_stages, open_mixed_engine
+from tfpipe.pipeline.stages.parse import keeps_order
+from tfpipe.pipeline.steps import count_held_threads, list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
+from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
 from tfpipe.service.remote import serve_remotely
-from tfpipe.system import file_io, object_store
 
 
 def build_dataset(
@@ -85,7 +89,7 @@ def build_stages(
     manifest: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
-    context: InputContext | None = None,
+    context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
     *,
     fill_first: bool = True,
@@ -109,35 +113,61 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
-    config = prefer_textbook(config, customize)
+    host = find_host(context, start_step)
     data: Manifest | Source | Mixture = load_if_path(manifest)
+    return build_host_stages(data, split, config, host, fill_first=fill_first, apart=apart, customize=customize)
+
+
+def build_host_stages(
+    data: Manifest | Source | Mixture,
+    split: str | None,
+    config: PipelineConfig,
+    host: Host,
+    *,
+    fill_first: bool,
+    apart: bool = False,
+    customize: Customize | None,
+) -> Stages:
+    """Builds the stages of a host; the other arguments, and the errors, are those of `build_stages`.
+
+    Args:
+        data: The dataset, source or mixture to read.
+        split: The name of the split of a manifest.
+        config: The options.
+        host: The host among those that share each batch, and its first step.
+        fill_first: Whether to return only when a cache in files is whole.
+        apart: Whether tf.data's statistics tell the stages of a dataset apart.
+        customize: A function that changes the stages.
+    """
+    config = prefer_textbook(config, customize)
     if isinstance(data, Mixture):
-        stages = _build_mixture(data, split, config, context, start_step)
+        stages = _build_mixture(data, split, config, host)
     else:
-        plan = ReadPlan.for_host(get_source(data, split), config, context, start_step)
-        stages = build_planned_stages(plan, fill_first=fill_first, apart=apart)
+        stages = _build_planned(plan_batches(get_source(data, split), config, host), fill_first, apart)
     return customize_stages(stages, customize)
 
 
-def build_planned_stages(plan: ReadPlan, *, fill_first: bool = True, apart: bool = False) -> Stages:
-    """Builds the stages of a host from its read plan; the other arguments are those of `build_stages`.
+def find_host(context: tf.distribute.InputContext | None, start_step: int = 0) -> Host:
+    """Finds the host that `tf.distribute` describes; None means one host with one replica."""
+    if context is None:
+        return Host(start_step=start_step)
+    return Host(context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync, start_step)
+
+
+def _build_planned(plan: BatchPlan, fill_first: bool, apart: bool) -> Stages:
+    """Builds the stages of one dataset.
 
     Raises:
         ConfigError: The data, its files or this machine's memory cannot serve the plan.
     """
-    plan.check()
+    by_engine = _check(plan)
     if apart:
         plan = replace(plan, config=tell_stages_apart(plan.config))
-    if plan.in_steps:
-        batches = plan.make_batch_plan()
-        if plan.config.cache_dir is None:
-            plan.source.check()  # a whole cache in files needs no source
-        elif fill_first:
-            fill_cache(*locate_split(batches), plan.config)
-        return _list_engine_stages(plan, serve_remotely(make_maker(batches)))
-    plan.source.check()
-    _check_client(plan)
-    return Stages(list_textbook_stages(plan), tf_data_options(plan.config, plan.deterministic))
+    if by_engine:
+        if plan.config.cache_dir is not None and fill_first:
+            fill_cache(*locate_split(plan), plan.config)
+        return _list_engine_stages(plan, serve_remotely(open_maker(plan)))
+    return Stages(list_textbook_stages(plan), tf_data_options(plan.config, keeps_order(plan.config)))
 
 
 def check_stages(
@@ -158,42 +188,44 @@ def check_stages(
     """
     config = prefer_textbook(config, customize)
     if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
-        ReadPlan.for_host(get_source(manifest, split), config, None, 0).check()
+        _check(plan_batches(get_source(manifest, split), config))
         CacheFolder(manifest, split, config).check()
         config = without_cache(config)
     build_stages(manifest, split, config, customize=customize)
 
 
-def _build_mixture(
-    mixture: Mixture, split: str | None, config: PipelineConfig, context: InputContext | None, start_step: int
-) -> Stages:
+def _check(plan: BatchPlan) -> bool:
+    """Refuses a plan of one dataset that cannot be built, and returns whether the engine makes its batches."""
+    check_plan(plan)
+    reason = explain_textbook(plan.source, plan.config)
+    if reason is None:
+        check_engine(plan.config)
+    else:
+        check_textbook(plan, reason)
+    return reason is None
+
+
+def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, host: Host) -> Stages:
     """Builds the stages of a mixture, whose batches the engine makes of all of its datasets."""
-    if not config.training or config.cache_dir is not None:
-        refused = "evaluated" if not config.training else "cached in files"
-        raise ConfigError(f"A mixture cannot be {refused} as a whole. Take its datasets one by one.")
-    whole = ReadPlan.for_host(get_whole_source(mixture, split), config, context, start_step)
-    maker = open_mixed_engine(mixture, split or "", whole)
-    stages = _list_engine_stages(whole, maker)
-    shares = apportion(mixture.weights, whole.global_batch_size, 1)
+    for manifest in mixture.manifests:
+        if reason := explain_textbook(get_source(manifest, split), config):
+            advice = "Leave out order='throughput'; with stages of your own use order='exact'."
+            raise ConfigError(
+                f"A mixture is read in exact order, and {reason}. "
+                f"{advice if config.order == 'throughput' else 'Leave that out.'}"
+            )
+    check_engine(config)
+    whole = plan_batches(get_whole_source(mixture, split), config, host)
+    maker = open_mixture(mixture, split or "", config, host)
+    stages = _list_engine_stages(whole, serve_remotely(maker))
     datasets = [
-        f"{share} of {whole.global_batch_size} from {manifest.directory}"
-        for share, manifest in zip(shares, mixture.manifests, strict=True)
+        f"{part.config.batch_size} of {whole.config.batch_size} from {manifest.directory}"
+        for part, manifest in zip(maker.plan.parts, mixture.manifests, strict=True)
     ]
     listing = replace(stages[0], settings={**stages[0].settings, "datasets": ", ".join(datasets)})
     return Stages((listing, *stages[1:]), stages.options)
 
 
-def _check_client(plan: ReadPlan) -> None:
-    """Refuses files in a store that TensorFlow, whose operations the textbook pipeline is made of, cannot read."""
-    file = plan.source.files[0]
-    if not file_io.can_tensorflow_read(file) and object_store.can_read(file):
-        raise ConfigError(
-            f"TensorFlow must read {file}, because {plan.explain_textbook()}, and it cannot. Leave that out, or copy "
-            "the dataset to a local disk."
-        )
-    file_io.check_tensorflow_reads(file)
-
-
-def _list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> Stages:
-    options = tf_data_options(plan.config, plan.deterministic, count_held_threads(plan, maker))
+def _list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> Stages:
+    options = tf_data_options(plan.config, True, count_held_threads(plan, maker))
     return Stages(list_engine_stages(plan, maker), options)

@@ -16,18 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.crops import CHOICE_KEY, list_image_words
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.engine.plan import BatchPlan, draws_images
 
 _LISTS = ("encoded", "height", "width")
 
 
 def choose_images(
-    plan: ReadPlan, features: Mapping[str, Any], seed: tf.Tensor
+    plan: BatchPlan, features: Mapping[str, Any], seed: tf.Tensor
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Chooses the images of a record.
 
     Args:
-        plan: The read plan.
+        plan: The plan of the pipeline.
         features: The features: "encoded", and "height" and "width" if they are there, have a value for each image.
         seed: The seed of the record, int32 [2].
 
@@ -39,7 +39,7 @@ def choose_images(
     number, counts = plan.num_images, plan.source.per_record
     assert counts is not None
     chosen = tf.range(number or 1)
-    if plan.draws_images:
+    if draws_images(plan):
         assert number is not None
         chosen = _draw(seed, tf.size(lists["encoded"]), number, counts.largest)
     taken = {name: tf.gather(values, chosen) for name, values in lists.items()}

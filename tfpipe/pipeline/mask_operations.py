@@ -11,18 +11,18 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.engine.plan import BatchPlan
 
 _DEPTH_AT = 24  # the byte of a PNG that says the bits of a sample
 
 
 def crop_masks(
-    plan: ReadPlan, features: Mapping[str, tf.Tensor], crop_box: tf.Tensor, flip: tf.Tensor | None
+    plan: BatchPlan, features: Mapping[str, tf.Tensor], crop_box: tf.Tensor, flip: tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
     """Decodes the masks of a record, and makes them what its image becomes on the host.
 
     Args:
-        plan: The read plan.
+        plan: The plan of the pipeline.
         features: The features of the record: masks as PNG, or as uint16 [height, width] from a cache.
         crop_box: int32 of shape [4]: y, x, height and width in pixels of the mask.
         flip: Scalar bool, whether to mirror them; None for no flip.
@@ -33,7 +33,7 @@ def crop_masks(
     return {name: crop_mask(_decode(features[name]), crop_box, flip, plan.config.size) for name in plan.masks}
 
 
-def resize_masks(plan: ReadPlan, features: Mapping[str, tf.Tensor], size: tuple[int, int]) -> dict[str, tf.Tensor]:
+def resize_masks(plan: BatchPlan, features: Mapping[str, tf.Tensor], size: tuple[int, int]) -> dict[str, tf.Tensor]:
     """Decodes the masks of a record and resizes them as a whole; the arguments are those of `crop_masks`."""
     masks = {}
     for name in plan.masks:

@@ -28,14 +28,12 @@ import tensorflow as tf
 
 from tfpipe.engine.ahead import PAUSE_S
 from tfpipe.engine.features import BatchFeature
-from tfpipe.engine.mixed_batch import AnyMaker, make_mixed_maker, share_config
-from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.source import get_source
-from tfpipe.errors import ConfigError
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.native import library
 from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
-from tfpipe.service.remote import serve_remotely
+from tfpipe.system import file_io, host_limits
 
 CALL_NAME = "tfpipe_engine"
 """The name of its calls in a graph. They hold Python's lock for a small part of their time only."""
@@ -45,6 +43,11 @@ _TOKENS = 16  # beyond those that calls hold: of iterators that were left
 _RAGGED = ".lengths"
 _QUIET_S, _MAX_END_S = 0.2, 30.0
 """The seconds without a call after which none comes any more, and the longest wait for that."""
+_CORES_PER_READ, _MIN_BATCHES_READ = 4, 2
+"""The cores for each batch that is read, and the batches at least. A record of 110 KB takes 25 us of a core from the
+page cache; its image takes 200 us or more."""
+_STORE_BATCHES_READ, _MOST_STORE_BATCHES_READ = 4, 16  # small ones are waited for as long as large ones
+_STORE_READ_BYTES = 2**25  # that many batches are read at once
 _BATCHES_AT_ONCE = 2  # the second one is read while the first is decoded, and takes its threads when it ends
 
 
@@ -63,7 +66,7 @@ class Calls:
     threads: int
 
 
-def list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> tuple[Stage, ...]:
+def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     """Makes the stages of a pipeline whose batches the engine makes.
 
     Args:
@@ -73,10 +76,10 @@ def list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     calls = count_calls(plan, maker)
     steps = _Steps(plan, maker, calls)
     config, source = plan.config, plan.source
-    listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host} of {plan.num_hosts}"}
+    listed: dict[str, object] = {"files": len(source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
     if config.training:
-        listed |= {"order": "exact", "seed": config.seed, "start_step": plan.start_step}
-    reader = "service" if config.service.workers else "obstore" if plan.reads_store else "engine"
+        listed |= {"order": "exact", "seed": config.seed, "start_step": plan.host.start_step}
+    reader = "service" if config.service.workers else "obstore" if file_io.is_url(source.files[0]) else "engine"
     reading: dict[str, object] = {"reader": reader, "num_parallel_calls": calls.reads}
     if config.service.workers:
         reading["workers"] = ", ".join(config.service.workers)
@@ -84,10 +87,10 @@ def list_engine_stages(plan: ReadPlan, maker: AnyMaker) -> tuple[Stage, ...]:
         reading["max_bad_records"] = config.max_bad_records
     making: dict[str, object] = {"num_parallel_calls": calls.decodes, "threads": calls.threads}
     if source.has_images:
-        making["decoder"] = plan.decoder
+        making["decoder"] = choose_decoder(plan)
     if config.cache != "none":
         making |= {"cache": config.cache, "where": config.cache_dir or "memory"}
-    rows = {"batch_size": plan.global_batch_size, "per_replica": plan.batch_size}
+    rows = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
     made = "crops, resizes and converts the images" if source.has_images else "makes the arrays"
     order = "the records of a step are computed: the same for any number of hosts, from any step on"
     listing = order if config.training else "every record once, an equal share for each host"
@@ -148,10 +151,10 @@ atexit.register(_CALLS.close)
 class _Steps:
     """The calls of the engine for the elements of one dataset."""
 
-    def __init__(self, plan: ReadPlan, maker: AnyMaker, calls: Calls) -> None:
+    def __init__(self, plan: BatchPlan, maker: AnyMaker, calls: Calls) -> None:
         self._plan, self._calls = plan, calls
-        size = plan.batch_size
-        self._replicas = plan.host_batch_size // size
+        size = plan.replica_batch_size
+        self._replicas = plan.batch_size // size
         self._makers = [maker.for_rows(size * k, size * (k + 1)) for k in range(self._replicas)]
         self._outputs = _list_outputs(plan)
         self._numbers = itertools.count()
@@ -161,8 +164,8 @@ class _Steps:
     def list_steps(self, _: Any) -> tf.data.Dataset:
         """Counts the elements: those of each replica of the first step, then of the next."""
         if not self._plan.config.training:
-            return tf.data.Dataset.range((self._plan.steps_per_epoch or 0) * self._replicas)
-        return tf.data.Dataset.counter(self._plan.start_step * self._replicas)
+            return tf.data.Dataset.range(self._plan.steps_per_epoch * self._replicas)
+        return tf.data.Dataset.counter(self._plan.host.start_step * self._replicas)
 
     def read(self, elements: tf.data.Dataset) -> tf.data.Dataset:
         """Replaces each element by a token for its records."""
@@ -278,9 +281,9 @@ class _Output:
         return values.astype(self.dtype.as_numpy_dtype, copy=False)
 
 
-def _list_outputs(plan: ReadPlan) -> list[_Output]:
+def _list_outputs(plan: BatchPlan) -> list[_Output]:
     """Lists the arrays of a batch."""
-    config, source, rows = plan.config, plan.source, plan.batch_size
+    config, source, rows = plan.config, plan.source, plan.replica_batch_size
     per_record = () if plan.num_images is None else (plan.num_images,)
     outputs = []
     if source.has_images:
@@ -302,9 +305,9 @@ def _list_outputs(plan: ReadPlan) -> list[_Output]:
     return outputs
 
 
-def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output]:
+def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Output]:
     """Lists the arrays of a feature: the values, and the stored sizes of what is padded or ragged."""
-    name, spec, rows = feature.name, feature.spec, plan.batch_size
+    name, spec, rows = feature.name, feature.spec, plan.replica_batch_size
     if name in plan.masks:
         on_device = plan.config.augment == "device"
         return [_Output(name, tf.int32, (rows, *(plan.decoded_size if on_device else plan.config.size)))]
@@ -329,38 +332,38 @@ def _list_feature_outputs(plan: ReadPlan, feature: BatchFeature) -> list[_Output
     return [values, _Output(feature.sizes_name, tf.int32, (rows, len(feature.pad_to)))]
 
 
-def count_calls(plan: ReadPlan, maker: AnyMaker) -> Calls:
+def choose_decoder(plan: BatchPlan) -> str:
+    """Chooses the engine's decoder of JPEGs: "native", that of the native library, else "pillow"."""
+    config, formats = plan.config, plan.source.images.formats
+    fits = config.decoder != "pillow" and not config.augment_options.antialias
+    return "native" if fits and (not formats or "JPEG" in formats) and library.is_available() else "pillow"
+
+
+def count_batches_read(plan: BatchPlan) -> int:
+    """Counts the batches that the engine reads at once: about 5 % of the work is reading.
+
+    Those of an object store are waited for.
+    """
+    if file_io.is_url(plan.source.files[0]):
+        batches = int(_STORE_READ_BYTES / (plan.replica_batch_size * plan.source.record_bytes))
+        return min(max(batches, _STORE_BATCHES_READ), _MOST_STORE_BATCHES_READ)
+    return max(host_limits.usable_cpus() // _CORES_PER_READ, _MIN_BATCHES_READ)
+
+
+def count_calls(plan: BatchPlan, maker: AnyMaker) -> Calls:
     """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too.
 
     Threads of the native library are not in tf.data's statistics. Where these must tell the stages apart, each batch
     has the one thread that tf.data counts.
     """
-    config, reads = plan.config, max(plan.batches_read, maker.steps_ahead)
+    config, reads = plan.config, max(count_batches_read(plan), maker.steps_ahead)
     threads = config.max_threads
     if not config.tf_data.map_fusion:
         return Calls(reads, threads, 1)
     return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)
 
 
-def count_held_threads(plan: ReadPlan, maker: AnyMaker) -> int:
+def count_held_threads(plan: BatchPlan, maker: AnyMaker) -> int:
     """Counts the threads of tf.data that wait in a call of the engine: for a batch, an object store or a worker."""
     calls = count_calls(plan, maker)
     return calls.decodes + (calls.reads if maker.is_remote else 0)
-
-
-def open_mixed_engine(mixture: Mixture, split: str, whole: ReadPlan) -> AnyMaker:
-    """Opens the maker of the batches of a mixture.
-
-    Raises:
-        ConfigError: The engine cannot read one of its datasets.
-    """
-    configs = share_config(mixture, whole.config, whole.global_batch_size)
-    plans = [ReadPlan(get_source(one, split), config) for one, config in zip(mixture.manifests, configs, strict=True)]
-    for plan in plans:
-        plan.check()
-        plan.source.check()
-        if not plan.in_steps:
-            raise ConfigError(
-                f"A mixture is read in exact order, and {plan.explain_textbook()}. Leave this dataset out."
-            )
-    return serve_remotely(make_mixed_maker(mixture, [plan.make_batch_plan() for plan in plans], whole.rows))

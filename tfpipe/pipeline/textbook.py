@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_bytes
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.decode import decode_images
-from tfpipe.pipeline.stages.parse import parse_records
+from tfpipe.pipeline.stages.parse import keeps_order, parse_records
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.system.hash_permutation import FILES, IntArray, key_of
 from tfpipe.system.units import human_bytes, parse_bytes
@@ -36,7 +36,7 @@ _FILE_BUFFER_BYTES = 2**21  # of each file; with tf.data's 256 KiB, far storage 
 _FILES_AT_ONCE = 8
 
 
-def list_textbook_stages(plan: ReadPlan) -> tuple[Stage, ...]:
+def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     """Makes the stages of the textbook pipeline.
 
     Raises:
@@ -44,7 +44,7 @@ def list_textbook_stages(plan: ReadPlan) -> tuple[Stage, ...]:
     """
     config = plan.config
     if config.cache != "none":
-        check_cache_fits(plan)
+        check_cache_fits(plan, by_engine=False)
     parse, decode, augment = parse_records(plan), decode_images(plan), augment_images(plan)
     images = (decode, augment) if plan.source.has_images else ()
     end = (batch_examples(plan), prefetch_batches(plan))
@@ -66,12 +66,12 @@ def list_textbook_stages(plan: ReadPlan) -> tuple[Stage, ...]:
     return (listing, read, shuffle, parse, decode, cache, repeat, augment, *end)
 
 
-def count_files_at_once(plan: ReadPlan) -> int:
+def count_files_at_once(plan: BatchPlan) -> int:
     """Counts the files that are read side by side: one in evaluation."""
     return (plan.config.tf_data.cycle_length or _FILES_AT_ONCE) if plan.config.training else 1
 
 
-def count_shuffled_records(plan: ReadPlan) -> int:
+def count_shuffled_records(plan: BatchPlan) -> int:
     """Counts the records of average size that the shuffle buffer holds.
 
     It is at most an epoch of this host: a larger buffer would take the same records again before the first step.
@@ -82,10 +82,10 @@ def count_shuffled_records(plan: ReadPlan) -> int:
     records = source.num_records
     if records is None:
         records = max(round(source.total_bytes / source.record_bytes), 1)  # an estimate
-    return min(size, -(-records // plan.num_hosts))
+    return min(size, -(-records // plan.host.num_hosts))
 
 
-def count_records_ahead(plan: ReadPlan) -> int:
+def count_records_ahead(plan: BatchPlan) -> int:
     """Counts the records that are read before they are needed, without those of the shuffle buffer.
 
     tf.data opens as many files again twice, and reads two blocks and one record of each.
@@ -95,20 +95,20 @@ def count_records_ahead(plan: ReadPlan) -> int:
     return ahead if records is None else min(ahead, records)
 
 
-def _list_files(plan: ReadPlan) -> Stage:
+def _list_files(plan: BatchPlan) -> Stage:
     """Lists this host's files in a new order every epoch; in evaluation this host's part of each file, in order."""
-    settings = {"files": len(plan.source.files), "host": f"{plan.host} of {plan.num_hosts}"}
+    settings = {"files": len(plan.source.files), "host": f"{plan.host.index} of {plan.host.num_hosts}"}
     if not plan.config.training:
         files, firsts, counts = _share_records(plan)
         parts = (tf.constant(np.array(plan.source.files)[files]), tf.constant(firsts), tf.constant(counts))
         reason = "every record once, an equal share for each host"
         return Stage("list", lambda _: tf.data.Dataset.from_tensor_slices(parts), settings, reason)
-    if len(plan.source.files) < plan.num_hosts:
+    if len(plan.source.files) < plan.host.num_hosts:
         raise ConfigError(
-            f"{plan.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. Write "
-            f"{plan.num_hosts} or more shards, or read in exact order, which shares out records."
+            f"{plan.host.num_hosts} input pipelines but only {len(plan.source.files)} files in {plan.source.name}. "
+            f"Write {plan.host.num_hosts} or more shards, or read in exact order, which shares out records."
         )
-    names = plan.source.files[plan.host :: plan.num_hosts]
+    names = plan.source.files[plan.host.index :: plan.host.num_hosts]
 
     def apply(_: Any) -> tf.data.Dataset:
         files = tf.data.Dataset.from_tensor_slices(tf.constant(names)).shuffle(len(names), seed=_make_seed(plan, 0))
@@ -117,7 +117,7 @@ def _list_files(plan: ReadPlan) -> Stage:
     return Stage("list", apply, {**settings, "order": "throughput"}, "files in a new order every epoch")
 
 
-def _share_records(plan: ReadPlan) -> tuple[IntArray, IntArray, IntArray]:
+def _share_records(plan: BatchPlan) -> tuple[IntArray, IntArray, IntArray]:
     """Returns this host's share of an evaluation: the number of each file, its first record, and the count.
 
     A count of -1 means all records, where nobody counted them.
@@ -125,14 +125,13 @@ def _share_records(plan: ReadPlan) -> tuple[IntArray, IntArray, IntArray]:
     if plan.source.shard_records is None:
         files = np.arange(len(plan.source.files))
         return files, np.zeros(len(files), np.int64), np.full(len(files), -1, np.int64)
-    bases, records = plan.source.bases, plan.source.num_records or 0
-    begin, end = (records * host // plan.num_hosts for host in (plan.host, plan.host + 1))
-    firsts, ends = np.clip(bases[:-1], begin, end), np.clip(bases[1:], begin, end)
+    bases, share = plan.source.bases, plan.host.share(plan.source.num_records or 0)
+    firsts, ends = np.clip(bases[:-1], share.start, share.stop), np.clip(bases[1:], share.start, share.stop)
     files = np.flatnonzero(ends > firsts)
     return files, (firsts - bases[:-1])[files], (ends - firsts)[files]
 
 
-def _read_files(plan: ReadPlan) -> Stage:
+def _read_files(plan: BatchPlan) -> Stage:
     """Reads the records of files, a block of each in turn; in evaluation file after file."""
     config, cycle = plan.config, count_files_at_once(plan)
     calls = config.tf_data.read_parallel_calls or (cycle if config.training else None)
@@ -147,19 +146,19 @@ def _read_files(plan: ReadPlan) -> Stage:
             cycle_length=cycle,
             block_length=config.tf_data.block_length,
             num_parallel_calls=None if calls is None else min(calls, cycle),
-            deterministic=None if calls is None else plan.deterministic,
+            deterministic=None if calls is None else keeps_order(config),
         )
 
     settings = {
         "cycle_length": cycle,
         "block_length": config.tf_data.block_length,
         "num_parallel_calls": calls,
-        "deterministic": plan.deterministic,
+        "deterministic": keeps_order(config),
     }
     return Stage("read", apply, settings, "several files side by side" if cycle > 1 else "in the order of the files")
 
 
-def _shuffle(plan: ReadPlan) -> Stage:
+def _shuffle(plan: BatchPlan) -> Stage:
     """Draws each record from a buffer."""
     records = count_shuffled_records(plan)
     reason = f"encoded records, not images: about {human_bytes(records * plan.source.record_bytes)}"
@@ -167,7 +166,7 @@ def _shuffle(plan: ReadPlan) -> Stage:
     return Stage("shuffle", lambda dataset: dataset.shuffle(records, seed=seed), {"buffer_size": records}, reason)
 
 
-def _repeat(plan: ReadPlan) -> Stage:
+def _repeat(plan: BatchPlan) -> Stage:
     """Repeats files, or what a cache keeps, without end."""
     if plan.config.cache == "none":
         reason = "in front of the files, so that reading runs on from one epoch into the next"
@@ -176,7 +175,7 @@ def _repeat(plan: ReadPlan) -> Stage:
     return Stage("repeat", lambda dataset: dataset.repeat(), {}, reason)
 
 
-def _cache(plan: ReadPlan, reason: str) -> Stage:
+def _cache(plan: BatchPlan, reason: str) -> Stage:
     """Keeps what comes here in memory."""
     needed = estimate_cache_bytes(plan)
     if needed is None:
@@ -186,6 +185,6 @@ def _cache(plan: ReadPlan, reason: str) -> Stage:
     return Stage("cache", cache, {"kind": plan.config.cache, "where": "memory", "size": size}, reason)
 
 
-def _make_seed(plan: ReadPlan, purpose: int) -> int:
+def _make_seed(plan: BatchPlan, purpose: int) -> int:
     """Makes a seed of tf.data, another one for each purpose and each step that a run begins with."""
-    return key_of(FILES, plan.config.seed, plan.start_step, purpose) >> 1
+    return key_of(FILES, plan.config.seed, plan.host.start_step, purpose) >> 1

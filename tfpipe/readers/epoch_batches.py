@@ -17,7 +17,7 @@ from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.position import Position, Resumable
-from tfpipe.readers.open_maker import locate
+from tfpipe.readers.open_data import locate
 
 
 class EpochBatches(Resumable):

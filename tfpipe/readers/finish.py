@@ -20,7 +20,7 @@ from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.errors import ConfigError
-from tfpipe.readers.open_maker import form_batch, weigh_mask
+from tfpipe.readers.open_data import form_batch, weigh_mask
 
 ImageTransform: TypeAlias = Callable[[Any, np.random.Generator], NDArray[Any]]
 """A function from a whole Pillow image and random numbers to an array, all of one shape and dtype."""

@@ -253,7 +253,7 @@ class GrainBatches:
         plan = self._batches.plan
         parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
         records = [
-            f"{part.global_batch_size} of {part.source.manifest.splits[self._split].fingerprint[:16]}"
+            f"{part.config.batch_size} of {part.source.manifest.splits[self._split].fingerprint[:16]}"
             for part in parts
             if part.source.manifest is not None
         ]

@@ -22,15 +22,15 @@ import numpy as np
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host, find_host
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.pipeline.plan.read_plan import find_host
 from tfpipe.readers.epoch_batches import EpochBatches
 from tfpipe.readers.finish import BatchTransform, ImageTransform, finish_arrays, seed_transform, transform_batch
-from tfpipe.readers.open_maker import Rank, form_batch, open_maker
+from tfpipe.readers.open_data import form_batch, open_data
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
@@ -91,7 +91,7 @@ class DeviceBatches(EpochBatches):
     ) -> None:
         rows, seeded = sharding or _shard_rows(), seed_transform(transform)
         only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
-        maker = open_maker(data, split, config, _find_rank(rows), seeded, for_devices=only_arrays)
+        maker = open_data(data, split, config, _find_host(rows), seeded, for_devices=only_arrays)
         super().__init__(maker, start_step, num_threads, _Placing(maker, rows, batch_transform))
 
 
@@ -132,7 +132,7 @@ class _Placing:
             raise ConfigError(
                 f"`batch_transform` must return arrays of {plan.batch_size} rows for JAX, got {got} as {name!r}."
             )
-        shape = (plan.global_batch_size, *values.shape[1:])
+        shape = (plan.config.batch_size, *values.shape[1:])
         placed: jax.Array = jax.make_array_from_process_local_data(self._sharding, values, shape)
         return placed
 
@@ -156,8 +156,8 @@ def _shard_rows() -> NamedSharding:
     return NamedSharding(Mesh(np.array(devices), ("batch",)), PartitionSpec("batch"))
 
 
-def _find_rank(sharding: jax.sharding.Sharding) -> Rank:
-    """Finds the rows that the devices of this process hold: a rank for each different part.
+def _find_host(sharding: jax.sharding.Sharding) -> Host:
+    """Finds the rows that the devices of this process hold: a host for each different part.
 
     Raises:
         ConfigError: They are not adjacent, or other processes hold more or fewer.
@@ -166,4 +166,4 @@ def _find_rank(sharding: jax.sharding.Sharding) -> Rank:
     held_by: dict[int, set[tuple[int, ...]]] = {}
     for device, index in rows.items():
         held_by.setdefault(device.process_index, set()).add(index[0].indices(_ROWS)[:2])
-    return Rank(*find_host(held_by, jax.process_index()))
+    return find_host(held_by, jax.process_index())

@@ -21,12 +21,13 @@ from typing import Any
 
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
-from tfpipe.readers.open_maker import Rank, locate, open_maker
+from tfpipe.readers.open_data import locate, open_data
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.keras`", "Keras", "keras"):
@@ -76,7 +77,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
         index, ranks = rank
         self.config = replace(config, as_supervised=True)
-        self._maker = open_maker(data, split, self.config, Rank(index, ranks, ranks), seed_transform(transform))
+        self._maker = open_data(data, split, self.config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish = Finish(self._maker, batch_transform)
         self.epoch, step = self._next = locate(self._maker, start_step)
         self._has_begun = False

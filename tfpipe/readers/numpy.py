@@ -18,13 +18,14 @@ import os
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.epoch_batches import EpochBatches
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
-from tfpipe.readers.open_maker import Rank, locate, open_maker
+from tfpipe.readers.open_data import locate, open_data
 
 
 class NumpyBatches(EpochBatches):
@@ -72,7 +73,7 @@ class NumpyBatches(EpochBatches):
         batch_transform: BatchTransform | None = None,
     ) -> None:
         index, ranks = rank
-        maker = open_maker(data, split, config, Rank(index, ranks, ranks), seed_transform(transform))
+        maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
         super().__init__(maker, start_step, num_threads, Finish(maker, batch_transform))
 
     def read(self, step: int) -> Any:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
@@ -35,7 +36,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
 from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
 from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
 from tfpipe.system.extras import importing
@@ -97,7 +98,7 @@ class ShardedImages(IterableDataset[Any]):
         number, ranks = find_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
         self._has_transform, self._batch_transform = transform is not None, batch_transform
-        self._maker = open_maker(data, split, config, Rank(number, ranks, ranks), seeded_transform)
+        self._maker = open_data(data, split, config, Host(number, ranks, ranks), seeded_transform)
         # Shared with workers that live longer than an epoch: they look here when a pass begins.
         self._begin = torch.tensor(locate(self._maker, start_step), dtype=torch.int64).share_memory_()
         self._runs_on = False

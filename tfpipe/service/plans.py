@@ -1,4 +1,4 @@
-"""The plan of batches as text that a worker can read: where the data lies, the options, and the order.
+"""The plan of batches as text that a worker can read: where the data lies, and the options.
 
 ```
 trainer: text = describe_plan(maker.plan)       the same for all hosts of a training
@@ -18,10 +18,12 @@ from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan, make_maker, make_mixed_maker, share_config
+from tfpipe.engine.host import Host
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.order import ORDER_VERSION, Order
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.open_maker import open_maker, open_mixture
+from tfpipe.engine.order import ORDER_VERSION
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.native import library
@@ -42,17 +44,13 @@ def describe_plan(plan: AnyPlan) -> bytes:
         ConfigError: The records are not a whole split of a dataset.
     """
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
-    sources = [_describe_source(part.source) for part in parts]
-    orders = [None if part.order is None else asdict(part.order) for part in parts]
-    evaluates = isinstance(plan, BatchPlan) and plan.order is None
+    host = plan.host if isinstance(plan, BatchPlan) and not plan.config.training else Host()
     description = {
-        "sources": sources,
+        "sources": [_describe_source(part.source) for part in parts],
         "split": parts[0].source.split,
-        "orders": orders,
         "config": _describe_config(plan),
-        "global_batch_size": plan.global_batch_size,
-        "shares": [part.global_batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
-        "hosts": [plan.host, plan.num_hosts] if evaluates and isinstance(plan, BatchPlan) else [0, 1],
+        "shares": [part.config.batch_size for part in parts] if isinstance(plan, MixedPlan) else None,
+        "host": [host.index, host.num_hosts],
     }
     return json.dumps(description, sort_keys=True).encode()
 
@@ -68,25 +66,19 @@ def open_plan(text: bytes) -> AnyMaker:
     try:
         table = json.loads(text)
         config = toml_json.build(PipelineConfig, table["config"], "The options of the trainer")
-        split, rows = str(table["split"]), range(int(table["global_batch_size"]))
+        split, index, num_hosts = str(table["split"]), *map(int, table["host"])
+        host = Host(index, num_hosts, num_hosts)
         sources = [_open_source(each, split) for each in table["sources"]]
-        orders = [None if each is None else Order(**each) for each in table["orders"]]
-        host, num_hosts = map(int, table["hosts"])
         shares = None if table["shares"] is None else tuple(map(int, table["shares"]))
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"A plan must be one of a trainer of this release, got {text[:100]!r}.") from None
     if shares is None:
-        return make_maker(BatchPlan(sources[0], config, orders[0], len(rows), rows, num_hosts, host))
+        plan = plan_batches(sources[0], config, host)
+        return open_maker(replace(plan, rows=range(plan.config.batch_size)))
     mixture = Mixture(tuple(source.manifest for source in sources if source.manifest is not None), shares)
-    plans = [
-        BatchPlan(source, options, order, share, range(share))
-        for source, options, order, share in zip(
-            sources, share_config(mixture, config, len(rows)), orders, shares, strict=True
-        )
-    ]
-    return make_mixed_maker(mixture, plans, rows)
+    return open_mixture(mixture, split, config, host)
 
 
 def _describe_config(plan: AnyPlan) -> dict[str, Any]:
@@ -118,5 +110,4 @@ def _open_source(description: dict[str, Any], split: str) -> Source:
             f"{source.name} must be the trainer's, of {description['records']} records and {description['bytes']} "
             f"bytes, and has {source.num_records} and {source.total_bytes} here. Copy the dataset again."
         )
-    source.check()
     return source

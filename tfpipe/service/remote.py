@@ -1,7 +1,7 @@
 """RemoteMaker: a maker of batches like any other, whose batches workers make.
 
 ```
-maker = serve_remotely(make_maker(plan))        # itself without a `service`, else a RemoteMaker
+maker = serve_remotely(open_maker(plan))        # itself without a `service`, else a RemoteMaker
 batch = maker.make(epoch, step)                 # equal to the bit, whoever made it
 ```
 """

@@ -120,7 +120,7 @@ class Server:
             )
         epoch, step, first, end = _read_numbers(header)
         whole = self._open(request.payload.tobytes())
-        if not first < end <= whole.plan.global_batch_size or whole.plan.global_batch_size % (end - first):
+        if not first < end <= whole.plan.config.batch_size or whole.plan.config.batch_size % (end - first):
             raise ConfigError(f"Rows must be an equal share of a batch, got {first} to {end}.")
         maker = whole.for_rows(first, end)
         begin = time.perf_counter()

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
-from tfpipe.engine.cache import MAX_CACHE_SHARE
+from tfpipe.engine.cache import MAX_CACHE_SHARE, estimate_cache_bytes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import check_stages
-from tfpipe.pipeline.plan.memory_cache import estimate_cache_bytes
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Customize, prefer_textbook
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
@@ -112,14 +112,13 @@ class PipelineJob:
         """
         if config.cache == "none" or config.cache_dir is not None or config.cache_bytes is not None:
             return None
-        plan = self._make_plan(config)
-        needed = estimate_cache_bytes(plan)
+        needed = estimate_cache_bytes(plan_batches(get_source(self.data, self.split), config))
         fits = needed is None or needed <= MAX_CACHE_SHARE * free_bytes
-        return None if fits or not plan.in_steps else format_mebibytes(_PART_SHARE * free_bytes)
+        return None if fits or not self.is_by_engine(config) else format_mebibytes(_PART_SHARE * free_bytes)
 
     def is_by_engine(self, config: PipelineConfig) -> bool:
         """Returns whether the engine makes the batches; if not, the textbook pipeline does."""
-        return self._make_plan(config).in_steps
+        return is_by_engine(get_source(self.data, self.split), prefer_textbook(config, self.customize))
 
     def count_steps_to_fill(self, config: PipelineConfig) -> int:
         """Counts the steps until a cache in memory holds every record; 0 if the number of records is unknown.
@@ -130,10 +129,6 @@ class PipelineJob:
             return 0
         records = get_source(self.data, self.split).num_records or 0
         return math.ceil(records / self.get_accelerator(config).images_per_step)
-
-    def _make_plan(self, config: PipelineConfig) -> ReadPlan:
-        source = get_source(self.data, self.split)
-        return ReadPlan.for_host(source, prefer_textbook(config, self.customize), None, 0)
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,12 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.batch import FolderCacheMaker
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
-from tfpipe.engine.mixed_batch import AnyMaker, make_maker
+from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.engine.open_maker import open_maker
+from tfpipe.engine.plan import plan_batches
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.readers.jax import DeviceBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import ShardedImages, data_loader
@@ -150,8 +151,8 @@ def test_every_face_reads_while_the_cache_is_filled(source: Manifest, tmp_path: 
 # Other records
 
 
-def open_maker(folder: CacheFolder) -> AnyMaker:
-    return make_maker(ReadPlan(folder.source, folder.config).make_batch_plan())
+def open_folder(folder: CacheFolder) -> AnyMaker:
+    return open_maker(plan_batches(folder.source, folder.config))
 
 
 def write_records(folder: Path, kind: str) -> Manifest:
@@ -192,11 +193,11 @@ def test_any_records_are_the_same_in_each_state_of_the_cache(
         for name in ("filled", "live")
     )
     whole = fill(filled)
-    after = open_maker(filled)
+    after = open_folder(filled)
     expected = [after.make(0, step) for step in range(after.plan.steps_per_epoch)]
     assert training or not expected[-1]["mask"].all()
     with nobody_fills(live):
-        maker = open_maker(live)
+        maker = open_folder(live)
         for shard in (None, 2, 0, 3, 1):
             if shard is not None:
                 copy_shard(whole, live, shard)

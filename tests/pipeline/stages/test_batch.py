@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
+from tfpipe.engine.host import Host
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
 from tfpipe.pipeline.device import augment
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stages.batch import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "batch_size": 8}
@@ -82,7 +83,7 @@ def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
     hosts = range(num_hosts) if num_hosts < 16 else (0, 15)
     for host in hosts:
         dataset = build_dataset(few, split, config, context(num_hosts, host, num_hosts))
-        steps = ReadPlan(Source.from_manifest(few, split), config, num_hosts, host, num_hosts).steps_per_epoch
+        steps = plan_batches(Source.from_manifest(few, split), config, Host(host, num_hosts, num_hosts)).steps_per_epoch
         assert dataset.cardinality() == steps == len(real[host])
         assert dataset.element_spec["image"].shape == (batch // num_hosts, 8, 8, 3)
         batches = list(dataset.as_numpy_iterator())

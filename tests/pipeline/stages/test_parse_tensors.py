@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.format.tensors.datasets import RECORDS, write_tensors
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
@@ -17,7 +18,6 @@ from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stages.parse import parse_example
 
 SMALL = {"batch_size": 2, "training": False}
@@ -29,9 +29,9 @@ def dataset(tmp_path: Path):
     return load_manifest(str(tmp_path))
 
 
-def make_plan(schema: Schema, **options: object) -> ReadPlan:
+def make_plan(schema: Schema, **options: object) -> BatchPlan:
     source = Source("test", (), schema, StoredImages(), 1.0, 1, image_key=None, label_key=None)
-    return ReadPlan(source, PipelineConfig(batch_size=2, **options))
+    return plan_batches(source, PipelineConfig(batch_size=2, **options))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

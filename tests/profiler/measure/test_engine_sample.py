@@ -15,7 +15,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.engine_sample import make_decoder, make_reader, write_sample
 from tfpipe.profiler.measure.record_sample import sample_records
 
@@ -62,7 +62,7 @@ def test_what_is_read_is_what_was_written(
         source = get_source(load_manifest(str(tmp_path / "files")), "train")
     payloads = sample_records(source)[:6]
     sample = write_sample(str(tmp_path / "sample"), source, payloads)
-    assert ReadPlan(sample, CONFIG).in_steps
+    assert is_by_engine(sample, CONFIG)
     read = make_reader(sample, replace(CONFIG, training=training))
     steps = [read() for _ in range(16)]
     for epoch in (steps[:8], steps[8:]):

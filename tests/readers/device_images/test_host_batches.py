@@ -12,9 +12,10 @@ import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tests.seekable_jpegs import SAMPLINGS, draw, encode
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.readers.device_images import host_batches
 from tfpipe.readers.device_images.host_batches import HostBatches
-from tfpipe.readers.open_maker import Rank, open_maker
+from tfpipe.readers.open_data import open_data
 
 
 def make_host(folder: Path) -> HostBatches:
@@ -22,7 +23,7 @@ def make_host(folder: Path) -> HostBatches:
     payloads = [payload(number, encoded=file, height=32, width=48) for number, file in enumerate(files)]
     manifest = tfpipe.load_manifest(str(write_dataset(folder, {"train": payloads})))
     config = PipelineConfig(batch_size=4, image_size=8)
-    return HostBatches(open_maker(manifest, "train", config, Rank()), pins_memory=False)
+    return HostBatches(open_data(manifest, "train", config, Host()), pins_memory=False)
 
 
 @pytest.mark.parametrize(("cuts", "pinned"), [(False, [True, False]), (True, [False, True])])

@@ -190,6 +190,8 @@ def open_folder_cache(
     folder = CacheFolder(manifest, split, plan.config)
     folder.check()
     plan_of = replace(plan, config=without_cache(plan.config))
+    if plan.config.training:  # the order of a cache is that of its source
+        plan_of = replace(plan_of, config=replace(plan_of.config, block_records=plan.order.block_records))
     whole = folder.find()
     if whole is not None:
         return BatchMaker(replace(plan_of, source=Source.from_manifest(whole, split)), whole, split, transform)

@@ -28,7 +28,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.folder import CacheFolder
 from tfpipe.engine.folder_cache.squeeze import RAW, Squeezer
 from tfpipe.engine.parse import BadRecord, parse_columns
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_block import RecordBlock
 from tfpipe.errors import FormatError
 from tfpipe.format import manifest_json
@@ -58,9 +58,8 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
         observer: The object that gets the number of finished images. None: the log gets it.
 
     Returns:
-        A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`. The
-        blocks of the order then follow from the size of its own records; with the cache's options they are those of
-        the source.
+        A manifest of that split alone, whose `directory` is the cache. To read it, take `without_cache(config)`. Its
+        blocks then follow from the size of its own records; with the options of the cache they are those of the source.
 
     Raises:
         ConfigError: An option cannot be used, or the disk is too small.
@@ -126,7 +125,7 @@ class _Filler:
             augment_options=config.augment_options,
             decoder=config.decoder,
         )
-        self._maker = BatchMaker(BatchPlan(source, decoding, None, 1, range(1)), folder.manifest, folder.split)
+        self._maker = BatchMaker(plan_batches(source, decoding), folder.manifest, folder.split)
         self._squeezer = Squeezer(self._maker, folder.size) if folder.is_decoded else None
         self._changed = (source.image_key or "", *masks)
         self._chunk = max(1, min(_CHUNK_RECORDS, int(_CHUNK_BYTES / max(folder.record_bytes, source.record_bytes))))

@@ -15,14 +15,14 @@ import tensorflow as tf
 
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
-from tfpipe.pipeline.stages.parse import Features, add_seeds, map_in_parallel, parallel_settings
+from tfpipe.pipeline.stages.parse import Features, add_seeds, caches_whole, map_in_parallel, parallel_settings
 
 
-def augment_images(plan: ReadPlan) -> Stage:
+def augment_images(plan: BatchPlan) -> Stage:
     """Augments images on the host, or leaves this to the device."""
     config = plan.config
     settings = {"where": config.augment, "image_dtype": config.image_dtype, **parallel_settings(plan)}
@@ -35,7 +35,7 @@ def augment_images(plan: ReadPlan) -> Stage:
     }[config.augment]
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        if plan.caches_whole:
+        if caches_whole(config):
             dataset = add_seeds(plan, dataset)
         if config.augment == "device":  # the device does everything
             return dataset
@@ -44,17 +44,17 @@ def augment_images(plan: ReadPlan) -> Stage:
     return Stage("augment", apply, settings, reason)
 
 
-def _augment(plan: ReadPlan, features: Features) -> Features:
+def _augment(plan: BatchPlan, features: Features) -> Features:
     """Replaces the decoded image by the image that the model gets."""
     config = plan.config
     image, flip = features["image"], features.get("flip")
     masks: Features = {}
-    if config.augment == "host" and plan.caches_whole:
+    if config.augment == "host" and caches_whole(config):
         sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
         original_size = (sizes[0], sizes[1]) if sizes else None
         crop_box, flip = choose_decoded_crop(image, original_size, features["seed"], config)
         image, masks = crop(image, crop_box), crop_masks(plan, features, crop_box, flip)
-    elif plan.caches_whole:
+    elif caches_whole(config):
         masks = resize_masks(plan, features, config.size)
     used = ("image", "flip", "seed", "height", "width")
     others = {name: value for name, value in features.items() if name not in used}

@@ -6,29 +6,29 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages.parse import Features
 
 
-def batch_examples(plan: ReadPlan) -> Stage:
+def batch_examples(plan: BatchPlan) -> Stage:
     """Makes batches of static shape, in the form that the config asks for."""
+    is_ragged = any(feature.is_ragged for feature in plan.features)
 
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
         if not plan.config.training:
             examples = _pad_evaluation(plan, examples)
-        if plan.is_ragged:
-            return format_batches(plan, examples.ragged_batch(plan.batch_size, drop_remainder=True))
-        return format_batches(plan, examples.batch(plan.batch_size, drop_remainder=True))
+        if is_ragged:
+            return format_batches(plan, examples.ragged_batch(plan.replica_batch_size, drop_remainder=True))
+        return format_batches(plan, examples.batch(plan.replica_batch_size, drop_remainder=True))
 
-    settings = {"batch_size": plan.global_batch_size, "per_replica": plan.batch_size}
-    reason = "static shapes" + ("; tensors of open size are ragged" if plan.is_ragged else "")
+    settings = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
+    reason = "static shapes" + ("; tensors of open size are ragged" if is_ragged else "")
     reason += "" if plan.config.training else "; the last batch is filled up and masked"
     return Stage("batch", apply, settings, reason)
 
 
-def format_batches(plan: ReadPlan, batches: tf.data.Dataset) -> tf.data.Dataset:
+def format_batches(plan: BatchPlan, batches: tf.data.Dataset) -> tf.data.Dataset:
     """Gives batches of features the form that the config asks for."""
     return batches.map(lambda features: _format_batch(plan, features))
 
@@ -52,7 +52,7 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     return tf.reduce_sum(real_values * weights), tf.reduce_sum(weights)
 
 
-def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Dataset:
+def _pad_evaluation(plan: BatchPlan, examples: tf.data.Dataset) -> tf.data.Dataset:
     """Adds "mask", and fills up the last batch with zeros, for which the mask is False.
 
     Every host yields the same number of batches, since hosts that step together must stop together. A padded image
@@ -61,23 +61,13 @@ def _pad_evaluation(plan: ReadPlan, examples: tf.data.Dataset) -> tf.data.Datase
     marked = examples.map(lambda features: {**features, "mask": tf.constant(True)})
     zeros = {name: _make_zeros(spec) for name, spec in marked.element_spec.items()}
     zeros |= {name: tf.ones_like(zeros[name]) for name in ("height", "width") if name in zeros}
-    steps, padding = plan.steps_per_epoch, tf.data.Dataset.from_tensors(zeros)
-    if plan.num_hosts > 1 and plan.source.shard_records is None:
-        raise ConfigError(
-            f"Evaluation on {plan.num_hosts} hosts needs to know where each record lies, and {plan.source.unplaced}. "
-            "Evaluate on one host."
-        )
-    if steps is None:
-        padded = marked.concatenate(padding.repeat(plan.host_batch_size - 1))
+    padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
+    if records is None:
+        padded = marked.concatenate(padding.repeat(plan.batch_size - 1))
         # Either all replicas of the host get a batch, or none does.
-        return padded.window(plan.host_batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
-    total, host_records = steps * plan.host_batch_size, plan.evaluation_records or 0
-    max_lost = min(plan.config.max_bad_records, host_records) if plan.config.max_bad_records else 0
-    padded = marked.concatenate(padding.repeat(total - host_records + max_lost))
-    if not max_lost:
-        return padded
-    # Not `take`: it may end before the cached dataset ends, and then tf.data throws the cache away.
-    return padded.enumerate().filter(lambda i, _: i < total).map(lambda _, features: features)
+        return padded.window(plan.batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
+    missing = plan.steps_per_epoch * plan.batch_size - len(plan.host.share(records))
+    return marked.concatenate(padding.repeat(missing))
 
 
 def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
@@ -86,7 +76,7 @@ def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
 
-def _format_batch(plan: ReadPlan, batch: Features) -> Any:
+def _format_batch(plan: BatchPlan, batch: Features) -> Any:
     """Returns a batch as the trainer gets it: a dictionary, or (image, label[, mask]) with `as_supervised`.
 
     Labels become int32, or with `one_hot` float32 [batch, classes]; masks of pixels become int32. In a tuple the mask

@@ -21,22 +21,22 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
 from tfpipe.pipeline.stages.augment import convert_values, resize_image
-from tfpipe.pipeline.stages.parse import Features, map_in_parallel, parallel_settings
+from tfpipe.pipeline.stages.parse import Features, caches_whole, map_in_parallel, parallel_settings
 
 
-def decode_images(plan: ReadPlan) -> Stage:
+def decode_images(plan: BatchPlan) -> Stage:
     """Decodes images; in training on the host just the crop of each."""
     config = plan.config
     settings = {**parallel_settings(plan), "images": " and ".join(sorted(plan.source.images.formats)) or "any"}
     settings["decoder"] = "tensorflow"
-    if plan.caches_whole:
+    if caches_whole(config):
         reason = "whole images, squeezed to one size: what the cache keeps"
     elif config.augment == "host":
         settings["dct_scaling"] = config.augment_options.dct_scaling
@@ -53,7 +53,7 @@ def decode_images(plan: ReadPlan) -> Stage:
     )
 
 
-def _decode(plan: ReadPlan, features: Features) -> Features:
+def _decode(plan: BatchPlan, features: Features) -> Features:
     """Replaces the bytes by the image, or by a tuple of several, which may differ in size."""
     if plan.num_images is None:
         return _decode_image(plan, features)
@@ -65,14 +65,14 @@ def _decode(plan: ReadPlan, features: Features) -> Features:
     return {**others, **made, "image": tf.stack(pixels) if plan.config.augment == "device" else (*pixels,)}
 
 
-def _decode_image(plan: ReadPlan, features: Features) -> Features:
+def _decode_image(plan: BatchPlan, features: Features) -> Features:
     """Replaces the bytes by the image, and adds whether to flip it if that is drawn with the crop."""
     config, images = plan.config, plan.source.images
     used = ("encoded", "height", "width")
     others = {name: value for name, value in features.items() if name not in used}
     sizes: Features = {name: features[name] for name in ("height", "width") if name in features}
     record = {f"image/{name}": features[name] for name in ("encoded", *sizes)}
-    if config.augment == "device" or plan.caches_whole:
+    if config.augment == "device" or caches_whole(config):
         others |= sizes
     elif config.augment == "host":
         seed = others.pop("seed", None)
@@ -82,9 +82,9 @@ def _decode_image(plan: ReadPlan, features: Features) -> Features:
         image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, dct_scaling)
         others |= crop_masks(plan, features, crop_box, flip)
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
-    whole_size = plan.decoded_size if config.augment == "device" or plan.caches_whole else config.size
+    whole_size = plan.decoded_size if config.augment == "device" or caches_whole(config) else config.size
     others |= resize_masks(plan, features, whole_size)
-    if config.augment == "device" or plan.caches_whole:
+    if config.augment == "device" or caches_whole(config):
         return {**others, "image": decode_for_device(record, images, config, plan.decoded_size)}
     return {**others, "image": decode_whole(record, images, config)}
 

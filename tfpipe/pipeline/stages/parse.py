@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature
+from tfpipe.engine.plan import BatchPlan, draws_images
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
 from tfpipe.pipeline.image_choice import choose_images
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 from tfpipe.pipeline.stage import Stage
 from tfpipe.system.hash_permutation import EXAMPLE, key_of
 
@@ -21,48 +22,59 @@ _UNREADABLE = {"uint32": tf.int32}  # `decode_raw` knows another dtype of the sa
 _PADDING: dict[str, Any] = {"bytes": "", "int64": -1, "float": 0.0}
 
 
-def parse_records(plan: ReadPlan) -> Stage:
+def parse_records(plan: BatchPlan) -> Stage:
     """Parses the features that the pipeline needs out of each record."""
 
     def parse(payload: tf.Tensor, seed: tf.Tensor | None = None) -> Features:
         features = parse_example(plan, payload)
         if plan.source.per_record is not None:
             features, seed = choose_images(plan, features, tf.zeros([2], tf.int32) if seed is None else seed)
-        return features if seed is None or plan.caches_whole or not _draws(plan) else {**features, "seed": seed}
+        return features if seed is None or caches_whole(plan.config) or not _draws(plan) else {**features, "seed": seed}
 
     def apply(records: tf.data.Dataset) -> tf.data.Dataset:
-        if _draws(plan) and not plan.caches_whole:
+        if _draws(plan) and not caches_whole(plan.config):
             records = tf.data.Dataset.zip((records, _draw_seeds(plan)))
         return map_in_parallel(plan, records, parse)
 
     return Stage("parse", apply, parallel_settings(plan), "only the features that are needed")
 
 
-def add_seeds(plan: ReadPlan, images: tf.data.Dataset) -> tf.data.Dataset:
+def caches_whole(config: PipelineConfig) -> bool:
+    """Returns whether a cache keeps whole decoded images, to be augmented anew every epoch."""
+    return config.cache == "decoded" and config.training
+
+
+def keeps_order(config: PipelineConfig) -> bool:
+    """Returns whether elements keep their order, although a slow one then holds up the next."""
+    chosen = config.tf_data.deterministic
+    return not config.training if chosen is None else chosen
+
+
+def add_seeds(plan: BatchPlan, images: tf.data.Dataset) -> tf.data.Dataset:
     """Adds "seed", int32 [2], to the features of images that come from a cache, if the augmentation draws numbers."""
     if not _draws(plan):
         return images
     return tf.data.Dataset.zip((images, _draw_seeds(plan))).map(lambda features, seed: {**features, "seed": seed})
 
 
-def _draws(plan: ReadPlan) -> bool:
+def _draws(plan: BatchPlan) -> bool:
     """Returns whether the augmentation, or the choice among several images, draws random numbers."""
     crops = plan.source.has_images and plan.config.augment != "none"
-    return plan.config.training and (crops or plan.draws_images)
+    return plan.config.training and (crops or draws_images(plan))
 
 
-def _draw_seeds(plan: ReadPlan) -> tf.data.Dataset:
+def _draw_seeds(plan: BatchPlan) -> tf.data.Dataset:
     """Draws a seed for each image, int32 [2], without end."""
-    key = key_of(EXAMPLE, plan.config.seed, plan.start_step, plan.host) >> 1
+    key = key_of(EXAMPLE, plan.config.seed, plan.host.start_step, plan.host.index) >> 1
     numbers = tf.data.Dataset.random(seed=key).batch(2, drop_remainder=True)
     return numbers.map(lambda pair: tf.cast(pair, tf.int32))
 
 
-def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
+def parse_example(plan: BatchPlan, payload: tf.Tensor) -> Features:
     """Parses the features that the pipeline needs out of one `tf.train.Example`.
 
     Args:
-        plan: The read plan.
+        plan: The plan of the pipeline.
         payload: Scalar string.
 
     Returns:
@@ -87,14 +99,14 @@ def parse_example(plan: ReadPlan, payload: tf.Tensor) -> Features:
     return features
 
 
-def list_parsed_features(plan: ReadPlan) -> frozenset[str]:
+def list_parsed_features(plan: BatchPlan) -> frozenset[str]:
     """Returns the features that the pipeline parses out of a record."""
     specs = [feature.spec for feature in plan.features]
     sizes = [spec.tensor.sizes for spec in specs if spec.tensor is not None and spec.tensor.sizes is not None]
     return frozenset({*_choose_keys(plan).values(), *(spec.name for spec in specs), *sizes})
 
 
-def _choose_keys(plan: ReadPlan) -> dict[str, str]:
+def _choose_keys(plan: BatchPlan) -> dict[str, str]:
     """Returns the feature that holds each value, without the extra features."""
     source = plan.source
     keys = {} if source.image_key is None else {"encoded": source.image_key}
@@ -105,18 +117,18 @@ def _choose_keys(plan: ReadPlan) -> dict[str, str]:
     return keys
 
 
-def map_in_parallel(plan: ReadPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
+def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
     """Maps a function over a dataset with as many parallel calls as the config asks for."""
     calls = plan.config.tf_data.num_parallel_calls
     if calls is None:
         # Without autotuning, AUTOTUNE would mean at most 16 threads.
         calls = tf.data.AUTOTUNE if plan.config.autotunes else plan.config.max_threads
-    return dataset.map(function, num_parallel_calls=calls, deterministic=plan.deterministic)
+    return dataset.map(function, num_parallel_calls=calls, deterministic=keeps_order(plan.config))
 
 
-def parallel_settings(plan: ReadPlan) -> dict[str, object]:
+def parallel_settings(plan: BatchPlan) -> dict[str, object]:
     """Returns what `map_in_parallel` is built with, for the settings of a stage."""
-    return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": plan.deterministic}
+    return {"num_parallel_calls": plan.config.tf_data.num_parallel_calls, "deterministic": keeps_order(plan.config)}
 
 
 def _densify(value: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.pipeline.stage import Stage
 
 
-def prefetch_batches(plan: ReadPlan) -> Stage:
+def prefetch_batches(plan: BatchPlan) -> Stage:
     """Prepares batches ahead of the trainer, and says how many there will be."""
     config = plan.config
 
@@ -24,10 +24,10 @@ def prefetch_batches(plan: ReadPlan) -> Stage:
     return Stage("prefetch", apply, {"buffer_size": config.prefetch_batches}, reason)
 
 
-def _count_batches(plan: ReadPlan) -> int | None:
+def _count_batches(plan: BatchPlan) -> int | None:
     """Counts the batches of the whole dataset; None if nobody counted the records."""
     if plan.config.training:
         infinite: int = tf.data.INFINITE_CARDINALITY
         return infinite
-    steps = plan.steps_per_epoch
-    return None if steps is None else steps * plan.host_batch_size // plan.batch_size
+    known = plan.source.num_records is not None
+    return plan.steps_per_epoch * plan.batch_size // plan.replica_batch_size if known else None

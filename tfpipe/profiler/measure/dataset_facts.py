@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import list_stored_features
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.native import library
 from tfpipe.pipeline.stage import STAGE_NAMES
+from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
 from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts, OwnStage
@@ -38,7 +41,7 @@ def get_dataset_facts(
         stages: The pipeline's stages, in order.
     """
     source = get_source(data, split)
-    plan = ReadPlan.for_host(source, config, None, 0)
+    plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
     planned = list_planned_operations(stages)
     payloads = sample_records(source)
     unread = _measure_unread(data, plan, payloads)
@@ -58,11 +61,11 @@ def get_dataset_facts(
         mean_size=mean_size,
         short_side=_compute_short_side(mean_size, config),
         decoded_size=plan.decoded_size,
-        cycle_length=plan.batches_read if plan.in_steps else count_files_at_once(plan),
-        exact=plan.exact,
-        by_engine=plan.in_steps,
-        shuffled_records=_count_shuffled_records(plan),
-        lacks_native_library=plan.lacks_native_library,
+        cycle_length=count_batches_read(plan) if by_engine else count_files_at_once(plan),
+        exact=config.training and by_engine,
+        by_engine=by_engine,
+        shuffled_records=count_shuffled_records(plan) if config.training and not by_engine else 0,
+        lacks_native_library=by_engine and config.decoder == "auto" and not library.is_available(),
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
         late_caches=_find_late_caches(planned),
@@ -78,7 +81,7 @@ def get_dataset_facts(
     )
 
 
-def _measure_unread(data: Manifest | Source, plan: ReadPlan, payloads: Sequence[bytes]) -> dict[str, float]:
+def _measure_unread(data: Manifest | Source, plan: BatchPlan, payloads: Sequence[bytes]) -> dict[str, float]:
     """Returns the share of the bytes read of each feature that nobody reads and that can be left out."""
     own = set(image_schema(labeled=True, boxes=False, box_labels=False).names)
     if not isinstance(data, Manifest) or data.foreign is not None:
@@ -106,11 +109,6 @@ def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineC
         return None
     short_side = round(max(config.size) * 8 / 7)
     return short_side if short_side < _CLEARLY_SMALLER * min(mean_size) else None
-
-
-def _count_shuffled_records(plan: ReadPlan) -> int:
-    """Returns the number of records that are held in memory to be shuffled."""
-    return count_shuffled_records(plan) if plan.config.training and not plan.exact else 0
 
 
 def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:

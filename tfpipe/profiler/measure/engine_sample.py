@@ -21,13 +21,13 @@ from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch
 from tfpipe.engine.cached_batch import CachingMaker, HalfCachedBatch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.parse import parse_columns
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_block import join_block
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.tfrecord import FRAME_BYTES
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 
 _SHARDS = 8
 """How often the file of a sample is listed, so that an epoch has several steps and a step records from all over."""
@@ -122,4 +122,4 @@ def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
         batch_size=sample.shard_records[0],
         block_records=None,
     )
-    return BatchMaker(ReadPlan(sample, config).make_batch_plan(), sample.manifest, sample.split)
+    return BatchMaker(plan_batches(sample, config), sample.manifest, sample.split)

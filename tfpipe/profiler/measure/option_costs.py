@@ -22,7 +22,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.native import library
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder
 from tfpipe.profiler.measure.record_sample import sample_records
@@ -67,7 +67,7 @@ def measure_option_costs(
     payloads = sample_records(source)
     if not payloads:
         return OptionCosts()
-    by_engine = ReadPlan(source, config).in_steps
+    by_engine = is_by_engine(source, config)
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads) for name, changed in _list_changes(base, natively, late_cache)}

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.folder import without_cache
+from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_stages
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.build import build_stages, find_host
 from tfpipe.pipeline.stage import Customize, Stages, explain_customize_errors, prefer_textbook
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
@@ -128,8 +128,8 @@ def profile_pipeline(
         built = _build_each(stages)
     facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
-    plan = ReadPlan.for_host(source, config, context, 0)
-    fill_steps = (plan.steps_per_epoch or 0) if config.cache != "none" and config.cache_dir is None else 0
+    plan = plan_batches(source, config, find_host(context))
+    fill_steps = plan.steps_per_epoch if config.cache != "none" and config.cache_dir is None else 0
     limits = _Limits(run_config, fill_steps)
     observer = observer or Observer()
     service = None
@@ -158,7 +158,7 @@ def profile_pipeline(
     if service is None:
         planned, python_stages = list_planned_operations(built), find_python_stages(built)
         timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
-        at_once = plan.batch_size if facts.by_engine else 1
+        at_once = plan.replica_batch_size if facts.by_engine else 1
         records_per_image = count_records_per_image(timings, accelerator.images_per_step, at_once)
         if not call_costs:  # these say what a Python function hides
             cpu_us = 1e6 * (run.after.process - run.before.process) / (timing.steps * timing.images_per_step)

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import engine_sample, stock_sample
 from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
 from tfpipe.profiler.measure.turns import Rest, measure_costs_us
@@ -51,7 +51,7 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
         return {}
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
-            by_engine = ReadPlan(source, config).in_steps
+            by_engine = is_by_engine(source, config)
             if by_engine:
                 readers = {"read": _read_dataset(f"{folder}/read", source, config, payloads)}
             else:
@@ -66,7 +66,7 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
 def _read_dataset(folder: str, source: Source, config: PipelineConfig, payloads: list[bytes]) -> Callable[[], Any]:
     """Returns a function that reads a batch of records from a new dataset, as the pipeline would read it."""
     sample = engine_sample.write_sample(folder, source, payloads)
-    if ReadPlan(sample, config).in_steps:
+    if is_by_engine(sample, config):
         return engine_sample.make_reader(sample, config)
     return _read_file(os.path.join(folder, "file"), sample, config, payloads)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tfpipe.engine.mixed_batch import make_maker
-from tfpipe.pipeline.plan.read_plan import ReadPlan
+from tfpipe.engine.open_maker import open_maker
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.types import ServiceUse, Spread, StageTiming, StepTiming, WorkerTiming
 from tfpipe.service.measure import ServiceRates, measure_rates
@@ -14,18 +14,18 @@ from tfpipe.service.remote import RemoteMaker
 _MEASURE_S = 3.0
 
 
-def measure_service(plan: ReadPlan, timing: StepTiming) -> ServiceUse:
+def measure_service(plan: BatchPlan, timing: StepTiming) -> ServiceUse:
     """Measures the service after a run.
 
     Args:
-        plan: The read plan of the pipeline.
+        plan: The plan of the pipeline.
         timing: The figures of the run.
 
     Raises:
         ConfigError: No worker answers.
         TfpipeError: No worker gave a batch in time.
     """
-    rates = measure_rates(RemoteMaker(make_maker(plan.make_batch_plan())), _MEASURE_S)
+    rates = measure_rates(RemoteMaker(open_maker(plan)), _MEASURE_S)
     return describe_service(rates, timing, plan.config.service.share)
 
 

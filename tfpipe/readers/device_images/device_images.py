@@ -31,6 +31,7 @@ from tfpipe.engine.ahead import list_positions
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.augment_config import compute_scaling
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError, FormatError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
@@ -45,7 +46,7 @@ from tfpipe.readers.device_images.decoders import (
 )
 from tfpipe.readers.device_images.host_batches import HostBatch, HostBatches, HostImage
 from tfpipe.readers.device_images.resize import find_resize
-from tfpipe.readers.open_maker import Rank, form_batch, locate, open_maker, weigh_mask
+from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
 from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class DeviceImages(Resumable):
                 "`DeviceImages` decodes on the device, so it reads no cache of decoded images and none in files. Use "
                 "cache='bytes' without a `cache_dir`, or ShardedImages."
             )
-        maker = open_maker(manifest, split, config, Rank(number, ranks, ranks))
+        maker = open_data(manifest, split, config, Host(number, ranks, ranks))
         if not isinstance(maker, BatchMaker):
             raise ConfigError("`DeviceImages` reads one dataset, got a mixture. Use ShardedImages.")
         if not maker.plan.source.has_images:

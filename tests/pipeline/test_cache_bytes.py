@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
+from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan.memory_cache import check_cache_fits, estimate_cache_bytes
-from tfpipe.pipeline.plan.read_plan import ReadPlan
 
 IMAGE = 9 * 9 * 3 + 200
 
 
-def plan_of(data: Manifest, num_hosts: int = 1, host: int = 0, start_step: int = 0, **options: Any) -> ReadPlan:
+def plan_of(data: Manifest, num_hosts: int = 1, host: int = 0, **options: Any) -> BatchPlan:
     config = PipelineConfig(**{"batch_size": 8, "image_size": 8, "block_records": 1, "cache": "decoded", **options})
-    return ReadPlan(Source.from_manifest(data, "train"), config, num_hosts, host, num_hosts, start_step)
+    return plan_batches(Source.from_manifest(data, "train"), config, Host(host, num_hosts, num_hosts))
 
 
 def test_as_much_is_needed_as_all_records_take_or_as_may_be_kept(few: Manifest) -> None:
@@ -33,17 +34,17 @@ def test_as_much_is_needed_as_all_records_take_or_as_may_be_kept(few: Manifest) 
 
 def test_nobody_knows_what_uncounted_records_take(foreign: Path) -> None:
     source = tfrecord_files(str(foreign / "train-*"))
-    plan = ReadPlan(source, PipelineConfig(batch_size=8, cache="bytes", order="throughput"))
+    plan = plan_batches(source, PipelineConfig(batch_size=8, cache="bytes", order="throughput"))
     assert estimate_cache_bytes(plan) is None
-    check_cache_fits(plan)
+    check_cache_fits(plan, by_engine=False)
 
 
 def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfpipe.system.host_limits.available_memory_bytes", lambda: 10_000)
-    check_cache_fits(plan_of(few, cache_bytes=9000))
+    check_cache_fits(plan_of(few, cache_bytes=9000), by_engine=True)
     plan = plan_of(few, order="throughput")
     with pytest.raises(ConfigError) as caught:
-        check_cache_fits(plan)
+        check_cache_fits(plan, by_engine=False)
     assert str(caught.value) == (
         f"`cache` decoded of {plan.source.name} needs 10.2 KB of memory, and 10.0 KB are free, of which it may take "
         "nine tenths. Use a smaller `decoded_size`, or no cache."

@@ -7,31 +7,39 @@ from dataclasses import replace
 
 import pytest
 
+from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.host import Host, split_batch
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.plan.read_plan import ReadPlan, split_batch
+from tfpipe.pipeline.build import build_stages, find_host
+from tfpipe.pipeline.stages.parse import caches_whole, keeps_order
 from tfpipe.pipeline.textbook import count_shuffled_records
+from tfpipe.pipeline.textbook_choice import is_by_engine, is_exact
+
+Plan = Callable[..., BatchPlan]
 
 
 @pytest.fixture
-def plan(many: Manifest) -> Callable[..., ReadPlan]:
+def plan(many: Manifest) -> Plan:
     def make(num_hosts: int = 1, host: int = 0, num_replicas: int | None = None, start_step: int = 0, **options):
         config = PipelineConfig(**{"batch_size": 16, **options})
         replicas = num_replicas or num_hosts
-        return ReadPlan(Source.from_manifest(many, "train"), config, num_hosts, host, replicas, start_step)
+        source = Source.from_manifest(many, "train")
+        return plan_batches(source, config, Host(host, num_hosts, replicas, start_step))
 
     return make
 
 
-def test_a_batch_is_shared_by_the_replicas(plan: Callable[..., ReadPlan]) -> None:
+def test_a_batch_is_shared_by_the_replicas(plan: Plan) -> None:
     assert split_batch(64, 8) == 8
     whole = plan(2, 1, num_replicas=8, batch_size=32)
-    assert (whole.global_batch_size, whole.host_batch_size, whole.batch_size) == (32, 16, 4)
+    assert (whole.batch_size, whole.replica_batch_size) == (16, 4)
 
 
 @pytest.mark.parametrize(("batch_size", "fitting"), [(17, "16 or 24"), (7, "8")])
@@ -42,7 +50,7 @@ def test_a_batch_that_replicas_cannot_share(batch_size: int, fitting: str) -> No
 
 
 @pytest.mark.parametrize(("num_hosts", "batch"), [(1, 7), (4, 12), (16, 32), (3, 12)])
-def test_hosts_share_the_rows_of_one_order(plan: Callable[..., ReadPlan], num_hosts: int, batch: int) -> None:
+def test_hosts_share_the_rows_of_one_order(plan: Plan, num_hosts: int, batch: int) -> None:
     hosts = [plan(num_hosts, host, batch_size=batch) for host in range(num_hosts)]
     assert len({host.order for host in hosts}) == 1
     assert hosts[0].order.batch_size == batch
@@ -61,22 +69,19 @@ def test_hosts_share_the_rows_of_one_order(plan: Callable[..., ReadPlan], num_ho
     ],
 )
 def test_blocks_follow_from_the_size_of_records(
-    plan: Callable[..., ReadPlan], record_bytes: float, options: dict[str, int], block_records: int
+    plan: Plan, record_bytes: float, options: dict[str, int], block_records: int
 ) -> None:
     chosen = plan(**options)
     chosen = replace(chosen, source=replace(chosen.source, record_bytes=record_bytes))
     assert chosen.order.block_records == block_records
 
 
-def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
+def test_where_a_run_begins(plan: Plan) -> None:
     assert plan().steps_per_epoch == 16
-    assert plan(start_step=35).start == (2, 3)
-    assert plan(order="throughput", start_step=33).start == (2, 1)
     assert plan(batch_size=100).steps_per_epoch == 2
-    with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 264"):
-        plan(batch_size=264).check()
-    with pytest.raises(ConfigError, match=r"at most the 257 records of 'train' of .*, got 258\.$"):
-        plan(batch_size=258, order="throughput").check()
+    for order in ("auto", "throughput"):
+        with pytest.raises(ConfigError, match=r"at most the 257 records of an epoch, got 258\. Use 257"):
+            check_plan(plan(batch_size=258, order=order))
     with pytest.raises(ConfigError, match=r"`start_step` must be at least 0, got -1\."):
         plan(start_step=-1)
     with pytest.raises(ConfigError, match=r"evaluation begins at 0, got 3\."):
@@ -86,12 +91,13 @@ def test_where_a_run_begins(plan: Callable[..., ReadPlan]) -> None:
             plan(hosts, host, replicas)
 
 
-def test_steps_of_an_evaluation_are_those_of_the_host_with_most(plan: Callable[..., ReadPlan]) -> None:
+def test_steps_of_an_evaluation_are_those_of_the_host_with_most(plan: Plan) -> None:
     for num_hosts, steps in ((1, 17), (2, 17), (4, 17)):  # of 257: 65 for one of four hosts, in batches of 4
         hosts = [plan(num_hosts, host, training=False) for host in range(num_hosts)]
         assert {host.steps_per_epoch for host in hosts} == {steps}
-        assert sum(host.evaluation_records or 0 for host in hosts) == 257
-        assert max(-(-(host.evaluation_records or 0) // host.host_batch_size) for host in hosts) == steps
+        shares = [each.host.share(257) for each in hosts]
+        assert [number for share in shares for number in share] == list(range(257))
+        assert max(-(-len(share) // hosts[0].batch_size) for share in shares) == steps
 
 
 @pytest.fixture
@@ -116,42 +122,43 @@ def uncounted(foreign) -> Source:
         ),
     ],
 )
-def test_which_order(
-    plan: Callable[..., ReadPlan], uncounted: Source, options: dict, exact: bool, deterministic: bool
-) -> None:
-    assert (plan(**options).exact, plan(**options).deterministic) == (exact, deterministic)
-    foreign = ReadPlan(uncounted, PipelineConfig(batch_size=1, **options))
-    assert not foreign.exact
+def test_which_order(plan: Plan, uncounted: Source, options: dict, exact: bool, deterministic: bool) -> None:
+    source, config = plan().source, PipelineConfig(batch_size=1, **options)
+    assert is_exact(source, config) == exact
+    assert is_by_engine(source, config) or keeps_order(config) == deterministic
+    assert not is_exact(uncounted, config)
     if options.get("order") == "exact":
         with pytest.raises(ConfigError, match=r"`order` exact must know .*train-\* are files without a manifest"):
-            foreign.check()
+            build_stages(uncounted, None, config)
 
 
-def test_options_of_tf_data_are_refused_where_the_engine_reads(plan: Callable[..., ReadPlan]) -> None:
+def test_options_of_tf_data_are_refused_where_the_engine_reads(many: Manifest) -> None:
     options = TfDataOptions(cycle_length=4, autotune=False)
-    plan(order="throughput", tf_data=options).check()
-    for training in (True, False):
-        with pytest.raises(ConfigError) as caught:
-            plan(training=training, tf_data=options).check()
-        assert str(caught.value) == (
-            "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got cycle_length, "
-            "autotune. Leave it out, or set order='throughput'."
-        )
+    for apart in (True, False):
+        build_stages(many, "train", PipelineConfig(batch_size=16, order="throughput", tf_data=options), apart=apart)
+        for training in (True, False):
+            config = PipelineConfig(batch_size=16, training=training, tf_data=options)
+            with pytest.raises(ConfigError) as caught:
+                build_stages(many, "train", config, apart=apart)
+            assert str(caught.value) == (
+                "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got cycle_length, "
+                "autotune. Leave it out, or set order='throughput'."
+            )
 
 
-def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
-    assert plan(training=False).in_steps
-    assert not plan(training=False, order="throughput").in_steps
-    alone = ReadPlan(uncounted, PipelineConfig(batch_size=2, training=False), 2, 0, 2)
+def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Plan, uncounted: Source, context) -> None:
+    evaluation = PipelineConfig(batch_size=2, training=False)
+    assert is_by_engine(plan().source, evaluation)
+    assert not is_by_engine(plan().source, replace(evaluation, order="throughput"))
     with pytest.raises(ConfigError) as caught:
-        alone.check()
+        build_stages(uncounted, None, evaluation, context(2, 0, 2))
     assert str(caught.value) == (
         f"Evaluation on 2 hosts needs to know where each record lies, and {uncounted.name} are files without a "
         "manifest. Evaluate on one host."
     )
 
 
-def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted: Source) -> None:
+def test_the_shuffle_buffer_in_records(plan: Plan, uncounted: Source) -> None:
     assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=100))) == 100
     size = plan().source.record_bytes
     assert count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size="100KB"))) == round(100_000 / size)
@@ -160,19 +167,17 @@ def test_the_shuffle_buffer_in_records(plan: Callable[..., ReadPlan], uncounted:
         count_shuffled_records(plan(tf_data=TfDataOptions(shuffle_buffer_size=1000))) == 257
     )  # no more than there are
     assert count_shuffled_records(plan(2)) == 129
-    by_size = ReadPlan(uncounted, PipelineConfig(batch_size=1))
+    by_size = plan_batches(uncounted, PipelineConfig(batch_size=1))
     assert count_shuffled_records(by_size) == 16  # by the files' size, about
 
 
-def test_what_tf_distribute_says(plan: Callable[..., ReadPlan], context) -> None:
-    source, config = plan().source, PipelineConfig(batch_size=16)
-    host_plan = ReadPlan.for_host(source, config, context(2, 1, 4), 5)
-    assert host_plan == ReadPlan(source, config, num_hosts=2, host=1, num_replicas=4, start_step=5)
-    assert ReadPlan.for_host(source, config, None, 5) == ReadPlan(source, config, start_step=5)
+def test_what_tf_distribute_says(context) -> None:
+    assert find_host(context(2, 1, 4), 5) == Host(index=1, num_hosts=2, num_replicas=4, start_step=5)
+    assert find_host(None, 5) == Host(start_step=5)
 
 
-def test_sizes_of_whole_images(plan: Callable[..., ReadPlan]) -> None:
+def test_sizes_of_whole_images(plan: Plan) -> None:
     assert plan(image_size=14).decoded_size == (16, 16)
     assert plan(decoded_size=(20, 10)).decoded_size == (20, 10)
-    assert plan(cache="decoded").caches_whole
-    assert not plan(cache="decoded", training=False).caches_whole
+    assert caches_whole(plan(cache="decoded").config)
+    assert not caches_whole(plan(cache="decoded", training=False).config)

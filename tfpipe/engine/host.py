@@ -1,0 +1,87 @@
+"""Host: the part of each batch that one process reads.
+
+```
+Host(index=1, num_hosts=4, num_replicas=8)      # the second of four hosts, each with two replicas
+Host(index=1, num_hosts=4).share(256)           # range(64, 128): its rows of a batch of 256
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from tfpipe.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Host:
+    """One of the hosts that share each batch, and the step with which it begins.
+
+    Attributes:
+        index: The number of this host, from 0.
+        num_hosts: The number of hosts that read, at least 1.
+        num_replicas: The number of replicas of all hosts, a multiple of `num_hosts`.
+        start_step: The global step that comes first, counted since the start of the run.
+
+    Raises:
+        ConfigError: The start step or a number of hosts or replicas cannot be used.
+    """
+
+    index: int = 0
+    num_hosts: int = 1
+    num_replicas: int = 1
+    start_step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.start_step < 0:
+            raise ConfigError(f"`start_step` must be at least 0, got {self.start_step}.")
+        if not 0 <= self.index < self.num_hosts or self.num_replicas % self.num_hosts:
+            raise ConfigError(
+                f"Every host must have as many replicas as the others, got {self.num_replicas} replicas for host "
+                f"{self.index} of {self.num_hosts}."
+            )
+
+    def share(self, total: int) -> range:
+        """Returns the part of so many rows, or records of an evaluation, that this host has."""
+        return range(total * self.index // self.num_hosts, total * (self.index + 1) // self.num_hosts)
+
+
+def split_batch(batch_size: int, num_replicas: int) -> int:
+    """Computes the batch size of one replica, in images, from that of all replicas together.
+
+    Raises:
+        ConfigError: The replicas cannot share the batch equally.
+    """
+    share, rest = divmod(batch_size, num_replicas)
+    if rest:
+        fitting = [str(shares * num_replicas) for shares in (share, share + 1) if shares]
+        raise ConfigError(
+            f"`batch_size` {batch_size} must be divisible by {num_replicas} replicas; use {' or '.join(fitting)}."
+        )
+    return share
+
+
+def find_host(held_by: Mapping[int, Set[Any]], process: int) -> Host:
+    """Finds the host that reads for a process of a mesh. Processes that hold the same rows are one host.
+
+    Args:
+        held_by: The parts of a batch's rows that the devices of each process hold, as numbers or other keys that are
+            sorted like their rows. Each part is a replica.
+        process: The number of the process.
+
+    Raises:
+        ConfigError: The parts of a process are not adjacent, or other processes hold more or fewer.
+    """
+    parts = sorted(set().union(*held_by.values()))
+    held = sorted(held_by[process])
+    first, count = parts.index(held[0]), len(held)
+    is_adjacent = parts[first : first + count] == held and first % count == 0
+    if not is_adjacent or any(len(others) != count for others in held_by.values()):
+        numbers = ", ".join(str(parts.index(part)) for part in held)
+        raise ConfigError(
+            f"Each process must hold adjacent rows, as many as every other, got parts {numbers} of {len(parts)} in "
+            f"process {process}. Order the mesh's devices by their process."
+        )
+    return Host(first // count, len(parts) // count, len(parts))

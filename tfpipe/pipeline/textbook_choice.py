@@ -1,0 +1,91 @@
+"""The choice between the engine and the textbook pipeline. It loads no TensorFlow.
+
+is_by_engine(source, config)        # True for a dataset with a manifest and the default options
+explain_textbook(source, config)    # "`order` is throughput"
+"""
+
+from __future__ import annotations
+
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError
+from tfpipe.system import file_io, object_store
+from tfpipe.system.options import list_changes
+
+
+def is_by_engine(source: Source, config: PipelineConfig) -> bool:
+    """Returns whether the engine makes the batches, each by its step. If not, the textbook pipeline does."""
+    return explain_textbook(source, config) is None
+
+
+def is_exact(source: Source, config: PipelineConfig) -> bool:
+    """Returns whether training reads in the order of `tfpipe.engine.order`."""
+    return config.training and is_by_engine(source, config)
+
+
+def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
+    """Returns why the textbook pipeline reads these records, as the rest of a sentence; None if the engine does."""
+    if config.order == "throughput":
+        return "`order` is throughput"
+    if source.shard_records is None:
+        return source.unplaced
+    if not source.is_split:
+        return f"{source.name} are files that are read without their manifest"
+    if any(map(file_io.is_url, source.files)) and not all(map(object_store.can_read, source.files)):
+        return f"{source.files[0]} is read by TensorFlow only"
+    return None
+
+
+def check_engine(config: PipelineConfig) -> None:
+    """Refuses options that only the textbook pipeline has.
+
+    Raises:
+        ConfigError: One of them is not its default.
+    """
+    if changed := ", ".join(list_changes(TfDataOptions(), config.tf_data)):
+        raise ConfigError(
+            f"`tf_data` is for the textbook pipeline, and batches are made by their steps here, got {changed}. Leave "
+            "it out, or set order='throughput'."
+        )
+
+
+def check_textbook(plan: BatchPlan, reason: str) -> None:
+    """Refuses options that the textbook pipeline does not have, and files that it cannot read.
+
+    Args:
+        plan: The plan of the pipeline.
+        reason: The reason why the textbook pipeline reads these records.
+
+    Raises:
+        ConfigError: An option or a file does not fit.
+    """
+    config, source = plan.config, plan.source
+    if config.order == "exact":
+        raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
+    asked: dict[str, bool] = {
+        "service": bool(config.service.workers),
+        "cache_dir": config.cache_dir is not None,
+        "cache_bytes": config.cache_bytes is not None,
+        "max_bad_records": config.max_bad_records > 0,
+        "decoder": config.decoder != "auto",
+    }
+    for option, is_asked in asked.items():
+        if is_asked:
+            value = getattr(config, option)
+            shown = ", ".join(value.workers) if isinstance(value, ServiceOptions) else value
+            raise ConfigError(f"`{option}` {shown} is for batches by their steps, and {reason}. Leave one of them out.")
+    if not config.training and plan.host.num_hosts > 1 and source.shard_records is None:
+        raise ConfigError(
+            f"Evaluation on {plan.host.num_hosts} hosts needs to know where each record lies, and {source.unplaced}. "
+            "Evaluate on one host."
+        )
+    source.check()
+    if not file_io.can_tensorflow_read(source.files[0]) and object_store.can_read(source.files[0]):
+        raise ConfigError(
+            f"TensorFlow must read {source.files[0]}, because {reason}, and it cannot. Leave that out, or copy "
+            "the dataset to a local disk."
+        )
+    file_io.check_tensorflow_reads(source.files[0])
