@@ -37,6 +37,7 @@ def distribute_dataset(
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
+    epochs: int | None = None,
     options: tf.distribute.InputOptions | None = None,
     watch: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
     customize: Customize | None = None,
@@ -54,13 +55,16 @@ def distribute_dataset(
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each replica gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
+        epochs: The epochs of one pass, as for `build_dataset`: with 1 each epoch of `fit` is one of the run. None: no
+            pass ends.
         options: The way in which elements reach the devices. By default they are copied there ahead of their step. With
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
         watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
         customize: A function that changes the stages of each host's pipeline.
 
     Returns:
-        A dataset of the batches of `build_dataset`, one for each replica and step. Training repeats without end.
+        A dataset of the batches of `build_dataset`, one for each replica and step. Training repeats without end, or
+        ends after `epochs`.
 
     Raises:
         ConfigError: Replicas or hosts cannot share the batch equally, a TPU would get text, a TPU on other machines
@@ -70,21 +74,22 @@ def distribute_dataset(
     """
     config = _choose_pipeline(strategy, prefer_textbook(config, customize))
     data: Manifest | Source | Mixture = load_if_path(manifest)
-    plan = _make_plan(strategy, data, split, config, start_step)
+    plan = _make_plan(strategy, data, split, config, start_step, epochs)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        host = find_host(context, start_step)
+        host = find_host(context, start_step, epochs)
         stages = build_host_stages(data, split, config, host, fill_first=False, customize=customize)
         dataset = stages.dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)
-    if not config.training and plan.steps_per_epoch:
+    whole_epochs = 1 if not config.training else 0 if start_step % max(plan.steps_per_epoch, 1) else epochs or 0
+    if whole_epochs and plan.steps_per_epoch:
         # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
         # steps, and with `validation_steps` finds the next evaluation empty. There is no public way to correct it.
-        dataset._cardinality = plan.steps_per_epoch
+        dataset._cardinality = whole_epochs * plan.steps_per_epoch
     return dataset
 
 
@@ -138,6 +143,7 @@ def _make_plan(
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
+    epochs: int | None = None,
 ) -> BatchPlan:
     """Makes the plan of the first host, and refuses what hosts cannot share before a cache is filled.
 
@@ -145,7 +151,7 @@ def _make_plan(
         ConfigError: Replicas or hosts cannot share the batch or the order.
     """
     replicas, hosts = strategy.num_replicas_in_sync, count_hosts(strategy)
-    plan = plan_batches(get_whole_source(manifest, split), config, Host(0, hosts, replicas, start_step))
+    plan = plan_batches(get_whole_source(manifest, split), config, Host(0, hosts, replicas, start_step, epochs))
     check_shares(plan)
     return plan
 

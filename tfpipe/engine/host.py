@@ -17,24 +17,28 @@ from tfpipe.errors import ConfigError
 
 @dataclass(frozen=True)
 class Host:
-    """One of the hosts that share each batch, and the step with which it begins.
+    """One of the hosts that share each batch, and the steps that it makes.
 
     Attributes:
         index: The number of this host, from 0.
         num_hosts: The number of hosts that read, at least 1.
         num_replicas: The number of replicas of all hosts, a multiple of `num_hosts`.
         start_step: The global step that comes first, counted since the start of the run.
+        epochs: The epochs of a pass over a `tf.data.Dataset`. None: no pass ends.
 
     Raises:
-        ConfigError: The start step or a number of hosts or replicas cannot be used.
+        ConfigError: The start step, or a number of hosts, replicas or epochs cannot be used.
     """
 
     index: int = 0
     num_hosts: int = 1
     num_replicas: int = 1
     start_step: int = 0
+    epochs: int | None = None
 
     def __post_init__(self) -> None:
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"`epochs` must be at least 1, got {self.epochs}.")
         if self.start_step < 0:
             raise ConfigError(f"`start_step` must be at least 0, got {self.start_step}.")
         if not 0 <= self.index < self.num_hosts or self.num_replicas % self.num_hosts:

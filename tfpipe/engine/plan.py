@@ -121,10 +121,12 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
     """Plans the batches of a host; None means one host with one replica. `check_plan` says whether they can be made.
 
     Raises:
-        ConfigError: A start step is given for an evaluation.
+        ConfigError: A start step or a number of epochs is given for an evaluation.
     """
     host = host or Host()
     check_start_step(host.start_step, config)
+    if host.epochs is not None and not config.training:
+        raise ConfigError(f"`epochs` is for training; evaluation is one pass, got {host.epochs}.")
     return BatchPlan(source, config, host, host.share(config.batch_size))
 
 

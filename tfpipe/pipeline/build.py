@@ -50,6 +50,7 @@ def build_dataset(
     config: PipelineConfig,
     context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
+    epochs: int | None = None,
 ) -> tf.data.Dataset:
     """Builds the input pipeline of one host.
 
@@ -65,6 +66,9 @@ def build_dataset(
         context: This host among all hosts, as `tf.distribute` passes it; None for one host with one replica.
         start_step: The global step at which training begins; it may lie in any epoch. In exact order the batches equal
             those of a run that was never stopped.
+        epochs: The epochs of one pass over the dataset. The next pass goes on with the epochs after them, so with 1
+            each epoch of Keras' `fit` is one of the run; a pass that is left before its last batch is begun again.
+            None: no pass ends.
 
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
@@ -75,14 +79,14 @@ def build_dataset(
         evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
         uint8 of `decoded_size`, as masks are then, and come with "height" and "width", int64 [batch], and in training
         "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in evaluation (image, label, mask)
-        with a float32 mask. Training repeats without end; evaluation is one pass.
+        with a float32 mask. Training repeats without end, or ends after `epochs`; evaluation is one pass.
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.
         DataError: There are no records, the directory is not a finished dataset, or an index cannot be read.
         FormatError: A manifest or an index is damaged.
     """
-    return build_stages(manifest, split, config, context, start_step, fill_first=False).dataset()
+    return build_stages(manifest, split, config, context, start_step, epochs, fill_first=False).dataset()
 
 
 def build_stages(
@@ -91,6 +95,7 @@ def build_stages(
     config: PipelineConfig,
     context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
+    epochs: int | None = None,
     *,
     fill_first: bool = True,
     apart: bool = False,
@@ -106,6 +111,7 @@ def build_stages(
         config: The options.
         context: The host's place among the hosts, or None for one host.
         start_step: The step, counted from 0, to begin with.
+        epochs: The epochs of one pass, or None for passes without end.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
         apart: Whether tf.data's statistics tell the stages apart, which costs up to 6 % (`tell_stages_apart`). It is
@@ -113,7 +119,7 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
-    host = find_host(context, start_step)
+    host = find_host(context, start_step, epochs)
     data: Manifest | Source | Mixture = load_if_path(manifest)
     return build_host_stages(data, split, config, host, fill_first=fill_first, apart=apart, customize=customize)
 
@@ -134,7 +140,7 @@ def build_host_stages(
         data: The dataset, source or mixture to read.
         split: The name of the split of a manifest.
         config: The options.
-        host: The host among those that share each batch, and its first step.
+        host: The host among those that share each batch, and the steps that it makes.
         fill_first: Whether to return only when a cache in files is whole.
         apart: Whether tf.data's statistics tell the stages of a dataset apart.
         customize: A function that changes the stages.
@@ -147,11 +153,12 @@ def build_host_stages(
     return customize_stages(stages, customize)
 
 
-def find_host(context: tf.distribute.InputContext | None, start_step: int = 0) -> Host:
+def find_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:
     """Finds the host that `tf.distribute` describes; None means one host with one replica."""
     if context is None:
-        return Host(start_step=start_step)
-    return Host(context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync, start_step)
+        return Host(start_step=start_step, epochs=epochs)
+    number, hosts, replicas = context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync
+    return Host(number, hosts, replicas, start_step, epochs)
 
 
 def _build_planned(plan: BatchPlan, fill_first: bool, apart: bool) -> Stages:
@@ -228,4 +235,6 @@ def _build_mixture(mixture: Mixture, split: str | None, config: PipelineConfig, 
 
 def _list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> Stages:
     options = tf_data_options(plan.config, True, count_held_threads(plan, maker))
+    if plan.host.epochs is not None:  # it would ask for the end of a pass ahead of the trainer
+        options.experimental_optimization.inject_prefetch = False
     return Stages(list_engine_stages(plan, maker), options)

@@ -29,6 +29,7 @@ STAGE_NAMES = (
     "augment",
     "batch",
     "prefetch",
+    "epochs",
 )
 """The names of all stages, in their usual order; `textbook.py` and `steps.py` say which stand where."""
 

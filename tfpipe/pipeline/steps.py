@@ -6,6 +6,7 @@ read       one call of the engine reads, checks and parses the records of a step
 decode     another makes arrays of them, with the threads of the native library
 batch      the form that the trainer takes
 prefetch   finished batches wait for the trainer
+epochs     if a pass shall end: the next pass goes on with the next epochs
 ```
 
 What `read` has made stays in this process, and a token for it goes through `tf.data`. So tf.data's statistics tell
@@ -95,16 +96,17 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     order = "the records of a step are computed: the same for any number of hosts, from any step on"
     listing = order if config.training else "every record once, an equal share for each host"
     form = "static shapes" + ("" if config.training else "; the last batch is filled up and masked")
-    return tuple(
-        without_autograph(stage)
-        for stage in (
-            Stage("list", steps.list_steps, listed, listing),
-            Stage("read", steps.read, reading, "one call reads the records of a batch, each from its place"),
-            Stage("decode", steps.decode, making, f"one call {made} of a batch"),
-            Stage("batch", steps.form, rows, form),
-            prefetch_batches(plan),
-        )
-    )
+    stages = [
+        Stage("list", steps.list_steps, listed, listing),
+        Stage("read", steps.read, reading, "one call reads the records of a batch, each from its place"),
+        Stage("decode", steps.decode, making, f"one call {made} of a batch"),
+        Stage("batch", steps.form, rows, form),
+        prefetch_batches(plan),
+    ]
+    if plan.host.epochs is not None:
+        ends = "a pass ends with an epoch, and the next one goes on from there"
+        stages.append(Stage("epochs", steps.end_passes, {"epochs": plan.host.epochs}, ends))
+    return tuple(map(without_autograph, stages))
 
 
 class _OpenCalls:
@@ -157,6 +159,7 @@ class _Steps:
         self._replicas = plan.batch_size // size
         self._makers = [maker.for_rows(size * k, size * (k + 1)) for k in range(self._replicas)]
         self._outputs = _list_outputs(plan)
+        self._first_step = plan.host.start_step  # of the pass whose last batch was not taken yet
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._stored: OrderedDict[int, Any] = OrderedDict()
@@ -165,7 +168,31 @@ class _Steps:
         """Counts the elements: those of each replica of the first step, then of the next."""
         if not self._plan.config.training:
             return tf.data.Dataset.range(self._plan.steps_per_epoch * self._replicas)
-        return tf.data.Dataset.counter(self._plan.host.start_step * self._replicas)
+        if self._plan.host.epochs is None:
+            return tf.data.Dataset.counter(self._plan.host.start_step * self._replicas)
+
+        return tf.data.Dataset.range(1).flat_map(lambda _: tf.data.Dataset.range(*self._call_find_pass()))
+
+    def end_passes(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Notes when the trainer takes the last batch of a pass. A pass that is left before is begun again."""
+
+        def watch_pass(_: tf.Tensor) -> tf.data.Dataset:
+            first, end = self._call_find_pass()
+
+            def note(element: tf.Tensor, batch: Any) -> Any:
+                def end_pass() -> tf.Tensor:
+                    return tf.numpy_function(self._end_pass, [end], tf.bool, name=CALL_NAME)
+
+                tf.cond(element == end - 1, end_pass, lambda: False)
+                return batch
+
+            return batches.enumerate(first).map(note)
+
+        passes = tf.data.Dataset.range(1).flat_map(watch_pass)
+        if self._plan.host.start_step % self._plan.steps_per_epoch:
+            return passes  # the first pass has fewer batches
+        first, end = self._find_pass()
+        return passes.apply(tf.data.experimental.assert_cardinality(end - first))
 
     def read(self, elements: tf.data.Dataset) -> tf.data.Dataset:
         """Replaces each element by a token for its records."""
@@ -187,6 +214,22 @@ class _Steps:
             )
 
         return elements.map(call, num_parallel_calls=self._calls.decodes, deterministic=True)
+
+    def _find_pass(self) -> tuple[np.int64, np.int64]:
+        """Returns the first element of the pass that comes next, and the one behind its last."""
+        with _CALLS:
+            steps, first = self._plan.steps_per_epoch, self._first_step
+            end = (first // steps + (self._plan.host.epochs or 0)) * steps
+            return np.int64(first * self._replicas), np.int64(end * self._replicas)
+
+    def _call_find_pass(self) -> tuple[tf.Tensor, tf.Tensor]:
+        first, end = tf.numpy_function(self._find_pass, [], (tf.int64, tf.int64), name=CALL_NAME)
+        return tf.ensure_shape(first, []), tf.ensure_shape(end, [])
+
+    def _end_pass(self, end: Any) -> Any:
+        with _CALLS:
+            self._first_step = int(end) // self._replicas
+            return np.bool_(True)
 
     def _locate(self, element: int) -> tuple[AnyMaker, tuple[int, int]]:
         step, replica = divmod(element, self._replicas)

@@ -77,6 +77,11 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
             value = getattr(config, option)
             shown = ", ".join(value.workers) if isinstance(value, ServiceOptions) else value
             raise ConfigError(f"`{option}` {shown} is for batches by their steps, and {reason}. Leave one of them out.")
+    if plan.host.epochs is not None:
+        raise ConfigError(
+            f"`epochs` {plan.host.epochs} is for batches by their steps, and {reason}: its epochs run into each other. "
+            "Leave it out, and count the steps, as `steps_per_epoch` of Keras does."
+        )
     if not config.training and plan.host.num_hosts > 1 and source.shard_records is None:
         raise ConfigError(
             f"Evaluation on {plan.host.num_hosts} hosts needs to know where each record lies, and {source.unplaced}. "

@@ -25,9 +25,9 @@ def prefetch_batches(plan: BatchPlan) -> Stage:
 
 
 def _count_batches(plan: BatchPlan) -> int | None:
-    """Counts the batches of the whole dataset; None if nobody counted the records."""
+    """Counts the batches of the whole dataset; None if nobody counted the records, or a later stage ends each pass."""
     if plan.config.training:
         infinite: int = tf.data.INFINITE_CARDINALITY
-        return infinite
+        return infinite if plan.host.epochs is None else None
     known = plan.source.num_records is not None
     return plan.steps_per_epoch * plan.batch_size // plan.replica_batch_size if known else None

@@ -1,0 +1,149 @@
+"""Passes that end with an epoch: `build_dataset(..., epochs=1)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.readers.numpy import NumpyBatches
+
+CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, extra_features=("id",))
+
+
+def take_pass(dataset: tf.data.Dataset) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in dataset.as_numpy_iterator()]
+
+
+def list_expected(manifest: Manifest, first: int, end: int) -> list[list[int]]:
+    batches = NumpyBatches(manifest, "train", CONFIG)
+    return [batches.read(step)["id"].tolist() for step in range(first, end)]
+
+
+def count_steps(manifest: Manifest) -> int:
+    return tfpipe.steps_per_epoch(manifest, "train", CONFIG)
+
+
+def test_each_pass_goes_on_with_the_next_epochs(few: Manifest) -> None:
+    steps = count_steps(few)
+    dataset = build_dataset(few, "train", CONFIG, epochs=1)
+    assert int(dataset.cardinality()) == steps
+    assert [take_pass(dataset) for _ in range(3)] == [
+        list_expected(few, epoch * steps, (epoch + 1) * steps) for epoch in range(3)
+    ]
+    two = build_dataset(few, "train", CONFIG, epochs=2)
+    assert int(two.cardinality()) == 2 * steps
+    assert [take_pass(two) for _ in range(2)] == [
+        list_expected(few, 0, 2 * steps),
+        list_expected(few, 2 * steps, 4 * steps),
+    ]
+
+
+def test_a_first_pass_ends_with_the_epoch_that_it_begins_in(few: Manifest) -> None:
+    steps = count_steps(few)
+    assert steps > 2
+    dataset = build_dataset(few, "train", CONFIG, start_step=steps + 2, epochs=1)
+    assert int(dataset.cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    assert take_pass(dataset) == list_expected(few, steps + 2, 2 * steps)
+    assert take_pass(dataset) == list_expected(few, 2 * steps, 3 * steps)
+
+
+@pytest.mark.parametrize("prefetch_batches", [None, 100])
+def test_a_pass_that_is_left_is_begun_again(few: Manifest, prefetch_batches: int | None) -> None:
+    """Also if all of its batches are ready."""
+    steps = count_steps(few)
+    dataset = build_dataset(few, "train", replace(CONFIG, prefetch_batches=prefetch_batches), epochs=1)
+    for taken in (1, steps - 1):
+        iterator = dataset.as_numpy_iterator()
+        assert [next(iterator)["id"].tolist() for _ in range(taken)] == list_expected(few, 0, taken)
+    assert take_pass(dataset) == list_expected(few, 0, steps)
+    assert take_pass(dataset) == list_expected(few, steps, 2 * steps)
+
+
+def test_hosts_and_replicas_end_together(few: Manifest, context: Callable[..., Any]) -> None:
+    steps = count_steps(few)
+    hosts = [build_dataset(few, "train", CONFIG, context(2, host, 4), epochs=1) for host in range(2)]
+    assert [int(host.cardinality()) for host in hosts] == [2 * steps, 2 * steps]
+    for epoch in range(2):
+        one, other = (np.array(take_pass(host)).reshape(steps, 2) for host in hosts)
+        assert np.hstack([one, other]).tolist() == list_expected(few, epoch * steps, (epoch + 1) * steps)
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_caches_and_pairs_end_too(few: Manifest, cache: str) -> None:
+    config = replace(CONFIG, cache=cache, as_supervised=True)
+    dataset, numpy = build_dataset(few, "train", config, epochs=1), NumpyBatches(few, "train", config)
+    for _ in range(2):
+        for (inputs, labels), (expected, expected_labels) in zip(dataset.as_numpy_iterator(), numpy, strict=True):
+            np.testing.assert_array_equal(inputs["image"], expected["image"])
+            assert labels.tolist() == expected_labels.tolist()
+
+
+def test_a_mixture_ends_with_its_epoch(few: Manifest) -> None:
+    mixture = tfpipe.mix({few.directory: 1})
+    dataset = build_dataset(mixture, "train", CONFIG, epochs=1)
+    batches = NumpyBatches(mixture, "train", CONFIG)
+    assert [take_pass(dataset) for _ in range(2)] == [
+        [batch["id"].tolist() for batch in batches],
+        [batch["id"].tolist() for batch in batches],
+    ]
+
+
+def test_the_stage_is_shown(few: Manifest) -> None:
+    stages = build_stages(few, "train", CONFIG, epochs=3)
+    assert stages.names[-2:] == ("prefetch", "epochs")
+    assert "epochs    epochs=3" in str(stages)
+    assert "epochs" not in build_stages(few, "train", CONFIG).names
+
+
+def test_fit_ends_by_itself_and_sees_every_epoch(few: Manifest) -> None:
+    steps, seen = count_steps(few), []
+
+    class Note(tf.keras.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+            tf.py_function(lambda numbers: seen.append(numbers.numpy().tolist()), [inputs["id"]], [])
+            return tf.cast(inputs["image"], tf.float32)
+
+    model = tf.keras.Sequential([Note(), tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    train = build_dataset(few, "train", replace(CONFIG, as_supervised=True, image_dtype="float32"), epochs=1)
+    history = model.fit(train, epochs=3, verbose=0)
+    assert len(history.history["loss"]) == 3
+    assert [numbers for numbers in seen if numbers][-3 * steps :] == list_expected(few, 0, 3 * steps)
+
+
+def test_a_strategy_counts_its_steps(few: Manifest) -> None:
+    strategy, steps = tf.distribute.OneDeviceStrategy("/CPU:0"), count_steps(few)
+    train = tfpipe.distribute_dataset(strategy, few, "train", CONFIG, epochs=1)
+    assert int(train.cardinality) == steps
+    for epoch in range(2):
+        found = [batch["id"].numpy().tolist() for batch in train]
+        assert found == list_expected(few, epoch * steps, (epoch + 1) * steps)
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "sentence"),
+    [
+        ({}, 0, "`epochs` must be at least 1, got 0."),
+        ({"training": False}, 1, "`epochs` is for training; evaluation is one pass, got 1."),
+        (
+            {"order": "throughput"},
+            2,
+            "`epochs` 2 is for batches by their steps, and `order` is throughput: its epochs run into each other. "
+            "Leave it out, and count the steps, as `steps_per_epoch` of Keras does.",
+        ),
+    ],
+)
+def test_epochs_that_cannot_be_had(few: Manifest, options: dict[str, Any], epochs: int, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_dataset(few, "train", replace(CONFIG, **options), epochs=epochs)
+    assert str(caught.value) == sentence
