@@ -29,8 +29,8 @@ from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 KINDS = ("latents", "captions", "masks", "views")
 COUNT, BATCH, STEPS = 24, 4, 8  # an epoch has 6 steps
@@ -175,12 +175,12 @@ def test_tensorflow_pytorch_and_jax_read_equal_values(dataset: Path, kind: str) 
             for batch in batches:
                 yield {name: to_array(value) for name, value in batch.items()}
 
-    in_torch = list(read_epochs(data_loader(ShardedImages(manifest, "train", config), num_workers=0)))[:STEPS]
+    in_torch = list(read_epochs(data_loader(TorchBatches(manifest, "train", config), num_workers=0)))[:STEPS]
     for batch in in_torch:  # PyTorch gives texts as a list
         batch.update({name: value.astype(object) for name, value in batch.items() if value.dtype.kind == "S"})
     check_equal(in_torch, expected)
     numbers = [{name: value for name, value in batch.items() if name != "caption"} for batch in expected]
-    in_jax = list(read_epochs(DeviceBatches(manifest, "train", make_config(kind, "caption"))))[:STEPS]
+    in_jax = list(read_epochs(JaxBatches(manifest, "train", make_config(kind, "caption"))))[:STEPS]
     check_equal(in_jax, numbers)
 
 

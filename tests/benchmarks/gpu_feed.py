@@ -361,9 +361,9 @@ class Feeds:
         )
 
     def decode_on_host(self, whole: bool = False) -> Iterator[Any]:
-        from tfpipe.readers.torch import ShardedImages, data_loader
+        from tfpipe.readers.torch import TorchBatches, data_loader
 
-        images = ShardedImages(self.manifest, "train", self.make_config("uint8", whole))
+        images = TorchBatches(self.manifest, "train", self.make_config("uint8", whole))
         return repeat(data_loader(images, num_workers=self._sizes.workers))
 
     def decode_by_dali(self) -> Iterator[Any]:
@@ -419,7 +419,7 @@ def compare_pixels(feeds: Feeds, sizes: Sizes) -> list[Difference]:
     """Compares what the device decodes with both decoders on the CPU."""
     on_device, on_cpu = (feeds.decode_on_device(2, "uint8", device) for device in (None, "cpu"))
     differences = []
-    for name, others in (("Pillow", repeat(on_cpu)), ("ShardedImages", feeds.decode_on_host(whole=True))):
+    for name, others in (("Pillow", repeat(on_cpu)), ("TorchBatches", feeds.decode_on_host(whole=True))):
         on_device.set_epoch(0)
         count = max(min(COMPARED_IMAGES // sizes.batch, len(on_device)), 1)
         pairs = list(zip(range(count), on_device, others, strict=False))
@@ -460,7 +460,7 @@ def measure_feeds(feeds: Feeds, sizes: Sizes, device: Any) -> list[Row]:
         return batch["image"].to(device, non_blocking=True)
 
     host = feeds.decode_on_host()
-    return [*rows, measure("ShardedImages, decoded on the host", host, copy, sizes, device)]
+    return [*rows, measure("TorchBatches, decoded on the host", host, copy, sizes, device)]
 
 
 def measure_dali(feeds: Feeds, sizes: Sizes, device: Any) -> Row | None:
@@ -482,7 +482,7 @@ def measure_training(feeds: Feeds, model: Any, sizes: Sizes, device: Any, name: 
     images.close()
     fed = [measure_decoded(feeds, 2, f"{name}, DeviceImages", step, sizes)]
     host = feeds.decode_on_host()
-    fed.append(measure(f"{name}, ShardedImages", host, step, sizes, device))
+    fed.append(measure(f"{name}, TorchBatches", host, step, sizes, device))
     return [fixed, *(replace(row, idle=max(1 - row.images_per_s / fixed.images_per_s, 0)) for row in fed)]
 
 

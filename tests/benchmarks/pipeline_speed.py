@@ -174,9 +174,9 @@ def child(directory: str, name: str, seconds: str, *changes: str) -> None:
         config = replace_options(tfpipe.PipelineConfig(batch_size=BATCH), options)
         manifest = tfpipe.load_manifest(directory)
         if name in TORCH:
-            from tfpipe.readers.torch import ShardedImages, data_loader
+            from tfpipe.readers.torch import TorchBatches, data_loader
 
-            loader = data_loader(ShardedImages(manifest, "train", config))
+            loader = data_loader(TorchBatches(manifest, "train", config))
             return (batch for _ in range(2**30) for batch in loader)
         return iter(tfpipe.build_dataset(manifest, "train", config))
 

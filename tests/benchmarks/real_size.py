@@ -321,13 +321,13 @@ def make_batches(row: Row, dataset: str) -> Iterator[Any]:
     manifest = tfpipe.load_manifest(dataset)
     config = replace_options(tfpipe.PipelineConfig(batch_size=BATCH * row.hosts), row.options)
     if row.reader == "torch":
-        from tfpipe.readers.torch import ShardedImages, data_loader
+        from tfpipe.readers.torch import TorchBatches, data_loader
 
-        return _forever(data_loader(ShardedImages(manifest, "train", config)))
+        return _forever(data_loader(TorchBatches(manifest, "train", config)))
     if row.reader == "jax":
-        from tfpipe.readers.jax import DeviceBatches
+        from tfpipe.readers.jax import JaxBatches
 
-        return _forever(DeviceBatches(manifest, "train", config))
+        return _forever(JaxBatches(manifest, "train", config))
     import tensorflow as tf
 
     host = tf.distribute.InputContext(num_input_pipelines=row.hosts, num_replicas_in_sync=row.hosts)

@@ -50,7 +50,7 @@ def test_pixels_of_other_records_are_not_hidden() -> None:
 
 
 def test_each_goal_says_what_was_reached() -> None:
-    feed = [Row("DeviceImages, 2 threads", 9000.0, 0.1, 1.0, fallbacks=0.0), Row("ShardedImages", 9999.0, 9.0, 1.0)]
+    feed = [Row("DeviceImages, 2 threads", 9000.0, 0.1, 1.0, fallbacks=0.0), Row("TorchBatches", 9999.0, 9.0, 1.0)]
     dali = [Row("DALI", 9500.0, 0.2, 1.0)]
     fixed = Row("ResNet-50, the same batch", 2912.0, 0.1, 0.0)
     assert list_goals({"feed": feed, "dali": dali, "resnet50": [fixed, TRAINED]}) == [
@@ -135,13 +135,13 @@ def test_every_row_is_measured_on_the_cpu(tmp_path: Path) -> None:
             "DeviceImages, 1 thread",
             "DeviceImages, 2 threads",
             "DeviceImages, 4 threads",
-            "ShardedImages, decoded on the host",
+            "TorchBatches, decoded on the host",
         ],
-        "resnet50": ["ResNet-50, the same batch", "ResNet-50, DeviceImages", "ResNet-50, ShardedImages"],
+        "resnet50": ["ResNet-50, the same batch", "ResNet-50, DeviceImages", "ResNet-50, TorchBatches"],
         "small_cnn_on_cpu": [
             "small_cnn on the CPU, the same batch",
             "small_cnn on the CPU, DeviceImages",
-            "small_cnn on the CPU, ShardedImages",
+            "small_cnn on the CPU, TorchBatches",
         ],
     }
     rows = [row for part in names for row in results[part]]

@@ -28,7 +28,7 @@ import torch
 
 import tfpipe
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.torch import ShardedImages, data_loader, xla_loader
+from tfpipe.readers.torch import TorchBatches, data_loader, xla_loader
 from tfpipe.training.config import TrainConfig, default_pipeline
 from tfpipe.training.learner import RunFacts
 from tfpipe.training.torch.learner import TorchLearner
@@ -65,7 +65,7 @@ def main(images: str, steps: int) -> None:
 
 def train(manifest: Manifest, config: TrainConfig, device: torch.device) -> Iterator[float]:
     """Trains without end, and yields the mean loss of each step."""
-    images = ShardedImages(manifest, "train", config.training_pipeline)
+    images = TorchBatches(manifest, "train", config.training_pipeline)
     facts = RunFacts(manifest, config, BATCH, len(images))
     learner = TorchLearner(facts, Place(device))
     loader = data_loader(images, config.num_workers)

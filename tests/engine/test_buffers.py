@@ -17,9 +17,9 @@ import torch
 import tfpipe
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 LARGE = (3, 1 << 20)
 
@@ -74,11 +74,11 @@ def read_numpy(data: Path, config: PipelineConfig) -> Iterator[Any]:
 
 
 def read_torch(data: Path, config: PipelineConfig) -> Iterator[Any]:
-    return iter(data_loader(ShardedImages(data, "train", config)))
+    return iter(data_loader(TorchBatches(data, "train", config)))
 
 
 def read_jax(data: Path, config: PipelineConfig) -> Iterator[Any]:
-    return iter(DeviceBatches(data, "train", config, num_threads=2))
+    return iter(JaxBatches(data, "train", config, num_threads=2))
 
 
 def read_tensorflow(data: Path, config: PipelineConfig) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 from tfpipe.system import host_limits
 
 OPTIONS = {"batch_size": 8, "image_size": 12, "seed": 3, "extra_features": ("image/filename",)}
@@ -193,13 +193,13 @@ def test_a_mixture_has_a_cache_of_each_dataset(
 
 def test_pytorch_has_the_cache_too(jpegs: tfpipe.Manifest) -> None:
     config = PipelineConfig(**OPTIONS, cache="decoded")
-    loader, expected = data_loader(ShardedImages(jpegs, "train", config)), open_batches(jpegs, cache="decoded")
+    loader, expected = data_loader(TorchBatches(jpegs, "train", config)), open_batches(jpegs, cache="decoded")
     for batch, step in zip((batch for _ in range(2) for batch in loader), range(8), strict=True):
         np.testing.assert_array_equal(batch["image"].movedim(1, -1).numpy(), expected.read(step)["image"])
 
 
 def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = ShardedImages(jpegs, "train", PipelineConfig(**OPTIONS, cache="bytes"))
+    images = TorchBatches(jpegs, "train", PipelineConfig(**OPTIONS, cache="bytes"))
     decoded = PipelineConfig(**OPTIONS, cache="decoded")
     for call, message in (
         (
@@ -217,7 +217,7 @@ def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.Monke
             "`cache_bytes` must hold a record, of which the first takes ",
         ),
         (
-            lambda: ShardedImages(jpegs, "train", decoded, transform=lambda one: one),
+            lambda: TorchBatches(jpegs, "train", decoded, transform=lambda one: one),
             "`transform` gets images as they are stored, which `cache` decoded does not keep. Use bytes.",
         ),
     ):

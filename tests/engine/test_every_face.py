@@ -26,9 +26,9 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.native import library
 from tfpipe.readers.grain import GrainBatches
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 CASES = 40
 NAME, MASK = "image/filename", "image/mask"
@@ -184,7 +184,7 @@ def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[
     start = step if config.training else 0
     passed = 0 if config.training else step
     faces["numpy ahead"] = take(NumpyBatches(data, "train", config, start, rank, num_threads=2), passed)
-    tensors = take(data_loader(ShardedImages(data, "train", config, start, rank=rank)), passed)
+    tensors = take(data_loader(TorchBatches(data, "train", config, start, rank=rank)), passed)
     image = tensors["image"].movedim(1, -1)
     tensors = {name: value.numpy() if isinstance(value, torch.Tensor) and name != "image" else value
                for name, value in tensors.items()}  # fmt: skip
@@ -195,7 +195,7 @@ def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[
             faces[face]["image"] = bits.view(np.float32)
     if case["hosts"] == 1:
         numbers = replace(config, extra_features=config.extra_features[1:])
-        arrays = take(DeviceBatches(data, "train", numbers, start, num_threads=2), passed)
+        arrays = take(JaxBatches(data, "train", numbers, start, num_threads=2), passed)
         assert isinstance(arrays["image"], jax.Array)
         faces["jax"] = {name: np.asarray(value) for name, value in arrays.items()}
     if library.is_available():
@@ -247,7 +247,7 @@ def read_by_torch(
     data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
 ) -> list[list[bytes]]:
     """Goes on at a position that is set."""
-    loader = data_loader(ShardedImages(data, "train", config, rank=rank))
+    loader = data_loader(TorchBatches(data, "train", config, rank=rank))
     loader.position = NumpyBatches(data, "train", config, start).position
     return [batch[NAME] for batch in take_steps(loader, count)]
 

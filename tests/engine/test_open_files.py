@@ -22,8 +22,8 @@ LIMIT = 256
 
 FACES = {
     "numpy": "NumpyBatches(folder, 'train', config, start)",
-    "torch": "torch.data_loader(torch.ShardedImages(folder, 'train', config, start))",
-    "jax": "jax.DeviceBatches(folder, 'train', config, start)",
+    "torch": "torch.data_loader(torch.TorchBatches(folder, 'train', config, start))",
+    "jax": "jax.JaxBatches(folder, 'train', config, start)",
     "tf.data": "tfpipe.build_dataset(tfpipe.load_manifest(folder), 'train', config, start_step=start)",
 }
 

@@ -14,7 +14,7 @@ from tests.seekable_jpegs import SAMPLINGS, draw, encode
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.torch import DeviceImages, ShardedImages
+from tfpipe.readers.torch import DeviceImages, TorchBatches
 
 CONFIG = PipelineConfig(batch_size=4, image_size=24, seed=3, augment_options=AugmentOptions(dct_scaling=False))
 SIZE = (90, 203)
@@ -43,7 +43,7 @@ def test_files_are_not_copied(manifest: Manifest) -> None:
 
 
 def test_pixels_are_near_those_of_the_native_library(manifest: Manifest) -> None:
-    native = ShardedImages(manifest, "train", CONFIG)
+    native = TorchBatches(manifest, "train", CONFIG)
     for ours, theirs in zip(DeviceImages(manifest, "train", CONFIG, "cpu"), native, strict=True):
         difference = (ours["image"].int() - theirs["image"].int()).abs()
         # The native library decodes as TensorFlow does, with a transform that rounds less exactly than Pillow's.

@@ -21,10 +21,10 @@ from tfpipe.engine.host import Host
 from tfpipe.format.manifest import Manifest
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.open_data import open_data
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 KINDS = (
     {"subsampling": 0},
@@ -108,8 +108,8 @@ def test_pytorch_and_jax_give_the_pixels_of_tf_data(folder: Path, options: dict[
     manifest = tfpipe.load_manifest(str(folder))
     expected = [batch["image"] for batch in list_batches(manifest, decoder="native", **options)]
     config = make_config("native", **options)
-    images = data_loader(ShardedImages(manifest, "train", config), num_workers=0)
-    batches = DeviceBatches(manifest, "train", config)
+    images = data_loader(TorchBatches(manifest, "train", config), num_workers=0)
+    batches = JaxBatches(manifest, "train", config)
     for_torch = [batch["image"] for _ in range(3) for batch in images][:STEPS]
     for_jax = [batch["image"] for _ in range(3) for batch in batches][:STEPS]
     for theirs, ours, others in zip(expected, for_torch, for_jax, strict=True):

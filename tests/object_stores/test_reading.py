@@ -202,15 +202,15 @@ def test_records_by_their_numbers(store: FolderStore, copy: Path, chosen: list[i
 
 
 def _make_pytorch(directory: str, config: PipelineConfig, **options: Any) -> Any:
-    from tfpipe.readers.torch import ShardedImages, data_loader
+    from tfpipe.readers.torch import TorchBatches, data_loader
 
-    return data_loader(ShardedImages(load_manifest(directory), "train", config), **options)
+    return data_loader(TorchBatches(load_manifest(directory), "train", config), **options)
 
 
 def _make_jax(directory: str, config: PipelineConfig) -> Any:
-    from tfpipe.readers.jax import DeviceBatches
+    from tfpipe.readers.jax import JaxBatches
 
-    return DeviceBatches(load_manifest(directory), "train", config)
+    return JaxBatches(load_manifest(directory), "train", config)
 
 
 def take(loader: Any, count: int) -> list[Any]:

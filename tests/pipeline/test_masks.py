@@ -28,9 +28,9 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
 from tfpipe.pipeline.device.random_boxes import center_crop_boxes
 from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.open_data import open_data
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 SIZE = (12, 9)
 STEPS = 5
@@ -222,11 +222,11 @@ def test_masks_are_cropped_by_a_compiled_function(manifest: tfpipe.Manifest) -> 
 def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict[str, Any]) -> None:
     config = make_config(**options)
     expected = read(manifest, config)[:3]
-    loader = data_loader(ShardedImages(manifest, "train", config, rank=(0, 1)), num_workers=0)
+    loader = data_loader(TorchBatches(manifest, "train", config, rank=(0, 1)), num_workers=0)
     for batch, tensors in zip(expected, loader, strict=False):
         assert tensors[MASK_NAME].dtype == torch.int32
         np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
-    arrays = DeviceBatches(manifest, "train", config, num_threads=1)
+    arrays = JaxBatches(manifest, "train", config, num_threads=1)
     for batch, placed in zip(expected, arrays, strict=False):
         np.testing.assert_array_equal(np.asarray(placed[MASK_NAME]), batch[MASK_NAME])
 
@@ -241,7 +241,7 @@ def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> N
 
 def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:
     with pytest.raises(ConfigError) as error:
-        ShardedImages(manifest, "train", make_config(), transform=lambda image: image)
+        TorchBatches(manifest, "train", make_config(), transform=lambda image: image)
     assert str(error.value) == (
         "`transform` gets an image without its mask, so a batch cannot hold 'image/mask' as well. Leave one of them "
         "out."
@@ -257,7 +257,7 @@ def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
     for batch in expected:
         close = np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 20
         assert close.mean() > 0.6  # the borders of fields are blended
-    loader = data_loader(ShardedImages(squeezed, "train", make_config(), rank=(0, 1)), num_workers=0)
+    loader = data_loader(TorchBatches(squeezed, "train", make_config(), rank=(0, 1)), num_workers=0)
     for tensors, batch in zip(loader, expected, strict=False):
         np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
 

@@ -25,9 +25,9 @@ from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.readers.device_images.device_images import DeviceImages
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.open_data import open_data
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 SIZE = (12, 9)
 STEPS = 4
@@ -230,8 +230,8 @@ def test_the_device_crops_each_image_by_its_seed(three: tfpipe.Manifest) -> None
 def test_torch_and_jax_give_equal_images(some: tfpipe.Manifest, options: dict[str, Any]) -> None:
     config = make_config(**{**options, "extra_features": ("image/class/label",)})
     expected = read(some, config)[:3]
-    loader = data_loader(ShardedImages(some, "train", config, rank=(0, 1)), num_workers=0)
-    arrays = DeviceBatches(some, "train", config, num_threads=1)
+    loader = data_loader(TorchBatches(some, "train", config, rank=(0, 1)), num_workers=0)
+    arrays = JaxBatches(some, "train", config, num_threads=1)
     for batch, tensors, placed in zip(expected, loader, arrays, strict=False):
         np.testing.assert_array_equal(tensors["image/class/label"].numpy(), batch["image/class/label"])
         images = tensors["image"].movedim(-3, -1).numpy()
@@ -247,7 +247,7 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
         seeds.append(torch.initial_seed())
         return torch.tensor(np.asarray(image)[0, 0])
 
-    images = ShardedImages(some, "train", make_config(images=2), rank=(0, 1), transform=transform)
+    images = TorchBatches(some, "train", make_config(images=2), rank=(0, 1), transform=transform)
     (batch, *_) = data_loader(images, num_workers=0)
     assert batch["image"].shape == (6, 2, 3)
     assert len(set(seeds[:12])) == 12
@@ -334,7 +334,7 @@ def test_a_decoder_on_a_device_takes_one_image(some: tfpipe.Manifest) -> None:
         DeviceImages(some, "train", make_config(images=2, extra_features=()), "cpu", rank=(0, 1))
     assert str(error.value) == (
         f"`DeviceImages` decodes one image a record, and 'train' of {some.directory} has several. Set `images` to "
-        "first, or use ShardedImages."
+        "first, or use TorchBatches."
     )
 
 

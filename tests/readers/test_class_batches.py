@@ -12,8 +12,8 @@ import torch
 import tfpipe
 from tests.beam_jobs.images import make_png
 from tfpipe.errors import ConfigError
-from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 NAMES = ("red", "round", "small")
 SCHEMA = {"id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES), "pair": tfpipe.Labels(NAMES, count=2)}
@@ -49,8 +49,8 @@ def read_all(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig, *, jax: b
     """Reads the batches of an epoch, which are the same in all readers."""
     readers: list[Any] = [
         tfpipe.build_dataset(manifest, "train", config).take(3 if not config.training else 2),
-        data_loader(ShardedImages(manifest, "train", config), 0),
-        *([DeviceBatches(manifest, "train", config)] if jax else []),
+        data_loader(TorchBatches(manifest, "train", config), 0),
+        *([JaxBatches(manifest, "train", config)] if jax else []),
     ]
     found = [[{name: to_plain(value) for name, value in batch.items()} for batch in reader] for reader in readers]
     assert all(batches == found[0] for batches in found)
@@ -92,7 +92,7 @@ def test_dtypes(manifest: tfpipe.Manifest) -> None:
     for options, kind in (({}, "int64"), ({"pad_to": {"tags": 3}}, "int64"), ({"multi_hot": ("tags",)}, "float32")):
         config = make_config(**options)
         assert tfpipe.build_dataset(manifest, "train", config).element_spec["tags"].dtype.name == kind
-        batch = next(iter(data_loader(ShardedImages(manifest, "train", config), 0)))
+        batch = next(iter(data_loader(TorchBatches(manifest, "train", config), 0)))
         assert batch["tags"][0].dtype == getattr(torch, kind)
 
 
@@ -132,7 +132,7 @@ def test_options_that_do_not_fit_are_refused(manifest: tfpipe.Manifest, options:
 
 def test_devices_need_one_shape(manifest: tfpipe.Manifest) -> None:
     with pytest.raises(ConfigError) as error:
-        DeviceBatches(manifest, "train", make_config())
+        JaxBatches(manifest, "train", make_config())
     assert str(error.value) == (
         "Arrays on devices must have one shape, and tags has several. Give a size in `pad_to`, as in {'tags': 77}."
     )

@@ -20,13 +20,13 @@ os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=4", JAX_PLAT
 import json
 import jax, jax.numpy as jnp, numpy as np
 import tfpipe
-from tfpipe.readers.jax import DeviceBatches, normalize
+from tfpipe.readers.jax import JaxBatches, normalize
 
 manifest, results = tfpipe.load_manifest(sys.argv[1]), {}
 
 def of(split="train", start_step=0, **options):
     config = tfpipe.PipelineConfig(**{"image_size": 8, "batch_size": 4, "seed": 3, **options})
-    return DeviceBatches(manifest, split, config, start_step)
+    return JaxBatches(manifest, split, config, start_step)
 
 batches = of(extra_features=("image/height", "image/width"))
 sizes, labels = [], []

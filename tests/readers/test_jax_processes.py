@@ -18,13 +18,13 @@ import jax, jax.numpy as jnp
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", num_processes=2, process_id=int(sys.argv[3]))
 import tfpipe
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 
 manifest = tfpipe.load_manifest(sys.argv[1])
 config = tfpipe.PipelineConfig(
     image_size=8, batch_size=4, seed=3, extra_features=("image/height", "image/width")
 )
-batches = DeviceBatches(manifest, "train", config, int(sys.argv[4]))
+batches = JaxBatches(manifest, "train", config, int(sys.argv[4]))
 
 @jax.jit
 def summed(image, label):  # over the devices of both

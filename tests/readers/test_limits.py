@@ -20,8 +20,8 @@ from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.grain import GrainBatches
-from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.torch import DeviceConfig, DeviceImages, TorchBatches, data_loader
 from tfpipe.system import host_limits
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "image_size": 8, "as_supervised": True}
@@ -44,7 +44,7 @@ def test_so_many_finished_batches_wait(small_dataset: Path, open_face: Open, wai
 
 def test_workers_share_the_waiting_batches(small_dataset: Path) -> None:
     def count(workers: int, waiting: int | None, **functions: Any) -> Any:
-        images = ShardedImages(small_dataset, "train", PipelineConfig(**OPTIONS, prefetch_batches=waiting), **functions)
+        images = TorchBatches(small_dataset, "train", PipelineConfig(**OPTIONS, prefetch_batches=waiting), **functions)
         return data_loader(images, workers).prefetch_factor
 
     assert [count(0, 3), count(2, None), count(2, 5), count(2, 1)] == [None, 2, 3, 1]
@@ -96,4 +96,4 @@ def test_threads_of_the_reader_for_a_gpu(small_dataset: Path) -> None:
 
 def test_an_explicit_number_of_threads_stands(small_dataset: Path) -> None:
     config = PipelineConfig(**OPTIONS, cpu_budget=0.01)
-    assert DeviceBatches(small_dataset, "train", config, num_threads=5)._threads == 5
+    assert JaxBatches(small_dataset, "train", config, num_threads=5)._threads == 5

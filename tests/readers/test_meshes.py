@@ -26,7 +26,7 @@ if processes > 1:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{sys.argv[2]}", num_processes=processes, process_id=int(sys.argv[3]))
 import tfpipe
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 grid = np.array(sorted(jax.devices(), key=lambda device: device.id)).reshape(2, 2)
@@ -43,13 +43,13 @@ def step(images, weights):
 
 whole = jax.jit(lambda *arrays: arrays, out_shardings=NamedSharding(mesh, P()))
 steps = []
-for batch in DeviceBatches(manifest, "train", config, sharding=rows):
+for batch in JaxBatches(manifest, "train", config, sharding=rows):
     held = {str(shard.index[0].start or 0): shard.data.tolist() for shard in batch["label"].addressable_shards}
     (images,) = map(np.asarray, whole(batch["image"]))
     plain = (images.reshape(4, -1) / 255.0 @ weights).sum()
     steps.append([held, float(step(batch["image"], split)), float(plain)])
 evaluated = []
-for batch in DeviceBatches(manifest, "validation", replace(config, training=False), sharding=rows):
+for batch in JaxBatches(manifest, "validation", replace(config, training=False), sharding=rows):
     label, mask = map(np.asarray, whole(batch["label"], batch["mask"]))
     evaluated.append(label[mask].tolist())
 print(json.dumps([steps, evaluated]))
@@ -62,7 +62,7 @@ from dataclasses import replace
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 import tfpipe
-from tfpipe.readers.torch import ShardedImages, data_loader, normalize
+from tfpipe.readers.torch import TorchBatches, data_loader, normalize
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 torch.set_num_threads(1)
@@ -74,14 +74,14 @@ torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(192, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
 whole = [parameter.detach().clone() for parameter in net.parameters()]
 parallelize_module(net, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-images = ShardedImages(manifest, "train", config, rank=mesh)
+images = TorchBatches(manifest, "train", config, rank=mesh)
 steps = []
 for batch in data_loader(images, num_workers=0):
     flat = normalize(batch["image"]).flatten(1)
     hidden = torch.relu(flat @ whole[0].T + whole[1])
     error = (net(flat) - (hidden @ whole[2].T + whole[3])).abs().max().item()
     steps.append([batch["label"].tolist(), batch["image/height"].tolist(), error])
-evaluation = ShardedImages(manifest, "validation", replace(config, training=False), rank=mesh)
+evaluation = TorchBatches(manifest, "validation", replace(config, training=False), rank=mesh)
 evaluated = [batch["label"][batch["mask"]].tolist() for batch in data_loader(evaluation, num_workers=0)]
 print(json.dumps([mesh.get_coordinate(), steps, evaluated]))
 torch.distributed.destroy_process_group()
@@ -140,11 +140,11 @@ def test_pytorch_splits_rows_over_data_alone(small_dataset: Path, processes: Any
 def test_a_mesh_without_data_is_refused(small_dataset: Path) -> None:
     pytest.importorskip("torch")
     from tfpipe.errors import ConfigError
-    from tfpipe.readers.torch import ShardedImages
+    from tfpipe.readers.torch import TorchBatches
 
     class Mesh:  # a real one needs processes
         mesh_dim_names = ("replicate", "shard")
 
     with pytest.raises(ConfigError) as caught:
-        ShardedImages(tfpipe.load_manifest(str(small_dataset)), "train", CONFIG, rank=Mesh())
+        TorchBatches(tfpipe.load_manifest(str(small_dataset)), "train", CONFIG, rank=Mesh())
     assert str(caught.value) == "`rank` must be a mesh with a dimension data, got replicate, shard."

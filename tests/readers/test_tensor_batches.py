@@ -14,8 +14,8 @@ import torch
 
 import tfpipe
 from tfpipe.errors import ConfigError
-from tfpipe.readers.jax import DeviceBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 SCHEMA = {
     "id": tfpipe.Values("int64"),
@@ -79,12 +79,12 @@ def test_batches_hold_what_was_written(manifest: tfpipe.Manifest) -> None:
 def test_the_readers_give_equal_values(manifest: tfpipe.Manifest, training: bool) -> None:
     config = make_config(training=training)
     expected = read_tensorflow(manifest, config)
-    images = ShardedImages(manifest, "train", config)
+    images = TorchBatches(manifest, "train", config)
     loader, found = data_loader(images, num_workers=0), []
     for _ in range(2 if training else 1):
         found += list(loader)
     numbers = make_config(training=training, extra_features=NUMBERS)
-    on_device = [batch for _ in range(2 if training else 1) for batch in DeviceBatches(manifest, "train", numbers)][:7]
+    on_device = [batch for _ in range(2 if training else 1) for batch in JaxBatches(manifest, "train", numbers)][:7]
     for step, batch in enumerate(expected[: len(found)]):
         assert found[step].keys() == batch.keys()
         assert found[step]["latents"].dtype == torch.bfloat16
@@ -113,7 +113,7 @@ def test_hosts_share_one_order_from_any_step_on(manifest: tfpipe.Manifest, num_h
 def test_without_a_size_tensors_are_lists(manifest: tfpipe.Manifest) -> None:
     config = tfpipe.PipelineConfig(batch_size=8, seed=5, extra_features=("id", "tokens"))
     (batch,) = [
-        batch for batch, _ in zip(data_loader(ShardedImages(manifest, "train", config), 0), range(1), strict=False)
+        batch for batch, _ in zip(data_loader(TorchBatches(manifest, "train", config), 0), range(1), strict=False)
     ]
     ragged = next(iter(tfpipe.build_dataset(manifest, "train", config)))
     assert [tokens.tolist() for tokens in batch["tokens"]] == ragged["tokens"].to_list()
@@ -130,10 +130,10 @@ def test_what_a_device_cannot_hold_is_refused(manifest: tfpipe.Manifest) -> None
         ),
     ):
         with pytest.raises(ConfigError) as error:
-            DeviceBatches(manifest, "train", config)
+            JaxBatches(manifest, "train", config)
         assert str(error.value) == message
     with pytest.raises(ConfigError, match=r"^`transform` needs images, and 'train' of .* has none\. Leave it out\.$"):
-        ShardedImages(manifest, "train", make_config(), transform=lambda image: image)
+        TorchBatches(manifest, "train", make_config(), transform=lambda image: image)
 
 
 def test_records_are_found_by_their_number(manifest: tfpipe.Manifest) -> None:

@@ -22,7 +22,7 @@ from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError, FormatError, MissingDependencyError
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.readers.torch import ShardedImages, data_loader, normalize, xla_loader
+from tfpipe.readers.torch import TorchBatches, data_loader, normalize, xla_loader
 
 OPTIONS = {"image_size": 8, "batch_size": 4, "seed": 3, "extra_features": ("image/filename",)}
 
@@ -33,9 +33,9 @@ def manifest(small_dataset: Path) -> Manifest:
     return tfpipe.load_manifest(str(small_dataset))
 
 
-def of(manifest: Manifest, split: str = "train", **options: object) -> ShardedImages:
+def of(manifest: Manifest, split: str = "train", **options: object) -> TorchBatches:
     more = {name: options.pop(name) for name in ("start_step", "transform", "rank") if name in options}
-    return ShardedImages(manifest, split, PipelineConfig(**{**OPTIONS, **options}), **more)
+    return TorchBatches(manifest, split, PipelineConfig(**{**OPTIONS, **options}), **more)
 
 
 def names(batches) -> list[list[bytes]]:
@@ -262,7 +262,7 @@ def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
 def test_no_tensorflow_is_loaded(small_dataset: Path) -> None:
     code = (
         "import sys, tfpipe; from tfpipe.readers.torch import *\n"
-        "images = ShardedImages(tfpipe.load_manifest(sys.argv[1]), 'train', PipelineConfig(batch_size=4))\n"
+        "images = TorchBatches(tfpipe.load_manifest(sys.argv[1]), 'train', PipelineConfig(batch_size=4))\n"
         "next(iter(images)); print(sorted({'tensorflow', 'jax', 'apache_beam', 'rich', 'keras'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(small_dataset)], capture_output=True, text=True, check=True)

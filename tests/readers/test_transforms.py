@@ -21,10 +21,10 @@ from tests.several_images import write_several
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.grain import GrainBatches
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.keras import KerasBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8, seed=3, as_supervised=True)
 STEPS = 5  # more than an epoch of three
@@ -37,7 +37,7 @@ def open_numpy(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[
 
 
 def open_jax(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
-    batches = DeviceBatches(data, "train", config, **{"num_threads": 1, **functions})
+    batches = JaxBatches(data, "train", config, **{"num_threads": 1, **functions})
     while True:
         yield from batches
 
@@ -55,7 +55,7 @@ def open_grain(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[
 
 
 def open_torch(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:
-    images = ShardedImages(data, "train", config, **functions)
+    images = TorchBatches(data, "train", config, **functions)
     loader = data_loader(images, 0)
     while True:
         yield from loader
@@ -145,7 +145,7 @@ def test_a_function_of_a_batch_runs_in_the_threads(small_dataset: Path) -> None:
     config = PipelineConfig(batch_size=4, image_size=8)
     threads = [batch["thread"] for batch in NumpyBatches(small_dataset, "train", config, batch_transform=double)]
     assert {thread.rpartition("_")[0] for thread in threads} == {"tfpipe-decode"}
-    images = ShardedImages(small_dataset, "train", config, batch_transform=double)
+    images = TorchBatches(small_dataset, "train", config, batch_transform=double)
     assert {batch["thread"].rpartition("_")[0] for batch in data_loader(images, 0)} == {"tfpipe-decode"}
 
 
@@ -156,13 +156,13 @@ def test_a_function_turns_text_into_numbers_for_jax(small_dataset: Path) -> None
         return {"length": np.array([len(name) for name in batch["image/filename"]])}
 
     expected = NumpyBatches(small_dataset, "train", config, batch_transform=count).read(0)["length"]
-    given = next(iter(DeviceBatches(small_dataset, "train", config, batch_transform=count)))
+    given = next(iter(JaxBatches(small_dataset, "train", config, batch_transform=count)))
     assert given["length"].tolist() == expected.tolist()
     for function, got in (
         (lambda batch: batch, "list as 'image/filename'"),
         (lambda batch: {"label": batch["label"][:3]}, r"the shape \(3,\) as 'label'"),
     ):
-        batches = DeviceBatches(small_dataset, "train", config, batch_transform=function)
+        batches = JaxBatches(small_dataset, "train", config, batch_transform=function)
         with pytest.raises(
             ConfigError, match=rf"^`batch_transform` must return arrays of 4 rows for JAX, got {got}\.$"
         ):
@@ -200,7 +200,7 @@ def test_the_end_of_an_iterator_is_no_end_of_an_epoch(small_dataset: Path, name:
 
     for batches in (
         NumpyBatches(small_dataset, "train", CONFIG, **{name: stop}),
-        data_loader(ShardedImages(small_dataset, "train", CONFIG, **{name: stop}), 0),
+        data_loader(TorchBatches(small_dataset, "train", CONFIG, **{name: stop}), 0),
     ):
         with pytest.raises(RuntimeError, match="StopIteration"):
             list(batches)
@@ -229,7 +229,7 @@ def test_what_a_function_must_return(small_dataset: Path, functions: dict[str, A
 
 def test_a_transform_that_has_no_effect_is_refused(small_dataset: Path) -> None:
     config = PipelineConfig(batch_size=4, image_dtype="float32")
-    for open_reader in (NumpyBatches, DeviceBatches, KerasBatches, GrainBatches, ShardedImages):
+    for open_reader in (NumpyBatches, JaxBatches, KerasBatches, GrainBatches, TorchBatches):
         with pytest.raises(ConfigError) as caught:
             open_reader(small_dataset, "train", config, transform=draw)
         assert str(caught.value) == (

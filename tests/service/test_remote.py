@@ -409,10 +409,10 @@ def test_a_dataset_that_a_worker_lacks_is_a_sentence(start_workers: StartWorkers
 
 
 def test_a_transform_is_refused(made: Path) -> None:
-    from tfpipe.readers.torch import ShardedImages
+    from tfpipe.readers.torch import TorchBatches
 
     with pytest.raises(ConfigError) as caught:
-        ShardedImages(
+        TorchBatches(
             made, "train", replace(CONFIG, service=ServiceOptions(workers=("a:1",))), transform=lambda image: image
         )
     assert str(caught.value) == (
@@ -433,13 +433,13 @@ def test_a_batch_transform_is_called_here(made: Path, start_workers: Any) -> Non
 def test_torch_jax_and_tf_data_get_the_same_batches(start_workers: StartWorkers, made: Path) -> None:
     import jax
 
-    from tfpipe.readers.jax import DeviceBatches
-    from tfpipe.readers.torch import ShardedImages, data_loader
+    from tfpipe.readers.jax import JaxBatches
+    from tfpipe.readers.torch import TorchBatches, data_loader
 
     config = replace(CONFIG, service=ServiceOptions(workers=start_workers(2)), extra_features=())
     expected = take(made, replace(config, service=ServiceOptions()), 8)
-    loader = data_loader(ShardedImages(made, "train", config, rank=(0, 1)))
-    placed = DeviceBatches(made, "train", config)
+    loader = data_loader(TorchBatches(made, "train", config, rank=(0, 1)))
+    placed = JaxBatches(made, "train", config)
     dataset = tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", config)
     faces = {
         "torch": ({"image": b["image"].movedim(1, -1).numpy(), "label": b["label"].numpy()} for b in repeat(loader)),
@@ -457,11 +457,9 @@ def repeat(batches: Any) -> Iterator[Any]:
 
 
 def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorkers, made: Path) -> None:
-    from tfpipe.readers.torch import ShardedImages, data_loader
+    from tfpipe.readers.torch import TorchBatches, data_loader
 
-    images = ShardedImages(
-        made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))), rank=(0, 1)
-    )
+    images = TorchBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))), rank=(0, 1))
     loader = data_loader(images, num_workers=1)
     assert loader.multiprocessing_context is not None
     assert loader.multiprocessing_context.get_start_method() == "spawn"

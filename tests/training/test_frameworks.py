@@ -23,15 +23,15 @@ def test_all_read_the_same_records(colors: Path, make_config: Callable[..., Trai
     pytest.importorskip("torch")
     pytest.importorskip("jax")
     from tfpipe.distribution import distribute_dataset
-    from tfpipe.readers.jax import DeviceBatches
-    from tfpipe.readers.torch import ShardedImages, data_loader
+    from tfpipe.readers.jax import JaxBatches
+    from tfpipe.readers.torch import TorchBatches, data_loader
 
     manifest, pipeline = load_manifest(str(colors)), make_config(seed=7).training_pipeline
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     in_tensorflow = distribute_dataset(strategy, manifest, "train", pipeline, START)
-    loader = data_loader(ShardedImages(manifest, "train", pipeline, START), num_workers=0)
+    loader = data_loader(TorchBatches(manifest, "train", pipeline, START), num_workers=0)
     in_torch = (batch for _ in range(3) for batch in loader)
-    batches = DeviceBatches(manifest, "train", pipeline, START)
+    batches = JaxBatches(manifest, "train", pipeline, START)
     in_jax = (batch for _ in range(3) for batch in batches)
     steps = itertools.islice(zip(in_tensorflow, in_torch, in_jax, strict=False), 2 + 6)
     for by_tensorflow, by_torch, by_jax in steps:

@@ -52,7 +52,7 @@ os.environ.update(XLA_FLAGS="--xla_force_host_platform_device_count=8", JAX_PLAT
 import jax, numpy as np
 from jax.sharding import Mesh
 import tfpipe
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.jax.learner import JaxLearner
 from tfpipe.training.jax.processes import Place
@@ -71,7 +71,7 @@ results = []
 for count in map(int, sys.argv[2:]):
     place = Place(Mesh(np.array(jax.devices()[:count]), ("data",)))
     learner = JaxLearner(RunFacts(manifest, config, 8, 6), place)
-    batches = iter(DeviceBatches(manifest, "train", config.training_pipeline, 0, place.rows, 1))
+    batches = iter(JaxBatches(manifest, "train", config.training_pipeline, 0, place.rows, 1))
     batch = next(batches)
     sums = [learner.read_sums(learner._train(batch)).tolist() for batch in (batch, next(batches))]
     batches.close()

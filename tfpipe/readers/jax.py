@@ -1,7 +1,7 @@
 """Batches for JAX: arrays that lie on all devices, each with its rows, without TensorFlow.
 
 ```
-batches = DeviceBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
+batches = JaxBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
 for epoch in range(90):
     for batch in batches:
         state = train_step(state, normalize(batch["image"], jnp.bfloat16), batch["label"])
@@ -41,7 +41,7 @@ with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
 _ROWS = 2520 * 2**20  # of a batch to ask a sharding about: any usual number of parts divides it
 
 
-class DeviceBatches(EpochBatches):
+class JaxBatches(EpochBatches):
     """The batches of one split on the devices of all processes, as an iterable of epochs.
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every

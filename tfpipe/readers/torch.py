@@ -1,7 +1,7 @@
 """Batches for PyTorch: the records, order and crops of the TensorFlow pipeline, without TensorFlow.
 
 ```
-images = ShardedImages(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
+images = TorchBatches(tfpipe.load_manifest("/data/flowers"), "train", PipelineConfig(batch_size=256))
 loader = data_loader(images, num_workers=8)
 for epoch in range(90):
     for batch in loader:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-class ShardedImages(IterableDataset[Any]):
+class TorchBatches(IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
     Threads of this process make the batches ahead, so it needs no worker processes. Give it to `data_loader`, or to
@@ -139,7 +139,7 @@ class ShardedImages(IterableDataset[Any]):
             return self._make_each(read_ahead(self._maker, positions, waiting))
         return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._make_tensors, waiting)
 
-    def _run_on(self) -> ShardedImages:
+    def _run_on(self) -> TorchBatches:
         """Returns these images, with passes that run on from epoch to epoch without end. Both share their position."""
         images = copy.copy(self)
         images._runs_on = True
@@ -167,7 +167,7 @@ class ShardLoader(Resumable, DataLoader[Any]):
     batches of the next epoch are made meanwhile. In evaluation each pass is the whole split.
     """
 
-    dataset: ShardedImages
+    dataset: TorchBatches
     _passes: Passes | None = None
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
@@ -210,7 +210,7 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
 
 def data_loader(
-    images: ShardedImages,
+    images: TorchBatches,
     num_workers: int | None = None,
     pin_memory: bool | None = None,
     start_method: str | None = None,
@@ -268,7 +268,7 @@ def xla_loader(loader: ShardLoader, device: Any = None) -> Iterable[Any]:
     return loaded
 
 
-def _count_waiting(images: ShardedImages, num_workers: int) -> int | None:
+def _count_waiting(images: TorchBatches, num_workers: int) -> int | None:
     """Counts the batches that each worker has ready; None without workers.
 
     Raises:

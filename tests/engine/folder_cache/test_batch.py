@@ -28,9 +28,9 @@ from tfpipe.engine.plan import plan_batches
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import library
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import ShardedImages, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 NAME = "image/filename"
 
@@ -130,8 +130,8 @@ def test_every_face_reads_while_the_cache_is_filled(source: Manifest, tmp_path: 
     expected = [open_batches(filled).read(step) for step in range(6)]
     with nobody_fills(live):
         copy_shard(whole, live, 1)
-        by_numpy, by_torch = open_batches(live), data_loader(ShardedImages(source, "train", live.config))
-        by_jax = DeviceBatches(source, "train", replace(live.config, extra_features=()), num_threads=2)
+        by_numpy, by_torch = open_batches(live), data_loader(TorchBatches(source, "train", live.config))
+        by_jax = JaxBatches(source, "train", replace(live.config, extra_features=()), num_threads=2)
         faces: dict[str, Iterator[Any]] = {
             "numpy": iter([*by_numpy, *by_numpy]),
             "torch": ({**batch, "image": batch["image"].movedim(1, -1)} for _ in range(2) for batch in by_torch),
@@ -215,7 +215,7 @@ def test_a_transform_gets_the_images_of_both(source: Manifest, tmp_path: Path) -
         return torch.tensor([image.width, image.height])
 
     def read(folder: CacheFolder) -> list[Any]:
-        images = ShardedImages(source, "train", folder.config, transform=measure)
+        images = TorchBatches(source, "train", folder.config, transform=measure)
         return [batch["image"].tolist() for batch in data_loader(images, num_workers=0)]
 
     with nobody_fills(live):
@@ -223,17 +223,17 @@ def test_a_transform_gets_the_images_of_both(source: Manifest, tmp_path: Path) -
         assert read(live) == read(filled)
         assert read(live)[-1][-3:] == [[0, 0]] * 3
     with pytest.raises(ConfigError, match=r"^`transform` gets images as they are stored"):
-        ShardedImages(source, "train", folder_of(source, tmp_path).config, transform=measure)
+        TorchBatches(source, "train", folder_of(source, tmp_path).config, transform=measure)
 
 
 @pytest.mark.slow
 def test_processes_of_a_loader_share_a_cache_in_files(source: Manifest, tmp_path: Path) -> None:
     filled, live = (folder_of(source, tmp_path / name) for name in ("filled", "live"))
     whole = fill(filled)
-    expected = [batch["image"].tolist() for batch in data_loader(ShardedImages(source, "train", filled.config))]
+    expected = [batch["image"].tolist() for batch in data_loader(TorchBatches(source, "train", filled.config))]
     with nobody_fills(live):
         copy_shard(whole, live, 0)
-        loader = data_loader(ShardedImages(source, "train", live.config), num_workers=2, start_method="spawn")
+        loader = data_loader(TorchBatches(source, "train", live.config), num_workers=2, start_method="spawn")
         assert [batch["image"].tolist() for batch in loader] == expected
 
 

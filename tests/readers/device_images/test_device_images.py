@@ -1,4 +1,4 @@
-"""The reader for GPUs, on the CPU, held to `ShardedImages`; decoders that refuse and fail stand in for a GPU's."""
+"""The reader for GPUs, on the CPU, held to `TorchBatches`; decoders that refuse and fail stand in for a GPU's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.images.hardware_jpeg import read_hardware_header
 from tfpipe.readers.device_images.decoders import CpuDecoder
 from tfpipe.readers.device_images.device_images import REFUSED
-from tfpipe.readers.torch import DeviceConfig, DeviceImages, ShardedImages, data_loader, normalize
+from tfpipe.readers.torch import DeviceConfig, DeviceImages, TorchBatches, data_loader, normalize
 
 # At full size, as a GPU decodes: the CPU's readers may decode large crops at a half.
 OPTIONS = {
@@ -67,7 +67,7 @@ def read_reference(manifest: Manifest, epochs: int = 1, split: str = "train", **
     """The batches of the reader that decodes on the CPU."""
     config = PipelineConfig(**{**OPTIONS, "extra_features": NAMES, **options})
     by_pillow = dataclasses.replace(config, decoder="pillow")
-    loader = data_loader(ShardedImages(manifest, split, by_pillow), num_workers=0)
+    loader = data_loader(TorchBatches(manifest, split, by_pillow), num_workers=0)
     return [batch for _ in range(epochs) for batch in loader]
 
 

@@ -10,7 +10,7 @@ for epoch in range(90):
     reader threads ──files in pinned memory──▶ one thread: decode, resize ──batches on the device──▶ trainer
     num_threads steps                          on a stream of its own       prefetch_batches steps
 
-Records, order, crops and flips are those of `ShardedImages` and `build_dataset`. Pixels differ by a few levels where
+Records, order, crops and flips are those of `TorchBatches` and `build_dataset`. Pixels differ by a few levels where
 decoders round differently, or enlarge color in another way.
 """
 
@@ -74,7 +74,7 @@ class DeviceImages(Resumable):
             `prefetch_batches`, which `DeviceConfig` has; `dct_scaling` has no effect here.
         device: The device: "cuda", "cuda:1", ... or "cpu".
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
-        rank: The number of this process, from 0, and the number of processes, or a mesh, as for `ShardedImages`.
+        rank: The number of this process, from 0, and the number of processes, or a mesh, as for `TorchBatches`.
         device_config: The number of threads and of batches ahead, and the memory format. None: the defaults.
         decoder: A decoder in place of torchvision's or torchcodec's, or on the CPU of Pillow's.
 
@@ -118,17 +118,17 @@ class DeviceImages(Resumable):
         if config.cache == "decoded" or config.cache_dir is not None:
             raise ConfigError(
                 "`DeviceImages` decodes on the device, so it reads no cache of decoded images and none in files. Use "
-                "cache='bytes' without a `cache_dir`, or ShardedImages."
+                "cache='bytes' without a `cache_dir`, or TorchBatches."
             )
         maker = open_data(manifest, split, config, Host(number, ranks, ranks))
         if not isinstance(maker, BatchMaker):
-            raise ConfigError("`DeviceImages` reads one dataset, got a mixture. Use ShardedImages.")
+            raise ConfigError("`DeviceImages` reads one dataset, got a mixture. Use TorchBatches.")
         if not maker.plan.source.has_images:
-            raise ConfigError(f"`DeviceImages` needs images, and {maker.plan.source.name} has none. Use ShardedImages.")
+            raise ConfigError(f"`DeviceImages` needs images, and {maker.plan.source.name} has none. Use TorchBatches.")
         if maker.plan.num_images is not None:
             raise ConfigError(
                 f"`DeviceImages` decodes one image a record, and {maker.plan.source.name} has several. Set `images` "
-                "to first, or use ShardedImages."
+                "to first, or use TorchBatches."
             )
         decoder = make_decoder(self.device, maker.form) if decoder is None else decoder
         self.fallbacks: Counter[str] = Counter()

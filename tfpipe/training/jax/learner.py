@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from tfpipe.profiler.live.step_monitor import Devices
-from tfpipe.readers.jax import DeviceBatches, normalize
+from tfpipe.readers.jax import JaxBatches, normalize
 from tfpipe.training.config import MOMENTUM
 from tfpipe.training.jax.checkpoints import JaxCheckpoints
 from tfpipe.training.jax.models import Parameters, apply_small_cnn, init_small_cnn
@@ -50,7 +50,7 @@ class JaxLearner(Learner):
         self._evaluate_once = jax.jit(self._compute_evaluation, out_shardings=place.whole)
         self._last: Any = None
         self._state = jax.jit(self._init_state, out_shardings=place.whole)()
-        self._evaluation_batches: DeviceBatches | None = None
+        self._evaluation_batches: JaxBatches | None = None
 
     @property
     def parameters(self) -> Parameters:
@@ -96,9 +96,9 @@ class JaxLearner(Learner):
         parameters = jax.tree.map(np.asarray, self.parameters)
         export_model(parameters, self.facts.config.evaluation_pipeline, self.facts.manifest, run_dir.file(MODEL))
 
-    def _open(self, split: str, pipeline: Any, start_step: int = 0) -> DeviceBatches:
+    def _open(self, split: str, pipeline: Any, start_step: int = 0) -> JaxBatches:
         threads = self.facts.config.num_workers or None
-        return DeviceBatches(self.facts.manifest, split, pipeline, start_step, self._place.rows, threads)
+        return JaxBatches(self.facts.manifest, split, pipeline, start_step, self._place.rows, threads)
 
     def _set_state(self, state: Any) -> None:
         self._state = state

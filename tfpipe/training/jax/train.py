@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.jax import DeviceBatches
+from tfpipe.readers.jax import JaxBatches
 from tfpipe.system.extras import importing
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.jax.processes import Place
@@ -55,6 +55,6 @@ def train(
     """
     check_dataset(manifest, config)
     pipeline = config.training_pipeline
-    steps = len(DeviceBatches(manifest, config.split, pipeline, sharding=place.rows))
+    steps = len(JaxBatches(manifest, config.split, pipeline, sharding=place.rows))
     facts = RunFacts(manifest, config, pipeline.batch_size, steps, place.process)
     return run_training(facts, lambda: JaxLearner(facts, place), observer or TrainObserver(), stop)

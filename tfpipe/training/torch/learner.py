@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tfpipe.errors import DataError, TfpipeError, first_line
 from tfpipe.profiler.live.step_monitor import Devices
-from tfpipe.readers.torch import ShardedImages, ShardLoader, data_loader
+from tfpipe.readers.torch import ShardLoader, TorchBatches, data_loader
 from tfpipe.system.hash_permutation import DROPOUT, key_of
 from tfpipe.training.config import MOMENTUM
 from tfpipe.training.learner import TOP, Learner, RunFacts, SingleSteps, Steps
@@ -68,14 +68,14 @@ class TorchLearner(Learner):
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
         """Opens the training data at a global step of the run."""
         config, self._step = self.facts.config, start_step
-        images = ShardedImages(self.facts.manifest, config.split, config.training_pipeline, start_step)
+        images = TorchBatches(self.facts.manifest, config.split, config.training_pipeline, start_step)
         monitor = self.facts.make_monitor(self._describe_devices(), run_dir)
         return SingleSteps(_Readable(data_loader(images, config.num_workers)), self._train, monitor)
 
     def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
         """Yields the sums of each evaluation batch over all processes, float64 [4]."""
         if self._evaluation_loader is None:
-            split_images = ShardedImages(self.facts.manifest, split, self.facts.config.evaluation_pipeline)
+            split_images = TorchBatches(self.facts.manifest, split, self.facts.config.evaluation_pipeline)
             self._evaluation_loader = data_loader(split_images, self.facts.config.num_workers)
         if self._place.num_ranks > 1:
             # Moving averages differ between processes until the next step of training. A checkpoint has those of the

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.torch import ShardedImages
+from tfpipe.readers.torch import TorchBatches
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.learner import RunFacts
 from tfpipe.training.results import TrainObserver, TrainResult
@@ -59,6 +59,6 @@ def train(
     check_dataset(manifest, config)
     torch.use_deterministic_algorithms(config.deterministic)
     pipeline = config.training_pipeline
-    steps = len(ShardedImages(manifest, config.split, pipeline))
+    steps = len(TorchBatches(manifest, config.split, pipeline))
     facts = RunFacts(manifest, config, pipeline.batch_size, steps, (place.rank, place.num_ranks))
     return run_training(facts, lambda: TorchLearner(facts, place, build), observer or TrainObserver(), stop)
