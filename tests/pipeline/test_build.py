@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +20,7 @@ from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
-from tfpipe.pipeline.build import build_dataset, build_stages
+from tfpipe.pipeline.build import build_dataset, build_stages, check_stages
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 
 STEPS = "list read decode batch prefetch"
@@ -281,7 +282,7 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
             "`cache_bytes` 2000 is for batches by their steps, and `order` is throughput. Leave one of them out.",
         ),
         (
-            files,
+            few,
             {"kind": "throughput", "cache": "bytes", "cache_dir": "/tmp/cache"},
             "`cache_dir` /tmp/cache is for batches by their steps, and `order` is throughput. Leave one of them out.",
         ),
@@ -295,6 +296,8 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             build_dataset(data, split, config_of(**options))
         assert str(caught.value).startswith(message)
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            check_stages(data, split, config_of(**options))
 
 
 def test_the_engine_reads_the_files_of_a_dataset_only(few: Manifest, copied: Manifest) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.pipeline.conftest import write_dataset
 from tfpipe.distribution import distribute_dataset, steps_per_epoch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.mixture import Mixture, apportion, mix
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -111,6 +112,10 @@ def test_what_a_mixture_cannot_do(many: Manifest, other: Manifest, tmp_path: Pat
         with pytest.raises(ConfigError) as caught:
             build_dataset(mixture, "train", config)
         assert str(caught.value) == f"A mixture cannot be {wish} as a whole. Take its datasets one by one."
+    with pytest.raises(ConfigError, match=r"^`tf_data` is for the textbook pipeline, .* got autotune\."):
+        build_dataset(mixture, "train", dataclasses.replace(CONFIG, tf_data=TfDataOptions(autotune=False)))
+    with pytest.raises(ConfigError, match=r"^A mixture is read in exact order, and `order` is throughput\. Leave out"):
+        build_dataset(mixture, "train", dataclasses.replace(CONFIG, order="throughput"))
 
 
 def test_all_have_labels_or_none(many: Manifest, tmp_path: Path) -> None:

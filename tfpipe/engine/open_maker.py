@@ -105,7 +105,7 @@ def open_mixture(
 
 
 def _plan_shares(mixture: Mixture, split: str, whole: BatchPlan) -> list[BatchPlan]:
-    """Plans each dataset's share of the whole batch, which does not depend on the number of hosts."""
+    """Makes the plan of each dataset's share of the whole batch, which does not depend on the number of hosts."""
     config, shares = whole.config, apportion(mixture.weights, whole.config.batch_size, 1)
     plans = [
         plan_batches(Source.from_manifest(manifest, split), replace(config, batch_size=share))

@@ -118,7 +118,7 @@ class BatchPlan:
 
 
 def plan_batches(source: Source, config: PipelineConfig, host: Host | None = None) -> BatchPlan:
-    """Plans the batches of a host; None means one host with one replica. `check_plan` says whether they can be made.
+    """Makes the plan of a host; None means one host with one replica. `check_plan` says whether it can be carried out.
 
     Raises:
         ConfigError: A start step or a number of epochs is given for an evaluation.
