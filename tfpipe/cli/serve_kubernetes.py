@@ -55,11 +55,6 @@ class ClusterConfig:
             if not _QUANTITY.fullmatch(getattr(self, name)):
                 raise ConfigError(f"`{name}` must be like 8, 500m or 16Gi, got {getattr(self, name)!r}.")
 
-    @property
-    def worker_addresses(self) -> list[str]:
-        """The addresses of the workers for trainers of the namespace, which stay when a worker starts again."""
-        return [f"{_WORKER}-{number}.{_WORKER}:{self.port}" for number in range(self.workers)]
-
 
 def make_manifests(config: ClusterConfig) -> list[dict[str, Any]]:
     """Makes the objects of Kubernetes for a service, in the order in which they are to be created."""

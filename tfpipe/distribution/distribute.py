@@ -2,8 +2,8 @@
 
     with strategy.scope():
         model = ...
-    train = distribute_dataset(strategy, manifest, "train", config, start_step)
-    model.fit(train, steps_per_epoch=steps_per_epoch(manifest, "train", config, strategy))
+    train = distribute_dataset(strategy, manifest, "train", config, start_step, epochs=1)
+    model.fit(train, epochs=90)
 
 A run's state is `(seed, epoch, step)`, or `seed` and the global step alone: nothing of the dataset is saved.
 """
@@ -26,14 +26,14 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
-from tfpipe.pipeline.build import build_host_stages, find_host
+from tfpipe.pipeline.build import build_host_stages, get_host
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.system.file_io import is_url
 
 
 def distribute_dataset(
     strategy: tf.distribute.Strategy,
-    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
+    data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
@@ -50,7 +50,7 @@ def distribute_dataset(
 
     Args:
         strategy: The strategy that trains, from `resolve_strategy`.
-        manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
+        data: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
             foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each replica gets an equal part of `batch_size`.
@@ -73,14 +73,14 @@ def distribute_dataset(
         FormatError: An index is damaged.
     """
     config = _choose_pipeline(strategy, prefer_textbook(config, customize))
-    data: Manifest | Source | Mixture = load_if_path(manifest)
-    plan = _make_plan(strategy, data, split, config, start_step, epochs)
+    opened: Manifest | Source | Mixture = load_if_path(data)
+    plan = _make_plan(strategy, opened, split, config, start_step, epochs)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        host = find_host(context, start_step, epochs)
-        stages = build_host_stages(data, split, config, host, fill_first=False, customize=customize)
+        host = get_host(context, start_step, epochs)
+        stages = build_host_stages(opened, split, config, host, fill_first=False, customize=customize)
         dataset = stages.dataset()
         return dataset if watch is None else watch(dataset)
 
@@ -94,7 +94,7 @@ def distribute_dataset(
 
 
 def steps_per_epoch(
-    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
+    data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     strategy: tf.distribute.Strategy | None = None,
@@ -102,7 +102,7 @@ def steps_per_epoch(
     """Returns the steps of an epoch, for Keras' `steps_per_epoch` and for a schedule of learning rates.
 
     Args:
-        manifest: The data, as for `distribute_dataset`.
+        data: The data, as for `distribute_dataset`.
         split: The name of a split; None for foreign files.
         config: The options of the pipeline. In training a step is a full global batch; in evaluation the last batch may
             be filled up.
@@ -111,7 +111,7 @@ def steps_per_epoch(
     Raises:
         ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.
     """
-    plan = _make_plan(strategy or tf.distribute.get_strategy(), load_if_path(manifest), split, config)
+    plan = _make_plan(strategy or tf.distribute.get_strategy(), load_if_path(data), split, config)
     steps = plan.steps_per_epoch
     if not steps:
         raise ConfigError(
@@ -139,7 +139,7 @@ def _choose_pipeline(strategy: tf.distribute.Strategy, config: PipelineConfig) -
 
 def _make_plan(
     strategy: tf.distribute.Strategy,
-    manifest: Manifest | Source | Mixture,
+    data: Manifest | Source | Mixture,
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
@@ -151,7 +151,7 @@ def _make_plan(
         ConfigError: Replicas or hosts cannot share the batch or the order.
     """
     replicas, hosts = strategy.num_replicas_in_sync, count_hosts(strategy)
-    plan = plan_batches(get_whole_source(manifest, split), config, Host(0, hosts, replicas, start_step, epochs))
+    plan = plan_batches(get_whole_source(data, split), config, Host(0, hosts, replicas, start_step, epochs))
     check_shares(plan)
     return plan
 

@@ -72,7 +72,7 @@ class MeshBatches:
 
 def distribute_over_mesh(
     mesh: dtensor.Mesh,
-    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
+    data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     start_step: int = 0,
@@ -86,7 +86,7 @@ def distribute_over_mesh(
     Args:
         mesh: A mesh with a dimension `data`, from `dtensor.create_distributed_mesh`. With several processes
             `dtensor.initialize_accelerator_system` comes first.
-        manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
+        data: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
             foreign files from `tfrecord_files`.
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each part of `data` gets an equal part of `batch_size`.
@@ -108,13 +108,13 @@ def distribute_over_mesh(
     host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
     host = replace(host, start_step=start_step)
     config = prefer_textbook(config, customize)
-    data: Manifest | Source | Mixture = load_if_path(manifest)
-    plan = plan_batches(get_whole_source(data, split), config, host)
+    opened: Manifest | Source | Mixture = load_if_path(data)
+    plan = plan_batches(get_whole_source(opened, split), config, host)
     check_shares(plan)
     check_fits_devices(plan)
-    if host.num_hosts < len(held_by) and not isinstance(data, Mixture):
+    if host.num_hosts < len(held_by) and not isinstance(opened, Mixture):
         _check_repeatable(plan)
-    stages = build_host_stages(data, split, config, host, fill_first=False, customize=customize)
+    stages = build_host_stages(opened, split, config, host, fill_first=False, customize=customize)
     return MeshBatches(mesh, plan.steps_per_epoch or None, stages.dataset())
 
 

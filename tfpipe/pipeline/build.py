@@ -45,7 +45,7 @@ from tfpipe.service.remote import serve_remotely
 
 
 def build_dataset(
-    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
+    data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     context: tf.distribute.InputContext | None = None,
@@ -59,7 +59,7 @@ def build_dataset(
     one, and the next run goes on with what is there. If it fails, a warning says why, and the source serves on.
 
     Args:
-        manifest: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
+        data: A manifest from `load_manifest`, or a dataset's directory or URL; several datasets from `mix`; or
             files that something else wrote, from `tfrecord_files`.
         split: Name of a split; None for foreign files.
         config: The options: the order, the batch and the changes to each image.
@@ -86,11 +86,11 @@ def build_dataset(
         DataError: There are no records, the directory is not a finished dataset, or an index cannot be read.
         FormatError: A manifest or an index is damaged.
     """
-    return build_stages(manifest, split, config, context, start_step, epochs, fill_first=False).dataset()
+    return build_stages(data, split, config, context, start_step, epochs, fill_first=False).dataset()
 
 
 def build_stages(
-    manifest: Manifest | Source | Mixture | str | os.PathLike[str],
+    data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
     config: PipelineConfig,
     context: tf.distribute.InputContext | None = None,
@@ -106,7 +106,7 @@ def build_stages(
     The other arguments, and the errors, are those of `build_dataset`.
 
     Args:
-        manifest: The dataset, source or mixture to read, or the path of a dataset.
+        data: The dataset, source or mixture to read, or the path of a dataset.
         split: The name of the split of a manifest, such as "train".
         config: The options.
         context: The host's place among the hosts, or None for one host.
@@ -119,9 +119,9 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
-    host = find_host(context, start_step, epochs)
-    data: Manifest | Source | Mixture = load_if_path(manifest)
-    return build_host_stages(data, split, config, host, fill_first=fill_first, apart=apart, customize=customize)
+    host = get_host(context, start_step, epochs)
+    opened: Manifest | Source | Mixture = load_if_path(data)
+    return build_host_stages(opened, split, config, host, fill_first=fill_first, apart=apart, customize=customize)
 
 
 def build_host_stages(
@@ -153,8 +153,8 @@ def build_host_stages(
     return customize_stages(stages, customize)
 
 
-def find_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:
-    """Finds the host that `tf.distribute` describes; None means one host with one replica."""
+def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:
+    """Returns the host that `tf.distribute` describes; None means one host with one replica."""
     if context is None:
         return Host(start_step=start_step, epochs=epochs)
     number, hosts, replicas = context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync
@@ -178,12 +178,12 @@ def _build_planned(plan: BatchPlan, fill_first: bool, apart: bool) -> Stages:
 
 
 def check_stages(
-    manifest: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None = None
+    data: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None = None
 ) -> None:
     """Refuses what `build_stages` on one host would refuse, without filling a cache in files.
 
     Args:
-        manifest: The dataset or source to read.
+        data: The dataset or source to read.
         split: The name of the split of a manifest, such as "train".
         config: The options.
         customize: A function that changes the stages; None leaves them as they are.
@@ -194,11 +194,11 @@ def check_stages(
         FormatError: An index is damaged.
     """
     config = prefer_textbook(config, customize)
-    if config.cache_dir is not None and isinstance(manifest, Manifest) and split is not None:
-        _check(plan_batches(get_source(manifest, split), config))
-        CacheFolder(manifest, split, config).check()
+    if config.cache_dir is not None and isinstance(data, Manifest) and split is not None:
+        _check(plan_batches(get_source(data, split), config))
+        CacheFolder(data, split, config).check()
         config = without_cache(config)
-    build_stages(manifest, split, config, customize=customize)
+    build_stages(data, split, config, customize=customize)
 
 
 def _check(plan: BatchPlan) -> bool:

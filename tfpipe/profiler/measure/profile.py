@@ -19,7 +19,7 @@ from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import explain_pipeline_error
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_stages, find_host
+from tfpipe.pipeline.build import build_stages, get_host
 from tfpipe.pipeline.stage import Customize, Stages, explain_customize_errors, prefer_textbook
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
 from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
@@ -128,7 +128,7 @@ def profile_pipeline(
         built = _build_each(stages)
     facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
     source = get_source(data, split)
-    plan = plan_batches(source, config, find_host(context))
+    plan = plan_batches(source, config, get_host(context))
     fill_steps = plan.steps_per_epoch if config.cache != "none" and config.cache_dir is None else 0
     limits = _Limits(run_config, fill_steps)
     observer = observer or Observer()
