@@ -174,7 +174,7 @@ class _Steps:
         return tf.data.Dataset.range(1).flat_map(lambda _: tf.data.Dataset.range(*self._call_find_pass()))
 
     def end_passes(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Notes when the trainer takes the last batch of a pass. A pass that is left before is begun again."""
+        """Ends a pass when the trainer takes its last batch. A pass that is left before is begun again."""
 
         def watch_pass(_: tf.Tensor) -> tf.data.Dataset:
             first, end = self._call_find_pass()

@@ -1,4 +1,4 @@
-"""What readers without TensorFlow do to the batches of the engine: the trainer's own functions, and the trainer's form.
+"""The end of a batch in readers without TensorFlow: the trainer's own functions, and the form that the trainer takes.
 
 ```
 transform(image, generator)     a whole Pillow image -> a NumPy array, in place of crop, resize and flip
@@ -100,7 +100,7 @@ def transform_batch(batch: Batch, transform: BatchTransform | None, config: Pipe
 
 
 class Finish:
-    """Turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it.
+    """A function that turns batches of the engine into NumPy arrays in the trainer's form. Threads may share it.
 
     Args:
         maker: The maker of the batches.

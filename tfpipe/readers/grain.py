@@ -189,8 +189,8 @@ class GrainBatches:
         rank: The number of this process, from 0, and the number of processes that share each batch.
         num_threads: The number of threads that decode, of all batches together. Grain's worker processes have as many
             each. None: one for each core, or what `cpu_budget` leaves.
-        transform: As for `NumpyBatches`.
-        batch_transform: As for `NumpyBatches`.
+        transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
+        batch_transform: A function for finished batches, as for `NumpyBatches`.
 
     A batch is that of `tfpipe.readers.numpy.NumpyBatches`.
 
