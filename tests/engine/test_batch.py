@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -199,6 +200,30 @@ def test_evaluation_masks_what_is_left_out(damaged: tuple[Manifest, list[str]]) 
     maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=5)
     masks = [maker.make(0, step)["mask"].tolist() for step in range(3)]
     assert masks == [[True, True, False, True, True], [True, True, True, True, False], [True, True, *[False] * 3]]
+
+
+def test_a_batch_of_damaged_records_is_that_of_the_next_whole_one(damaged: tuple[Manifest, list[str]]) -> None:
+    manifest, _ = damaged
+    damage(Path(manifest.directory), manifest, 10)
+    maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=1)
+    stored = [maker.read(0, step) for step in range(12)]
+    assert [one.numbers.tolist() for one in stored] == [[n] for n in (0, 1, 3, 3, 4, 5, 6, 7, 8, 11, 11, 11)]
+    assert [maker.decode(one)["mask"].tolist() for one in stored] == [[n not in (2, 9, 10)] for n in range(12)]
+    assert len(maker.bad_records) == 3
+    last = make_maker(manifest, max_bad_records=100, training=False, batch_size=3).read(0, 3)
+    assert (last.asked.tolist(), last.numbers.tolist()) == ([9, 10, 11], [11, 11, 11])
+
+
+def test_a_split_without_a_whole_record_is_an_error(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(3)]})
+    manifest = tfpipe.load_manifest(str(folder))
+    for number in range(3):
+        damage(folder, manifest, number)
+    with pytest.raises(FormatError) as caught:
+        make_maker(manifest, max_bad_records=100, batch_size=1).read(0, 0)
+    assert re.fullmatch(
+        r"Record \d of 'train': it and all other records are damaged or cannot be read\.", str(caught.value)
+    )
 
 
 def test_more_than_may_be_left_out_is_an_error(damaged: tuple[Manifest, list[str]]) -> None:

@@ -321,17 +321,29 @@ class BatchMaker:
         return read(numbers, memory) if self._cache is None else self._cache.read_block(numbers, memory, read)
 
     def _read_undamaged(self, numbers: IntArray, memory: NDArray[np.uint8] | None) -> tuple[RecordBlock, IntArray]:
-        """Reads records, with others of them in place of damaged ones: the block, and the numbers that it has."""
+        """Reads records, with others in place of damaged ones: the block, and the numbers that it has."""
         block = self._read(numbers, memory, self.reader.read_what_is_whole)
         if block.whole.all():
             return block, numbers
         good, bad = np.flatnonzero(block.whole), np.flatnonzero(~block.whole)
         self.bad_records.add(self, numbers[bad])
         if not len(good):
-            raise self.name_record(int(numbers[0]), "it and all others of its batch are damaged or cannot be read")
+            block, number = self._read_instead(int(numbers[0]))
+            return block.choose(np.zeros(len(numbers), np.int64)), np.full(len(numbers), number)
         rows = np.arange(len(numbers))
         rows[bad] = np.resize(good, len(bad))
         return block.choose(rows), numbers[rows]
+
+    def _read_instead(self, number: int) -> tuple[RecordBlock, int]:
+        """Reads the first undamaged record behind one, where all of a batch are damaged: it alone, and its number."""
+        total = self.plan.source.num_records or 0
+        for other in range(number + 1, number + total):
+            numbers = np.array([other % total])
+            block = self._read(numbers, None, self.reader.read_what_is_whole)
+            if block.whole.all():
+                return block, other % total
+            self.bad_records.add(self, numbers)
+        raise self.name_record(number, "it and all other records are damaged or cannot be read")
 
     def decode(
         self,
