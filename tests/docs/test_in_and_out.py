@@ -106,7 +106,9 @@ TESTS = {
     "`tf.data`": ["integrity/foreign/test_index_pipeline.py::test_every_record_is_evaluated_once"],
     "PyTorch": ["readers/test_torch.py::test_batches_are_those_of_the_tensorflow_pipeline"],
     "JAX": ["readers/test_jax.py::test_batches_are_those_of_the_tensorflow_pipeline"],
-    "Grain, by number": ["readers/test_grain.py::test_grain_reads_with_workers_and_restores_checkpoints"],
+    "Grain, batches or records by number": [
+        "readers/test_grain.py::test_grain_reads_with_workers_and_restores_checkpoints"
+    ],
     "NumPy, by number": ["readers/test_data_source.py::test_a_record_is_what_was_written"],
 }
 

@@ -257,9 +257,11 @@ class GrainBatches:
             for part in parts
             if part.source.manifest is not None
         ]
-        blocks = [str(part.order.block_records) for part in parts if part.order is not None]
-        order = f"seed {self._batches.config.seed}, blocks of {' and '.join(blocks)}, order {ORDER_VERSION}"
-        return f"<batches of {self._split!r}: {', '.join(records)}; {order if blocks else 'evaluation'}>"
+        order = "evaluation"
+        if self._batches.config.training:
+            blocks = " and ".join(str(part.order.block_records) for part in parts)
+            order = f"seed {self._batches.config.seed}, blocks of {blocks}, order {ORDER_VERSION}"
+        return f"<batches of {self._split!r}: {', '.join(records)}; {order}>"
 
     def __getstate__(self) -> dict[str, Any]:
         config = self._batches.config
