@@ -69,7 +69,6 @@ def test_masks_of_every_kind_of_input(tmp_path: Path, kind: str) -> None:
         source = write_tar(tmp_path / "in.tar", dict(sorted({**files, **captions}.items())))
         options = {"input_format": "pairs"}
     manifest = make_dataset(source, tmp_path / "out", **options)
-    assert manifest.format_version == 4
     stats = manifest.splits["train"].masks[IMAGE_MASK]
     assert (stats.records, sum(stats.pixels), stats.images, stats.higher) == (6, 16 * (6 * 24 + 15), [6] * 5, 0)
     check_all(tmp_path / "out")
@@ -127,7 +126,7 @@ def test_reshard_copies_masks_resizes_them_with_their_images_and_drops_them(tmp_
     for record in read_records(tmp_path / "square"):
         assert check_mask(record[IMAGE_MASK][0], MAX) == (8, 8)
     bare = join_datasets([tmp_path / "a"], tmp_path / "bare", drop_features=(IMAGE_MASK,))
-    assert (bare.format_version, dict(bare.splits["train"].masks)) == (1, {})
+    assert dict(bare.splits["train"].masks) == {}
 
 
 def test_datasets_with_and_without_masks_are_not_merged(tmp_path: Path) -> None:

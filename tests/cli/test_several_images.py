@@ -63,7 +63,6 @@ def count_all(number: Number, records: int = RECORDS) -> int:
 
 def test_records_hold_lists(made: Path, number: Number) -> None:
     manifest = library.load_manifest(str(made))
-    assert manifest.format_version == 5
     assert manifest.schema["image/encoded"].shape == (None if number is None else (number,))
     total = count_all(number)
     smallest, largest = (2, 5) if number is None else (number, number)
@@ -161,7 +160,6 @@ def test_a_lost_manifest_is_made_again(made: Path, number: Number, tmp_path: Pat
 
 def test_reshard_keeps_every_image(made: Path, tmp_path: Path) -> None:
     new = join_datasets([made], tmp_path / "new", num_shards=2)
-    assert new.format_version == 5
     assert new.splits["train"].images_per_record == library.load_manifest(str(made)).splits["train"].images_per_record
     same = read_records(tmp_path / "new")
     assert {name: record["image/encoded"] for name, record in read_records(made).items()} == {
@@ -264,8 +262,6 @@ def edit(made: Path, change: dict[str, Any], **split: Any) -> str:
 
 
 def test_a_manifest_that_contradicts_itself_is_refused(made: Path, number: Number) -> None:
-    with pytest.raises(FormatError, match=r"format_version must be 5, since a record has several images"):
-        manifest_json.loads(edit(made, {"format_version": 4}))
     counts = {"total": count_all(number), "min": 2, "max": 5} if number is None else {"total": 36, "min": 2, "max": 5}
     wrong = counts | {"total": counts["total"] + 1, **({"min": 3, "max": 3} if number else {})}
     with pytest.raises(FormatError, match=r"formats must be counts that sum to the \d+ images"):

@@ -133,7 +133,7 @@ def read_feature(body: bytes) -> tuple[str, list[Any]]:
 def read_dataset(directory: Path) -> tuple[dict[str, Any], dict[str, list[Features]]]:
     """The manifest, and the records of each split; everything that the page promises about both is checked."""
     manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["format_version"] == (2 if "foreign" in manifest else 1)  # those without tensors
+    assert manifest["format_version"] == 1
     root = directory / manifest.get("foreign", {}).get("root", ".")
     splits = {name: read_split(directory, root, name, manifest) for name in manifest["splits"]}
     return manifest, splits
@@ -273,7 +273,7 @@ def test_tensors_and_text_are_read_by_the_page(tmp_path: Path) -> None:
 
     write_tensors(tmp_path)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["format_version"] == 3
+    assert manifest["format_version"] == 1
     specs = {spec["name"]: spec for spec in manifest["schema"]["features"]}
     named = set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
     stats = manifest["splits"]["train"]["tensors"]
@@ -302,7 +302,7 @@ def test_masks_are_read_by_the_page(tmp_path: Path) -> None:
     tfpipe.write([record], tmp_path / "out", {"image": tfpipe.Image(), "mask": tfpipe.Mask()}, num_shards=1)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     (spec,) = [spec for spec in manifest["schema"]["features"] if spec.get("kind") == "mask"]
-    assert (manifest["format_version"], spec["name"], spec["dtype"], spec["shape"]) == (4, "image/mask", "bytes", [])
+    assert (manifest["format_version"], spec["name"], spec["dtype"], spec["shape"]) == (1, "image/mask", "bytes", [])
     stats = manifest["splits"]["train"]["masks"]["image/mask"]
     assert set(stats) <= set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", PAGE))
     assert stats["pixels"] == np.bincount(classes.reshape(-1)).tolist()

@@ -138,8 +138,8 @@ SHARD = "splits.train.shards[1]"
     [
         (
             "format_version",
-            6,
-            "m.json has format version 6, this tfpipe reads up to 5: it needs a newer tfpipe.",
+            2,
+            "m.json has format version 2, this tfpipe reads up to 1: it needs a newer tfpipe.",
         ),
         ("format_version", "1", "m.json: format_version must be a whole number of at least 1, got '1'."),
         ("name", 3, "m.json: name must be text, got 3."),

@@ -33,11 +33,9 @@ def changed(**foreign: object) -> str:
     return json.dumps(document)
 
 
-def test_it_comes_back_and_needs_version_2() -> None:
+def test_it_comes_back() -> None:
     assert loads(dumps(MANIFEST)) == MANIFEST
-    assert json.loads(dumps(MANIFEST))["format_version"] == 2
     own = replace(MANIFEST, foreign=None, schema=image_schema(labeled=False, boxes=False, box_labels=False), splits={})
-    assert json.loads(dumps(own))["format_version"] == 1
     assert "foreign" not in json.loads(dumps(own))
 
 
@@ -113,8 +111,9 @@ def test_no_file_is_two_shards() -> None:
         loads(json.dumps(document))
 
 
-def test_version_1_knows_no_foreign_names() -> None:
-    document = json.loads(dumps(MANIFEST)) | {"format_version": 1}
+def test_shards_of_our_own_have_no_foreign_names() -> None:
+    document = json.loads(dumps(MANIFEST))
+    del document["foreign"]
     with pytest.raises(FormatError, match=r"file must be 'train-00000-of-00002\.tfrecord'"):
         loads(json.dumps(document))
 

@@ -53,7 +53,7 @@ def _shard(**fields: object) -> Callable[[Path], object]:
 def _foreign(name: str, root: str = ".") -> Callable[[Path], object]:
     def edit(document: dict[str, Any]) -> None:
         key = {"image_key": "image/encoded", "label_key": None, "label_base": 0, "compression": ""}
-        document.update(format_version=2, foreign={"root": root, **key})
+        document.update(foreign={"root": root, **key})
         document["splits"]["train"]["shards"][0]["file"] = name
 
     return _manifest(edit)

@@ -65,13 +65,6 @@ def test_names_and_numbers_are_stored_as_numbers(tmp_path: Path) -> None:
     }
 
 
-def test_a_labels_entry_does_not_raise_the_format_version(tmp_path: Path) -> None:
-    schema = {"image": tfpipe.Image(), "tags": tfpipe.Labels(NAMES)}
-    records = [{"image": make_png(number), "tags": ["small"]} for number in range(2)]
-    manifest = tfpipe.write(records, tmp_path / "out", schema, num_shards=1, workers=0)
-    assert manifest.format_version == 1
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [

@@ -110,11 +110,13 @@ def _inspect_record(dataset: str, manifest: "Manifest", record: str, write: str 
 
 
 def _summary_json(dataset: str, manifest: "Manifest", splits: Mapping[str, "SplitInfo"]) -> dict[str, Any]:
+    from tfpipe.format.manifest import FORMAT_VERSION
+
     foreign = {} if manifest.foreign is None else {"foreign": asdict(manifest.foreign)}
     return {
         "dataset": dataset,
         "name": manifest.name,
-        "format_version": manifest.format_version,
+        "format_version": FORMAT_VERSION,
         "tool_version": manifest.tool_version,
         **foreign,
         "splits": {name: _split_json(manifest, split) for name, split in splits.items()},

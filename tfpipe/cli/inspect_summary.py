@@ -13,7 +13,7 @@ from tfpipe.engine.order import mixing_score
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
-from tfpipe.format.manifest import Manifest, SplitInfo
+from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.system.file_io import open_file
@@ -50,7 +50,7 @@ def print_summary(directory: str, manifest: Manifest, splits: Mapping[str, Split
         Text.assemble(
             (clean_line(manifest.name), "bold"),
             (f"  {_origin(manifest)} by tfpipe {clean_line(manifest.tool_version)}", "dim"),
-            (f", format {manifest.format_version}", "dim"),
+            (f", format {FORMAT_VERSION}", "dim"),
         )
     )
     console.print(Text(_describe_content(manifest)))

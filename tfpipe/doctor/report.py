@@ -21,7 +21,7 @@ from typing import Any
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.native import library
 from tfpipe.system import host_limits, versions
 from tfpipe.system.options import Addresses, Names, Nested, Text, get_default, get_options
@@ -135,7 +135,7 @@ def _describe_data(data: Manifest | Source) -> dict[str, Any]:
         return {"files": len(data.files), "bytes": data.total_bytes, "format": "TFRecords without a manifest"}
     splits = data.splits.values()
     return {
-        "format": data.format_version,
+        "format": FORMAT_VERSION,
         "written by tfpipe": data.tool_version,
         "foreign": data.foreign is not None,
         "splits": len(splits),

@@ -32,11 +32,8 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, key_of, permute
 from tfpipe.system.units import human_count
 
-ORDER_VERSION = 3
-"""The version of the definition above. A position of a run means other records in another version.
-
-It is 3, although nothing was released: checkpoints of versions 1 (some do not say so) and 2 exist, and are refused.
-"""
+ORDER_VERSION = 1
+"""The version of the definition above. A position of a run means other records in another version."""
 
 _BLOCK_BYTES = 400 * 1000
 """The bytes of a block, at most 16 records. To open it takes 150 us of a core, a thirtieth of decoding its images."""

@@ -74,9 +74,10 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
     Raises:
         ConfigError: The state is of a run with another seed or in another order, or the epoch has fewer steps.
     """
-    if set(state) - {"order"} != {"seed", "epoch", "step"}:
-        raise ConfigError(f"A position must have seed, epoch and step, got {', '.join(map(str, state)) or 'nothing'}.")
-    check_version(state.get("order", 1), "The position")
+    if set(state) != {"seed", "epoch", "step", "order"}:
+        got = ", ".join(map(str, state)) or "nothing"
+        raise ConfigError(f"A position must have seed, epoch, step and order, got {got}.")
+    check_version(state["order"], "The position")
     if state["seed"] != seed:
         raise ConfigError(f"The position must be of a run with seed {seed}, got seed {state['seed']}.")
     if state["epoch"] < 0 or not 0 <= state["step"] < steps_per_epoch:

@@ -13,10 +13,9 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 
-FORMAT_VERSION = 5
-"""The highest version that is read. It rises when a reader of the version before could misread the data, and not for
-fields that such a reader may ignore. A manifest is written with the lowest version that it needs: 5 with several
-images in a record; 4 with masks; 3 with tensors or text, or without images; 2 with `foreign`; else 1."""
+FORMAT_VERSION = 1
+"""The version that is written, and the highest that is read. It rises when a reader of the version before could misread
+the data, and not for fields that such a reader may ignore."""
 
 Compression: TypeAlias = Literal["", "GZIP", "ZLIB"]
 """The compression of a whole file, by TensorFlow's names; "" for none."""
@@ -212,17 +211,6 @@ class Manifest:
     tool_version: str
     foreign: Foreign | None = None
     directory: str = field(default="", compare=False)
-
-    @property
-    def format_version(self) -> int:
-        """The lowest format version that can hold this manifest."""
-        if self.has_several_images:
-            return 5
-        if self.schema.masks:
-            return 4
-        if self.image_key is None or any(spec.kind != "values" for spec in self.schema.features):
-            return 3
-        return 1 if self.foreign is None else 2
 
     @property
     def image_key(self) -> str | None:

@@ -41,7 +41,7 @@ def dumps(manifest: Manifest) -> str:
     one line, so that two manifests can be compared line by line.
     """
     document = {
-        "format_version": manifest.format_version,
+        "format_version": FORMAT_VERSION,
         "name": manifest.name,
         "tool_version": manifest.tool_version,
         "fingerprint": manifest.fingerprint,
@@ -129,16 +129,12 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
         )
     label_names = _label_names(root.field("label_names"))
     schema = Schema.from_json(root.field("schema"))
-    foreign = _foreign(root, schema, version)
-    if version < 3 and any(spec.kind != "values" for spec in schema.features):
-        raise root.field("format_version").error("3, since a feature has a `kind`")
-    if version < 4 and schema.masks:
-        raise root.field("format_version").error("4, since a feature holds masks")
+    foreign = _foreign(root, schema)
     has_images = IMAGE_ENCODED in schema if foreign is None else foreign.image_key is not None
     several = foreign is None and schema.has_several_images
     if several:
-        _check_several(root, schema, version)
-    splits = _splits(root.field("splits"), len(label_names), foreign, has_images or version < 3, several)
+        _check_several(root, schema)
+    splits = _splits(root.field("splits"), len(label_names), foreign, has_images, several)
     for name, split in splits.items():
         _check_label_counts(root.field("splits").field(name), split, schema)
     for name, split in splits.items() if several else ():
@@ -175,9 +171,9 @@ def _label_names(node: Node) -> tuple[str, ...]:
     return tuple(element.text() for element in node.elements())
 
 
-def _foreign(document: Node, schema: Schema, version: int) -> Foreign | None:
-    """Reads the facts about foreign shards. Version 2 has them always, version 3 only for such shards."""
-    if version == 1 or (version > 2 and "foreign" not in dict(document.items())):
+def _foreign(document: Node, schema: Schema) -> Foreign | None:
+    """Reads the facts about foreign shards, which only their manifests have."""
+    if "foreign" not in dict(document.items()):
         return None
     node = document.field("foreign")
     root, image_key, label_key = node.field("root"), node.field("image_key"), node.field("label_key")
@@ -188,7 +184,7 @@ def _foreign(document: Node, schema: Schema, version: int) -> Foreign | None:
         raise root.error("a path that a file can have")
     return Foreign(
         root=root.text(),
-        image_key=None if version > 2 and image_key.value is None else _key(image_key, schema, "bytes"),
+        image_key=None if image_key.value is None else _key(image_key, schema, "bytes"),
         label_key=None if label_key.value is None else _key(label_key, schema, "int64"),
         label_base=node.field("label_base").count(0, 1),
         compression=_compression(node.field("compression")),
@@ -216,10 +212,8 @@ def _names_a_path(text: str) -> bool:
         return False
 
 
-def _check_several(root: Node, schema: Schema, version: int) -> None:
+def _check_several(root: Node, schema: Schema) -> None:
     """Checks the features of records with several images."""
-    if version < 5:
-        raise root.field("format_version").error("5, since a record has several images")
     shape = schema[IMAGE_ENCODED].shape
     if any(name not in schema or schema[name].shape != shape for name in IMAGE_KEYS) or schema.masks:
         names = ", ".join(IMAGE_KEYS)

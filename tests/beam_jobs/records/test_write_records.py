@@ -231,4 +231,4 @@ def test_worker_processes_and_dask_write_the_same_bytes(tmp_path: Path) -> None:
     expected = read_tree(tmp_path / "a" / "out")
     assert read_tree(tmp_path / "b" / "out") == expected
     assert read_tree(tmp_path / "c" / "out") == expected
-    assert json.loads(expected["manifest.json"])["format_version"] == 3
+    assert json.loads(expected["manifest.json"])["format_version"] == 1

@@ -45,7 +45,7 @@ def folder(foreign, tmp_path: Path) -> Path:
 def test_dtypes_shapes_and_ranges_are_found(folder: Path) -> None:
     manifest = index(IndexConfig(str(folder), split="train")).manifest
     assert manifest == load_manifest(str(folder))
-    assert (manifest.format_version, manifest.image_key, manifest.label_key) == (3, None, "label")
+    assert (manifest.image_key, manifest.label_key) == (None, "label")
     assert {spec.name: spec.tensor for spec in manifest.schema.tensors} == {
         "encoder_hidden_states": TensorType("float32", (None, 3), "proto"),
         "latents": TensorType("bfloat16", (2, 2, 2), "proto"),

@@ -74,9 +74,8 @@ class TensorFlowCheckpoints(Checkpoints):
 
 
 def _read_order_version(path: str) -> int:
-    """Reads in which version of the order a run began; the first version was not saved."""
-    key, reader = "position/order/.ATTRIBUTES/VARIABLE_VALUE", tf.train.load_checkpoint(path)
-    return int(reader.get_tensor(key)) if reader.has_tensor(key) else 1
+    """Reads in which version of the order a run began."""
+    return int(tf.train.load_checkpoint(path).get_tensor("position/order/.ATTRIBUTES/VARIABLE_VALUE"))
 
 
 def _to_signed(seed: int) -> int:
