@@ -65,7 +65,7 @@ class Row:
         data: The dataset, a key of `DATA`.
         beside: The name of the row that this one is compared with; empty for none.
         goal: What it must reach.
-        reader: How it is read: "tfpipe", "torch", "jax" or "tf.data", the usual recipe.
+        reader: How it is read: "tfpipe", "torch", "jax", "numpy" or "tf.data", the usual recipe.
         options: The options of `PipelineConfig` that are not the defaults.
         delay_ms: The milliseconds that every read of a TFRecord file, or every request to the store, takes longer.
         in_store: Whether the dataset lies in an object store on this machine, which sends `STREAM_BYTES_PER_S`.
@@ -86,6 +86,7 @@ class Row:
 
 
 THROUGHPUT = {"order": "throughput"}
+FLOATS = {"image_dtype": "float32"}
 AS_FAST = Goal(first_ratio=1.2, rate_ratio=0.97, cpu_ratio=0.97, spread=1.6, memory_ratio=1.1)
 EVEN = Goal(spread=1.6)
 KEEPS_BYTES = Goal(first_ratio=1.2, rate_ratio=0.9)
@@ -115,8 +116,11 @@ ROWS = [
     Row("originals, cache bytes", "originals", "originals, throughput", KEEPS_BYTES, options={"cache": "bytes"}),
     Row("originals, cache decoded", "originals", "originals, throughput", KEEPS_PIXELS, options={"cache": "decoded"}),
     Row("originals, tf.data by hand", "originals", reader="tf.data"),
-    Row("originals, PyTorch", "originals", "", EVEN, "torch"),
     Row("originals, JAX", "originals", "", EVEN, "jax"),
+    Row("originals, PyTorch", "originals", "originals, JAX", Goal(cpu_ratio=0.97, spread=1.5), "torch"),
+    Row("originals, PyTorch float32", "originals", "originals, JAX", Goal(cpu_ratio=0.9), "torch", FLOATS),
+    Row("originals, float32", "originals", "originals, JAX", Goal(cpu_ratio=0.9), options=FLOATS),
+    Row("originals, NumPy", "originals", "originals, JAX", Goal(cpu_ratio=0.97, spread=1.5), "numpy"),
     *(
         row
         for ms in (20, 50)
@@ -143,6 +147,8 @@ ROWS = [
     Row("1 KB, throughput", "small", "", Goal(first_batch_s=1.5), options=THROUGHPUT),
     Row("1 KB, shuffle buffer", "small", options={**THROUGHPUT, "tf_data.shuffle_buffer_size": 32_768}),
     Row("1 KB, exact", "small", "1 KB, shuffle buffer", AS_FAST),
+    Row("1 KB, JAX", "small", reader="jax"),
+    Row("1 KB, NumPy", "small", reader="numpy"),
     Row("2 MB, throughput", "large", options=THROUGHPUT),
     Row("2 MB, exact", "large", "2 MB, throughput", AS_FAST),
 ]
@@ -303,7 +309,7 @@ def child(name: str, dataset: str, seconds: str) -> None:
     """Measures a row in this process and prints one JSON line."""
     row = BY_NAME[name]
     # Imports take seconds, and are none of the pipeline's time.
-    __import__({"torch": "tfpipe.readers.torch", "jax": "tfpipe.readers.jax"}.get(row.reader, "tensorflow"))
+    __import__(f"tfpipe.readers.{row.reader}" if row.reader in ("torch", "jax", "numpy") else "tensorflow")
     times = measure(lambda: make_batches(row, dataset), BATCH, float(seconds), _ask_for_turn)
     print(json.dumps(asdict(times)), flush=True)
     os._exit(0)  # TensorFlow sometimes takes a minute to delete an iterator
@@ -328,6 +334,10 @@ def make_batches(row: Row, dataset: str) -> Iterator[Any]:
         from tfpipe.readers.jax import JaxBatches
 
         return _forever(JaxBatches(manifest, "train", config))
+    if row.reader == "numpy":
+        from tfpipe.readers.numpy import NumpyBatches
+
+        return _forever(NumpyBatches(manifest, "train", config))
     import tensorflow as tf
 
     host = tf.distribute.InputContext(num_input_pipelines=row.hosts, num_replicas_in_sync=row.hosts)
