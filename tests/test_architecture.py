@@ -33,13 +33,13 @@ FLOORS = {
         "beam_jobs.write_graph",
     ),
     2: (
-        *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.service", "tfpipe.writer"),
+        *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.service"),
         *("beam_jobs.engine", "beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.list_and_plan"),
         "beam_jobs.run_in_process",
         *("beam_jobs.sample", "beam_jobs.shards"),
     ),
     1: (
-        *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset"),
+        *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset", "tfpipe.writer"),
         *("beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
@@ -58,6 +58,8 @@ NEIGHBORS = {
     ("tfpipe.pipeline", "tfpipe.service"),
     ("tfpipe.engine", "tfpipe.images"),
     ("tfpipe.engine", "tfpipe.open_dataset"),
+    ("tfpipe.writer", "tfpipe.images"),
+    ("tfpipe.writer", "tfpipe.open_dataset"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time

@@ -28,9 +28,10 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import check_split_name, shard_name
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.job import check_key, count_shards
-from tfpipe.writer.shard_file import WrittenShard, count_record, hash_key, naming
+from tfpipe.writer.shard_file import WrittenShard, hash_key, naming
 
 _NO_DIGEST = b""
 _GOOGLE_OPTIONS = ("project", "no_auth", "impersonate_service_account")  # those that the store reads

@@ -23,7 +23,8 @@ from tfpipe.format.file_names import index_name, parse_shard_name
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.system.file_io import explain_os_errors
-from tfpipe.writer.shard_file import WrittenShard, count_record
+from tfpipe.writer.count_record import count_record
+from tfpipe.writer.shard_file import WrittenShard
 
 _MEMORY_BYTES = 32 << 20
 

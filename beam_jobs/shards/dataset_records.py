@@ -98,9 +98,8 @@ class DatasetRecords:
             return make_record(header, source, planned, features)
         has_image = keys.IMAGE_ENCODED in header.schema
         several = header.schema.has_several_images
-        stored = images = _get_images(features, several) if has_image else ()
+        old_images = images = _get_images(features, several) if has_image else ()
         changes: dict[str, FeatureLike] = {}
-        label = -1
         if header.label_names:
             old_label = _get_number(features, keys.CLASS_LABEL)
             label = _get_new_label(source, features)
@@ -110,19 +109,17 @@ class DatasetRecords:
                     changes[keys.CLASS_TEXT] = header.label_names[label].encode()
         if self.records.reformed:
             mask = _get_bytes(features, keys.IMAGE_MASK) if keys.IMAGE_MASK in header.schema else None
-            images = _reform_all(stored, mask, header.form, source)
-            if any(new.encoded != old.encoded for new, old in zip(images, stored, strict=True)):
+            images = _reform_all(old_images, mask, header.form, source)
+            if any(new.encoded != old.encoded for new, old in zip(images, old_images, strict=True)):
                 changes |= make_list_features(images) if several else make_image_features(images[0])
             if images and images[0].mask is not None and images[0].mask != mask:
                 changes[keys.IMAGE_MASK] = images[0].mask
-        dropped = features.keys() & self.records.dropped
+        name = _get_text(_take(features, 0), keys.IMAGE_FILENAME) if has_image else planned.path
+        digest, dropped = _get_digest(features), features.keys() & self.records.dropped
         if changes or dropped:
-            kept = {name: value for name, value in features.items() if name not in dropped}
-            payload = encode_example(kept | changes)
-        name = planned.path
-        if has_image:
-            name = _get_text(_take(features, 0), keys.IMAGE_FILENAME)
-        return Record(payload, images, _get_digest(features), label, name)
+            stored = {key: value for key, value in features.items() if key not in dropped} | changes
+            return Record(encode_example(stored), stored, images, digest, name)
+        return Record(payload, features, images, digest, name)
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves the names, which only the records hold."""

@@ -51,7 +51,8 @@ def make_record(header: PlanHeader, source: SourceDataset, planned: PlannedImage
         text = header.label_names[label] if label != NO_CLASS else ""
         values |= {keys.CLASS_LABEL: label, keys.CLASS_TEXT: text.encode("utf-8", "surrogateescape")}
     values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in values}
-    return Record(header.schema.encode(values), images, digest, label, name.decode("utf-8", "surrogateescape"))
+    features = header.schema.check(values)
+    return Record(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
 
 
 def identify_foreign(source: SourceDataset, old: Mapping[str, Feature]) -> tuple[bytes, int]:

@@ -33,6 +33,7 @@ from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
+from tfpipe.format.example import encode_example
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 
@@ -199,16 +200,16 @@ class ImageFiles:
         values = _make_features(header, planned, images, names, sha256)
         if fetched.tensors:
             values |= self._make_tensors(fetched.tensors)
-        payload = header.schema.encode(values)
+        features = header.schema.check(values)
         digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(sha256).encode())
-        return Record(payload, tuple(images), digest.digest(), planned.label, planned.path)
+        return Record(encode_example(features), features, tuple(images), digest.digest(), planned.path)
 
     def _make_row(self, planned: PlannedImage, cell: bytes) -> Record:
         """Makes the record of a row without an image."""
         header = self.header
         values = _make_class_features(header, planned) | self._make_tensors(cell)
-        payload = header.schema.encode(values | _make_extra_features(header, planned))
-        return Record(payload, (), hashlib.sha256(cell).digest(), planned.label, planned.path)
+        features = header.schema.check(values | _make_extra_features(header, planned))
+        return Record(encode_example(features), features, (), hashlib.sha256(cell).digest(), planned.path)
 
     def _make_tensors(self, packed: bytes) -> dict[str, Any]:
         header = self.header

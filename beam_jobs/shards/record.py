@@ -1,6 +1,6 @@
 """The record that a source gives for a planned image, or the reason why it gives none."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from beam_jobs.plan.image_ref import PlannedImage
@@ -17,17 +17,17 @@ class Record(NamedTuple):
 
     Attributes:
         payload: The serialized Example.
+        features: Its features, from before they were encoded or as they were decoded.
         images: The images as they are stored: one, several, or none.
         sha256: The SHA-256 of the original file, 32 bytes; of several files that of their SHA-256, without an image
             that of the payload.
-        label: The number of its class; -1 if it has none.
         name: The name of the original file.
     """
 
     payload: bytes
+    features: Mapping[str, Any]
     images: tuple[PreparedImage, ...]
     sha256: bytes
-    label: int
     name: str
 
 

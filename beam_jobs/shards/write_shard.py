@@ -18,15 +18,13 @@ from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
 from beam_jobs.storage import filesystem
-from tfpipe.errors import DataError
-from tfpipe.format.example import decode_example
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
-from tfpipe.images.masks import count_masks
-from tfpipe.images.seekable import is_seekable
+from tfpipe.writer.count_record import count_record
 
 Meter = Callable[[int, float, str | None], None]
 """A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
@@ -82,29 +80,22 @@ class _Tally:
             RejectedImage: A mask is damaged. Nothing is counted.
             DataError: A tensor holds NaN, and that is refused.
         """
-        schema = header.schema
-        if schema.tensors or schema.masks or schema.class_lists:
-            features = decode_example(record.payload)
-            try:
-                count_masks(self.stats, schema, features, header.form.max_pixels)
-            except BadImage as error:
-                raise RejectedImage("bad", f"its mask: {error.reason}") from error
-            with_nan = self.stats.add_tensors(schema, features)
-            self.stats.add_classes(schema, features)
-            if with_nan and header.refuse_nan:
-                raise DataError(f"{record.name}: feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
-        images, label = record.images, record.label if record.label >= 0 else None
+        try:
+            count_record(
+                self.stats,
+                header.schema,
+                record.features,
+                max_pixels=header.form.max_pixels,
+                seekable=may_be_seekable,
+                refuse_nan=header.refuse_nan,
+            )
+        except BadImage as error:
+            raise RejectedImage("bad", f"its mask: {error.reason}") from error
+        except ConfigError as error:
+            raise DataError(f"{record.name}: {error}") from None
         self.source_digests += record.sha256
         self.names.append(record.name)
-        if schema.has_several_images:
-            self.stats.add_several([(image.format, image.height, image.width) for image in images], label)
-        elif images:
-            self.stats.add(images[0].format, images[0].height, images[0].width, label)
-        else:
-            self.stats.add(None, None, None, label)
-        for image in images:
-            if may_be_seekable and image.format == "JPEG":
-                self.stats.seekable_jpegs += is_seekable(image.encoded)
+        for image in record.images:
             self.stats.changed.update(image.changed)
             self.stats.noticed.update(image.noticed)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tfpipe.format.json_reader import Node
 from tfpipe.format.manifest import ImageSizes, ImagesPerRecord, ShardInfo, SplitInfo
-from tfpipe.format.schema import IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema, find_tensors
+from tfpipe.format.schema import Schema, find_tensors
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 
@@ -254,15 +254,6 @@ def _to_json(counts: Mapping[int, int]) -> dict[str, int]:
 
 def _from_json(fields: Mapping[str, int]) -> Counter[int]:
     return Counter({int(number): count for number, count in fields.items()})
-
-
-def list_images(features: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Lists the format, the height and the width of each of several images of a record that was checked or decoded."""
-    formats, heights, widths = (features[key] for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
-    return [
-        (kind.decode() if isinstance(kind, bytes) else kind, int(height), int(width))
-        for kind, height, width in zip(formats, heights, widths, strict=True)
-    ]
 
 
 def merge_stats(stats: Iterable[ShardStats]) -> ShardStats:

@@ -55,10 +55,6 @@ class Content:
         jpegs = [image for image in self._images if sniff_format(image) == "jpeg"]
         return all(map(is_seekable, jpegs)) if jpegs else None
 
-    def count_seekable(self) -> int:
-        """Returns the number of seekable JPEGs."""
-        return sum(sniff_format(image) == "jpeg" and is_seekable(image) for image in self._images)
-
     @property
     def identity(self) -> bytes:
         """A hash that is equal for equal images: of the source if its SHA-256 is known, else of the stored bytes.

@@ -1,6 +1,5 @@
 """Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
-import contextlib
 import hashlib
 import json
 import os
@@ -8,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names
@@ -19,14 +16,14 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
-from tfpipe.format.shard_stats import ShardStats, list_images
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
-from tfpipe.images.masks import count_masks
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.system.file_io import hash_file, new_file, open_file, write_file
 from tfpipe.system.working_folder import WorkingFolder
+from tfpipe.writer.count_record import count_record
 
 DIGEST_BYTES = 32
 
@@ -137,14 +134,7 @@ def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, re
                 for payload, record in _good_records(source, content, progress, report):
                     writer.write(payload)
                     digests += _source_digest(record)
-                    _count(row.stats, record.features, content.has_several_images)
-                    if content.schema is not None:
-                        row.stats.add_tensors(content.schema, record.features)
-                        row.stats.add_classes(content.schema, record.features)
-                        with contextlib.suppress(BadImage):  # only where images are not decoded as a check
-                            count_masks(row.stats, content.schema, record.features, content.form.max_pixels)
-                    if job.seekable:
-                        row.stats.seekable_jpegs += record.count_seekable()
+                    _count(row.stats, content, record.features, job.seekable)
     info = writer.describe(job.name)
     row.records, row.bytes, row.sha256 = info.records, info.bytes, info.sha256
     row.lost = [damage.to_json() for damage in lost if damage.kind != "index"]
@@ -193,25 +183,14 @@ def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
     return None
 
 
-def _count(stats: ShardStats, features: Mapping[str, Feature], several: bool) -> None:
-    """Adds the image of one record, as far as the record describes it, or its several images."""
-    if several:  # the record was checked, so its lists are of one length
-        stats.add_several(list_images(features), _get_number(features, keys.CLASS_LABEL))
-        return
-    texts = features.get(keys.IMAGE_FORMAT)
-    image_format = texts[0].decode("ascii", "replace") if isinstance(texts, list) and len(texts) == 1 else None
-    height, width = (_get_number(features, key) for key in (keys.IMAGE_HEIGHT, keys.IMAGE_WIDTH))
-    stats.add(
-        image_format,
-        None if height is None else max(0, height),
-        None if width is None else max(0, width),
-        _get_number(features, keys.CLASS_LABEL),
-    )
-
-
-def _get_number(features: Mapping[str, Feature], key: str) -> int | None:
-    value = features.get(key)
-    return int(value[0]) if isinstance(value, np.ndarray) and value.size == 1 else None
+def _count(stats: ShardStats, content: ContentCheck, features: Mapping[str, Feature], seekable: bool) -> None:
+    assert content.schema is not None  # a repair has a manifest
+    try:
+        count_record(stats, content.schema, features, max_pixels=content.form.max_pixels, seekable=seekable)
+    except BadImage:  # only where images are not decoded as a check
+        masks = {spec.name for spec in content.schema.masks}
+        others = {name: value for name, value in features.items() if name not in masks}
+        count_record(stats, content.schema, others, seekable=seekable)
 
 
 def _source_digest(record: Content) -> bytes:

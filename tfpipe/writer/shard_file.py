@@ -14,12 +14,11 @@ import numpy as np
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
-from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.schema import CLASS_LABEL, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema
-from tfpipe.format.shard_stats import ShardStats, list_images
+from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, scan_records
+from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import RecordForm
 
 _BUFFER_BYTES = 1 << 20
@@ -120,37 +119,6 @@ class ShardFile:
         """Closes the file as it is, for a run that goes on later."""
         with contextlib.suppress(OSError):
             self._file.close()
-
-
-def count_record(stats: ShardStats, schema: Schema, features: Mapping[str, Any], *, refuse_nan: bool = False) -> None:
-    """Counts a record that was checked or decoded.
-
-    Raises:
-        ConfigError: A tensor holds NaN, and that is refused.
-    """
-    if schema.has_several_images:
-        stats.add_several(list_images(features), _get_only(features, CLASS_LABEL))
-    else:
-        kind, height, width, label = (
-            _get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, CLASS_LABEL)
-        )
-        stats.add(kind.decode() if isinstance(kind, bytes) else kind, height, width, label)
-    if schema.masks:
-        from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
-
-        count_masks(stats, schema, features, ImageForm().max_pixels)
-    stats.add_classes(schema, features)
-    with_nan = stats.add_tensors(schema, features)
-    if with_nan and refuse_nan:
-        raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
-
-
-def _get_only(features: Mapping[str, Any], key: str) -> Any:
-    """Returns the value of a feature that has at most one, of a record that was checked or decoded."""
-    value = features.get(key)
-    if isinstance(value, list | np.ndarray):
-        value = value[0]
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_new(digests: set[bytes], value: Any, key: str) -> bytes:

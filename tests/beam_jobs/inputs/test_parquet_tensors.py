@@ -305,7 +305,7 @@ def test_nan_can_be_refused(tmp_path: Path) -> None:
     assert manifest.splits["train"].tensors["latents"].nan_records == 1
     with pytest.raises(DataError) as caught:
         make_dataset(path, tmp_path / "refused", refuse_nan=True)
-    assert str(caught.value) == "t/00000003: feature 'latents' must hold no NaN, since `refuse_nan` is set."
+    assert str(caught.value) == "t/00000003: Feature 'latents' must hold no NaN, since `refuse_nan` is set."
 
 
 def test_nan_in_a_finished_shard_is_refused_too(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_nan_in_a_finished_shard_is_refused_too(tmp_path: Path) -> None:
         assert write_shard(work, header, 0).kept
         with pytest.raises(DataError) as caught:
             write_shard(work, replace(header, refuse_nan=True), 0)
-    assert str(caught.value) == "t/00000003: feature 'latents' must hold no NaN, since `refuse_nan` is set."
+    assert str(caught.value) == "t/00000003: Feature 'latents' must hold no NaN, since `refuse_nan` is set."
 
 
 def refuse(source: Path, **options: Any) -> str:

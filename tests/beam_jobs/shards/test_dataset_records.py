@@ -46,12 +46,12 @@ def test_records_of_the_first_dataset_are_copied_byte_for_byte(datasets: tuple[P
 def test_labels_of_the_others_become_those_of_the_same_name(datasets: tuple[Path, Path]) -> None:
     source, images = open_records(datasets)
     records = [source.read(image) for image in images[3:]]
-    assert [record.label for record in records] == [2, 0]
+    assert [record.features["image/class/label"] for record in records] == [2, 0]
     for record, payload in zip(records, read_payloads(datasets[1]), strict=True):
         features, old_features = decode_example(record.payload), decode_example(payload)
         assert features["image/encoded"] == old_features["image/encoded"]
         assert features["image/class/text"] == old_features["image/class/text"]
-        assert features["image/class/label"] == record.label
+        assert features["image/class/label"] == record.features["image/class/label"]
 
 
 def test_an_image_in_another_form(datasets: tuple[Path, Path]) -> None:

@@ -39,7 +39,8 @@ def open_files(tmp_path: Path) -> OpenSource:
 def test_a_record_is_made_of_an_image(open_files: OpenSource) -> None:
     data = make_jpeg(1)
     record = open_files().read(PlannedImage("cat/a.jpg", len(data), 0))
-    assert (record.label, record.name, record.sha256) == (0, "cat/a.jpg", hashlib.sha256(data).digest())
+    label = record.features["image/class/label"]
+    assert (label, record.name, record.sha256) == (0, "cat/a.jpg", hashlib.sha256(data).digest())
     (image,) = record.images
     assert (image.encoded, image.format, image.changed) == (data, "JPEG", ())
     features = decode_example(record.payload)

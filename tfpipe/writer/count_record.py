@@ -1,0 +1,79 @@
+"""Counts a record for the manifest, whoever writes it: of images, of Python's values, or of a damaged dataset.
+
+count_record(stats, schema, features, max_pixels=form.max_pixels)   # the features before they are encoded, or decoded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema
+from tfpipe.format.shard_stats import ShardStats
+
+
+def count_record(
+    stats: ShardStats,
+    schema: Schema,
+    features: Mapping[str, Any],
+    *,
+    max_pixels: int = ImageForm.max_pixels,
+    seekable: bool = False,
+    refuse_nan: bool = False,
+) -> None:
+    """Counts a record that was checked or decoded. A value that the record lacks is not counted.
+
+    Args:
+        stats: The counts that the record is added to.
+        schema: The features of the record.
+        features: The values of the record.
+        max_pixels: The largest number of pixels of a mask.
+        seekable: Whether JPEGs may have restart markers, so that each is looked at.
+        refuse_nan: Whether a tensor with NaN is an error.
+
+    Raises:
+        BadImage: A mask is damaged. Nothing is counted.
+        ConfigError: A tensor holds NaN, and that is refused.
+    """
+    if schema.masks:
+        from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
+
+        count_masks(stats, schema, features, max_pixels)
+    kinds = list(map(_to_text, _list_values(features, IMAGE_FORMAT)))
+    heights, widths = (list(map(_to_count, _list_values(features, key))) for key in (IMAGE_HEIGHT, IMAGE_WIDTH))
+    label = _get_only(_list_values(features, CLASS_LABEL))
+    label = int(label) if isinstance(label, int | np.integer) and label >= 0 else None  # below 0: of no class
+    if schema.has_several_images:
+        stats.add_several(zip(kinds, heights, widths, strict=False), label)
+    else:
+        stats.add(_get_only(kinds), _get_only(heights), _get_only(widths), label)
+    if seekable:
+        from tfpipe.images.seekable import is_seekable
+
+        encoded = zip(kinds, _list_values(features, IMAGE_ENCODED), strict=False)
+        stats.seekable_jpegs += sum(kind == "JPEG" and is_seekable(data) for kind, data in encoded)
+    stats.add_classes(schema, features)
+    with_nan = stats.add_tensors(schema, features)
+    if with_nan and refuse_nan:
+        raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
+
+
+def _list_values(features: Mapping[str, Any], key: str) -> Any:
+    value = features.get(key)
+    return () if value is None else value if isinstance(value, list | np.ndarray) else (value,)
+
+
+def _get_only(values: Any) -> Any:
+    return values[0] if len(values) == 1 else None
+
+
+def _to_text(kind: Any) -> str | None:
+    return kind.decode("ascii", "replace") if isinstance(kind, bytes) else kind if isinstance(kind, str) else None
+
+
+def _to_count(pixels: Any) -> int | None:
+    return max(0, int(pixels)) if isinstance(pixels, int | np.integer) else None
