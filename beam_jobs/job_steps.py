@@ -12,10 +12,11 @@ from beam_jobs.engine.search_steps import EndOfJob, load_shards, save_rows
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.finish_dataset import WriteLists, check_bad, check_present, finish_dataset, write_lists
 from beam_jobs.shards.gather_rows import GatheredShards
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
+from tfpipe.writer.written_shard import WrittenShard
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def write_in_pool(
     workers = min(settings.workers, len(shard_numbers))
     bad_shards: list[WrittenShard] = []
     for shard in map_unordered(write_shard, shard_numbers, workers, shared=(work, header), set_up=set_up):
-        if shard.num_bad:
+        if shard.num_left_out:
             bad_shards.append(shard.strip())
             check_bad(work, header, bad_shards, settings.max_bad)
         yield shard
@@ -120,5 +121,5 @@ def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
 
 def _finish(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int, write: WriteLists) -> str:
     check_present(work, header, shards)
-    work.save_kept(shard.file for shard in shards if shard.kept)
+    work.save_kept(shard.info.file for shard in shards if shard.kept)
     return finish_dataset(work, header, shards, max_bad, write).fingerprint

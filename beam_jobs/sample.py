@@ -26,13 +26,14 @@ from beam_jobs.plan.split_and_shard import Plan, ShardPlan
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.finish_dataset import finish_dataset
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import index_name
 from tfpipe.format.record_index import decode_index
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.writer.written_shard import WrittenShard
 
 SPLIT = "sample"
 """The one split of a sample's dataset."""
@@ -156,8 +157,8 @@ def _finish(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -
         DataError: All images are bad.
     """
     images = sum(shard.images for shard in header.shards)
-    if not any(shard.records for shard in shards):
-        bad = shards[0].quarantined[0]
+    if not any(shard.info.records for shard in shards):
+        bad = shards[0].left_out[0]
         raise DataError(
             f"One of {images} sampled images must be good, but all are bad, the first {bad['path']}: {bad['reason']}."
         )
@@ -224,13 +225,13 @@ def _measure_shard(work: WorkDir, header: PlanHeader, keep: bool, shard_index: i
 
     written = write_shard(work, header, shard_index, meter)
     overhead_s = time.perf_counter() - started - sum(wall_s for _, _, wall_s, _ in readings)
-    index_bytes = filesystem.read_bytes(work.target(index_name(written.file)))
-    record_bytes = iter(decode_index(index_bytes, written.bytes, written.records)[:, 1].tolist())
+    index_bytes = filesystem.read_bytes(work.target(index_name(written.info.file)))
+    record_bytes = iter(decode_index(index_bytes, written.info.bytes, written.info.records)[:, 1].tolist())
     costs = []
     for source_bytes, cpu_s, wall_s, is_good in readings:
         times = (float("nan"),) * 2 if _num_prepared < _FRESH_IMAGES else (cpu_s, wall_s)
         costs.append(ImageCost(source_bytes, next(record_bytes) if is_good else 0, *times))
         _num_prepared += 1
     if not keep:  # a sample of large images should not fill a disk
-        filesystem.remove(work.target(written.file))
+        filesystem.remove(work.target(written.info.file))
     return ShardCost(costs, overhead_s), written

@@ -18,9 +18,9 @@ from beam_jobs.job_steps import JobConfig, begin_end, finish, finish_end, write_
 from beam_jobs.runners.metrics import ShardMetrics
 from beam_jobs.shards.finish_dataset import check_bad
 from beam_jobs.shards.gather_rows import GatheredShards
-from beam_jobs.shards.work_dir import WrittenShard
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.step_graph import add_steps
+from tfpipe.writer.written_shard import WrittenShard
 
 
 def build_graph(pipeline: beam.Pipeline, num_shards: int, settings: JobConfig, *, whole: bool = True) -> None:
@@ -166,7 +166,7 @@ class _WriteShardFn(beam.DoFn):
             return
         shard = write_shard(self._work, self._header, shard_number, self._metrics.count_image)
         self._metrics.count_shard(shard, by_image=True)
-        if shard.num_bad:
+        if shard.num_left_out:
             self._bad_shards.append(shard.strip())
             check_bad(self._work, self._header, self._bad_shards, self._settings.max_bad)
         yield shard

@@ -33,9 +33,10 @@ from numpy.typing import NDArray
 from beam_jobs.engine.scratch import Scratch
 from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.format.digest_groups import GroupCounts, encode_group, equal_rows
+from tfpipe.writer.written_shard import WrittenShard
 
 _DIGEST_BYTES = 32
 _ROWS_AT_ONCE = 1000  # are pickled: it notes every object, which would take 3 KB for each shard
@@ -136,23 +137,23 @@ def count_search_tasks(num_images: int) -> int:
 
 def save_shard(end: EndOfJob, shard: WrittenShard) -> WrittenShard:
     """Saves what the tasks need of a written shard, and returns it without what they count."""
-    end.scratch.save(f"labels/{shard.file}", shard.stats.labels)
-    path = end.work.digests_path(shard.file)
+    end.scratch.save(f"labels/{shard.info.file}", shard.stats.labels)
+    path = end.work.digests_path(shard.info.file)
     if filesystem.exists(path):  # not of a complete dataset, of which nothing is searched
         table = np.frombuffer(filesystem.read_bytes(path), np.uint8).reshape(-1, _DIGEST_BYTES)
         buckets = np.ascontiguousarray(table[:, :4]).view("<u4").ravel() % end.search_tasks
         rows = [np.flatnonzero(buckets == bucket) for bucket in range(end.search_tasks)]
-        end.scratch.write_buckets(f"digests/{shard.file}", [(numbers, table[numbers]) for numbers in rows])
+        end.scratch.write_buckets(f"digests/{shard.info.file}", [(numbers, table[numbers]) for numbers in rows])
     return shard.strip()
 
 
 def save_rows(end: EndOfJob, shards: list[WrittenShard]) -> None:
     """Saves the written shards, which come in any order, for the tasks and the end of the job."""
-    by_file = {shard.file: shard for shard in shards}
+    by_file = {shard.info.file: shard for shard in shards}
     ordered = [by_file[shard.file] for shard in end.header.shards]
     sizes = ShardSizes(
-        np.array([shard.records for shard in ordered], np.int64),
-        np.array([shard.num_bad for shard in ordered], np.int64),
+        np.array([shard.info.records for shard in ordered], np.int64),
+        np.array([shard.num_left_out for shard in ordered], np.int64),
         end.work.find_manifest(end.header) is not None,
     )
     parts = [ordered[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(ordered), _ROWS_AT_ONCE)]

@@ -35,7 +35,7 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.system.file_io import explain_os_errors
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import RecordForm
-from tfpipe.writer.shard_file import WrittenShard
+from tfpipe.writer.written_shard import WrittenShard
 
 DIGEST_BYTES = 16
 _PLAN = "plan.json"
@@ -128,7 +128,7 @@ class RecordsJob:
         """Saves the note that a shard is finished, with the hashes of its keys."""
         name = written.info.file
         filesystem.write_bytes(work.path("keys", name), digests)
-        filesystem.write_bytes(work.path("rows", f"{name}.json"), json.dumps(written.to_json()).encode())
+        work.save_written(written)
 
     def finish(self, files: Iterable[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
@@ -173,14 +173,6 @@ def read_identity(work: WorkDir) -> bytes:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return filesystem.read_bytes(work.path(_PLAN))
     return b""
-
-
-def read_row(work: WorkDir, file: str) -> WrittenShard | None:
-    """Returns the note of a finished shard; None if there is no reliable one."""
-    try:
-        return WrittenShard.from_json(json.loads(filesystem.read_bytes(work.path("rows", f"{file}.json"))))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 def read_digests(work: WorkDir, file: str) -> NDArray[np.bytes_]:

@@ -31,7 +31,8 @@ from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.job import check_key, count_shards
-from tfpipe.writer.shard_file import WrittenShard, hash_key, naming
+from tfpipe.writer.shard_file import hash_key, naming
+from tfpipe.writer.written_shard import WrittenShard
 
 _NO_DIGEST = b""
 _GOOGLE_OPTIONS = ("project", "no_auth", "impersonate_service_account")  # those that the store reads

@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.records.job import RecordsJob, read_digests, read_identity, read_row, to_digests
+from beam_jobs.records.job import RecordsJob, read_digests, read_identity, to_digests
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
@@ -24,7 +24,7 @@ from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.system.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.shard_file import WrittenShard
+from tfpipe.writer.written_shard import WrittenShard
 
 _MEMORY_BYTES = 32 << 20
 
@@ -65,7 +65,7 @@ def _find_finished(
     job: RecordsJob, work: WorkDir, file: str, elements: Iterable[Element]
 ) -> tuple[WrittenShard, int] | None:
     """Returns the shard of an earlier run if it is still whole and has the keys of the elements, and their number."""
-    written = read_row(work, file)
+    written = work.find_written(file)
     if written is None:
         return None
     is_whole = _is_whole(work, written)
@@ -172,7 +172,7 @@ def list_finished(job: RecordsJob, files: Iterable[str]) -> Iterator[NDArray[np.
         work = job.open()
         names = set(filesystem.list_names(work.path("rows"))) if read_identity(work) == job.identity else set()
         for file in files:
-            if f"{file}.json" in names and (written := read_row(work, file)) is not None:
+            if f"{file}.json" in names and (written := work.find_written(file)) is not None:
                 digests = read_digests(work, file)
                 if len(digests) == written.info.records:
                     yield digests

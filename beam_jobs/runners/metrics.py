@@ -6,8 +6,8 @@ from typing import Any
 
 from apache_beam.metrics import Metrics, MetricsFilter
 
-from beam_jobs.shards.work_dir import WrittenShard
 from tfpipe.system.progress import Progress
+from tfpipe.writer.written_shard import WrittenShard
 
 _logger = logging.getLogger(__name__)
 _NAMESPACE = "tfpipe"
@@ -53,8 +53,8 @@ class ShardMetrics:
         self._shards.inc()
         self._kept.inc(int(shard.kept))
         if shard.kept or not by_image:
-            self._images.inc(shard.records + shard.num_bad)
-            for line in shard.quarantined:
+            self._images.inc(shard.info.records + shard.num_left_out)
+            for line in shard.left_out:
                 self._bad[line["kind"]].inc()
 
 

@@ -23,12 +23,13 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.digest_groups import equal_rows, list_duplicates
 from tfpipe.format.manifest import Duplicates
 from tfpipe.images.errors import BadImage
+from tfpipe.writer.written_shard import WrittenShard
 
 _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
@@ -65,14 +66,14 @@ def find_duplicates(
     """
     digests = bytearray()
     for shard in shards:
-        digests += filesystem.read_bytes(work.digests_path(shard.file))
+        digests += filesystem.read_bytes(work.digests_path(shard.info.file))
     source = open_source(header)
 
     def list_paths(shard_index: int, records: Sequence[int]) -> list[str]:
         names = source.list_names(work, header.shards[shard_index])
         return [names[record] for record in records]
 
-    split_sizes = [(planned.split, shard.records) for planned, shard in zip(header.shards, shards, strict=True)]
+    split_sizes = [(planned.split, shard.info.records) for planned, shard in zip(header.shards, shards, strict=True)]
     return list_duplicates(_to_table(digests), split_sizes, list_paths, header.dropped)
 
 

@@ -1,18 +1,18 @@
 """Makes a dataset complete once its shards are written: quarantine, duplicates, TFDS files, and the manifest last."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from beam_jobs.shards.duplicates import find_duplicates
 from beam_jobs.shards.line_lists import encode_quarantine, write_list
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.manifest import Duplicates, Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Duplicates, Manifest, SplitInfo
 from tfpipe.format.shard_stats import merge_stats, sort_counts
+from tfpipe.writer.written_shard import WrittenShard, renumber
 
 WriteLists = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], Duplicates]
 """A function with the arguments and the result of `write_lists`."""
@@ -30,12 +30,12 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
     Raises:
         DataError: More images are bad.
     """
-    num_bad = sum(shard.num_bad for shard in shards)
+    num_bad = sum(shard.num_left_out for shard in shards)
     if num_bad <= max_bad:
         return
     write_list(work, file_names.QUARANTINE, encode_quarantine(work, shards))
     num_images = sum(shard.images for shard in header.shards)
-    first = next(line for shard in shards if shard.num_bad for line in work.read_quarantined(shard.file))
+    first = next(line for shard in shards if shard.num_left_out for line in work.read_left_out(shard.info.file))
     raise DataError(
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
         f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
@@ -50,7 +50,7 @@ def check_present(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenSha
     Raises:
         DataError: A shard is missing.
     """
-    present = {shard.file for shard in shards}.intersection(filesystem.list_names(work.output))
+    present = {shard.info.file for shard in shards}.intersection(filesystem.list_names(work.output))
     missing = [shard.file for shard in header.shards if shard.file not in present]
     if missing:
         raise DataError(
@@ -92,7 +92,7 @@ def finish_dataset(
     Raises:
         DataError: More images are bad than allowed, or a split has no good one.
     """
-    by_file = {shard.file: shard for shard in shards}
+    by_file = {shard.info.file: shard for shard in shards}
     ordered = [by_file[shard.file] for shard in header.shards]
     check_bad(work, header, ordered, max_bad)
     manifest = work.find_manifest(header)
@@ -102,7 +102,7 @@ def finish_dataset(
         return manifest
     duplicates = write(work, header, ordered)
     _remove_stale_quarantine(work, ordered)
-    num_bad = sum(shard.num_bad for shard in ordered)
+    num_bad = sum(shard.num_left_out for shard in ordered)
     manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), num_bad, duplicates)
     _write_tfds_files(work, manifest)
     work.write(file_names.MANIFEST, manifest_json.dumps(manifest).encode())
@@ -112,9 +112,8 @@ def finish_dataset(
 def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Sequence[WrittenShard]]) -> None:
     """Checks that shards that were made again are the ones that the manifest describes."""
     expected_sha256 = {shard.file: shard.sha256 for split in manifest.splits.values() for shard in split.shards}
-    changed = [
-        shard.file for shards in splits.values() for shard in shards if expected_sha256.get(shard.file) != shard.sha256
-    ]
+    infos = [shard.info for shards in splits.values() for shard in shards]
+    changed = [info.file for info in infos if expected_sha256.get(info.file) != info.sha256]
     if changed:
         # Shards taken from the manifest have no counts, so the next run cannot use them.
         filesystem.remove(work.target(file_names.MANIFEST))
@@ -135,13 +134,13 @@ def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
 
 def _remove_stale_quarantine(work: WorkDir, shards: Sequence[WrittenShard]) -> None:
     """Removes the images that an earlier run quarantined and this one could read."""
-    if not any(shard.num_bad for shard in shards):
+    if not any(shard.num_left_out for shard in shards):
         filesystem.remove_tree(work.target(file_names.QUARANTINE_DIR))
     names = filesystem.list_names(work.target(file_names.QUARANTINED_BYTES_DIR))
     if not names:
         return
-    bad_shards = (shard for shard in shards if shard.num_bad)
-    kept = {line.get("bytes") for shard in bad_shards for line in work.read_quarantined(shard.file)}
+    bad_shards = (shard for shard in shards if shard.num_left_out)
+    kept = {line.get("bytes") for shard in bad_shards for line in work.read_left_out(shard.info.file)}
     for name in names:
         if f"bytes/{name}" not in kept:
             filesystem.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
@@ -158,18 +157,17 @@ def _leave_out_empty(
     splits: dict[str, list[WrittenShard]] = {}
     for split in dict.fromkeys(shard.split for shard in header.shards):
         split_shards = [shard for planned, shard in zip(header.shards, shards, strict=True) if planned.split == split]
-        full = [shard for shard in split_shards if shard.records]
-        if not full:
+        renumbered = renumber(split, split_shards)
+        if not renumbered:
             raise DataError(f"Split {split!r} has no image that can be read; see {work.target(file_names.QUARANTINE)}.")
-        new_names = [file_names.shard_name(split, k, len(full)) for k in range(len(full))]
-        for shard, name in zip(full, new_names, strict=True):
-            if name != shard.file:
-                _rename_shard(work, shard.file, name)
-        splits[split] = [replace(shard, file=name) for shard, name in zip(full, new_names, strict=True)]
+        for old_name, shard in renumbered:
+            if shard.info.file != old_name:
+                _rename_shard(work, old_name, shard.info.file)
+        splits[split] = [shard for _, shard in renumbered]
         for shard in split_shards:
-            if not shard.records:
-                filesystem.remove(work.target(shard.file))
-                filesystem.remove(work.target(file_names.index_name(shard.file)))
+            if not shard.info.records:
+                filesystem.remove(work.target(shard.info.file))
+                filesystem.remove(work.target(file_names.index_name(shard.info.file)))
     return splits
 
 
@@ -203,5 +201,5 @@ def _make_manifest(
 
 
 def _make_split_info(header: PlanHeader, split: str, shards: Sequence[WrittenShard]) -> SplitInfo:
-    infos = [ShardInfo(shard.file, shard.records, shard.bytes, shard.sha256) for shard in shards]
+    infos = [shard.info for shard in shards]
     return merge_stats(shard.stats for shard in shards).to_split_info(split, infos, len(header.label_names))

@@ -7,8 +7,8 @@ so the counts of a split are added up while shards are gathered. Sums of whole n
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from beam_jobs.shards.work_dir import WrittenShard
 from tfpipe.format.file_names import parse_shard_name
+from tfpipe.writer.written_shard import WrittenShard
 
 
 @dataclass
@@ -25,7 +25,7 @@ class GatheredShards:
 
     def add(self, shard: WrittenShard) -> None:
         """Adds a shard."""
-        split = parse_shard_name(shard.file)[0]
+        split = parse_shard_name(shard.info.file)[0]
         self.labels.setdefault(split, Counter()).update(shard.stats.labels)
         self.shards.append(shard.strip())
 
@@ -40,12 +40,12 @@ class GatheredShards:
         remaining = dict(self.labels)
         shards = []
         for shard in sorted(self.shards, key=_get_file):
-            split = parse_shard_name(shard.file)[0]
-            if shard.records and split in remaining:
+            split = parse_shard_name(shard.info.file)[0]
+            if shard.info.records and split in remaining:
                 shard = replace(shard, stats=replace(shard.stats, labels=remaining.pop(split)))
             shards.append(shard)
         return shards
 
 
 def _get_file(shard: WrittenShard) -> str:
-    return shard.file
+    return shard.info.file

@@ -224,7 +224,7 @@ class ImageFiles:
 
     def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
         """Returns the planned names without those of quarantined images, which come in the same order."""
-        bad_names = iter([*(line["path"] for line in work.read_quarantined(planned.file)), None])
+        bad_names = iter([*(line["path"] for line in work.read_left_out(planned.file)), None])
         names, next_bad = [], next(bad_names)
         for image in work.read_images(planned):
             if image.path == next_bad:

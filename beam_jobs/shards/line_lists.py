@@ -3,16 +3,17 @@
 import json
 from collections.abc import Iterable, Iterator
 
-from beam_jobs.shards.work_dir import WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.format import file_names
+from tfpipe.writer.written_shard import WrittenShard
 
 
 def encode_quarantine(work: WorkDir, shards: Iterable[WrittenShard]) -> Iterator[bytes]:
     """Yields the line about each bad image of some shards."""
     for shard in shards:
-        if shard.num_bad:
-            yield from (json.dumps(line).encode() + b"\n" for line in work.read_quarantined(shard.file))
+        if shard.num_left_out:
+            yield from (json.dumps(line).encode() + b"\n" for line in work.read_left_out(shard.info.file))
 
 
 def write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:

@@ -16,14 +16,15 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard, get_part_path
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, get_part_path
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
-from tfpipe.format.shard_stats import ShardStats, sort_counts
+from tfpipe.format.shard_stats import sort_counts
 from tfpipe.images.normalize import get_codec_versions
 from tfpipe.system.host_limits import usable_cpus
+from tfpipe.writer.written_shard import WrittenShard
 
 _COPY_ROWS_FROM_SHARDS = 4
 _FREE_FOR_COPIES = 3  # times the size of the files: the copies, the dataset, and some more
@@ -180,8 +181,7 @@ def _trust_manifest(work: WorkDir, manifest: Manifest) -> None:
     for split in manifest.splits.values():
         for shard in split.shards:
             if work.find_written(shard.file) is None:
-                written = WrittenShard(shard.file, shard.records, shard.bytes, shard.sha256, ShardStats(), [])
-                work.save_written(written)
+                work.save_written(WrittenShard(shard))
 
 
 def _has_promised_lists(work: WorkDir, manifest: Manifest) -> bool:

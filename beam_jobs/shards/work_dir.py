@@ -19,9 +19,8 @@ graph carries shard numbers and nothing else.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
@@ -34,8 +33,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.schema import Schema
-from tfpipe.format.shard_stats import ShardStats
 from tfpipe.system.file_io import hash_stream
+from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,52 +134,6 @@ class PlanHeader:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
 
 
-@dataclass(frozen=True)
-class WrittenShard:
-    """A finished shard.
-
-    Attributes:
-        file: The file name.
-        records: The number of records.
-        bytes: The size of the file.
-        sha256: The SHA-256 of the file, as 64 hexadecimal digits.
-        stats: The counts of its images; empty for a shard of a complete dataset, whose manifest has the sums.
-        quarantined: A line of `quarantined.jsonl` for each bad image, until `strip` has left them out, since they may
-            be many; `WorkDir.read_quarantined` reads them.
-        kept: Whether an earlier run wrote the shard.
-        num_bad: The number of bad images.
-    """
-
-    file: str
-    records: int
-    bytes: int
-    sha256: str
-    stats: ShardStats
-    quarantined: list[dict[str, Any]]
-    kept: bool = False
-    num_bad: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON values, with the counts of `stats` among them."""
-        fields = {name: getattr(self, name) for name in ("file", "records", "bytes", "sha256")}
-        return fields | self.stats.to_json() | {"quarantined": self.quarantined, "kept": self.kept}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "WrittenShard":
-        """Returns the shard that `to_json` gave.
-
-        Raises:
-            KeyError, TypeError, ValueError, AttributeError: `to_json` did not give this.
-        """
-        names = ("file", "records", "bytes", "sha256", "quarantined", "kept")
-        stats, num_bad = ShardStats.from_json(fields, fields["records"]), len(fields["quarantined"])
-        return cls(**{name: fields[name] for name in names}, stats=stats, num_bad=num_bad)
-
-    def strip(self) -> "WrittenShard":
-        """Returns the shard without what grows with its classes and its bad images."""
-        return replace(self, stats=replace(self.stats, labels=Counter()), quarantined=[])
-
-
 def get_part_path(base: str, part: int) -> str:
     """Returns the path of a part of the plan's lines in the folder `base`."""
     return filesystem.join(base, "plan", f"{part:05d}.jsonl")
@@ -258,22 +211,21 @@ class WorkDir:
         """Yields the planned images of one shard, in order."""
         return read_lines(self.base, shard)
 
+    def row_path(self, file: str) -> str:
+        """Returns the path of the row about a finished shard."""
+        return self.path("rows", f"{file}.json")
+
     def save_written(self, shard: WrittenShard) -> None:
-        """Saves the note that a shard is finished."""
-        data = json.dumps({**shard.to_json(), "kept": False}).encode()
-        filesystem.write_bytes(self.path("rows", f"{shard.file}.json"), data)
+        """Saves the row that says that a shard is finished."""
+        filesystem.write_bytes(self.row_path(shard.info.file), encode_row(shard))
 
     def find_written(self, file: str) -> WrittenShard | None:
-        """Returns a shard that some run finished; None if there is no reliable note of it."""
-        try:
-            return WrittenShard.from_json(json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json"))))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None  # not there, or cut off by a crash: the shard is written again
+        """Returns a shard that some run finished; None if there is no reliable row about it."""
+        return read_row(self.row_path(file), filesystem.read_bytes)
 
-    def read_quarantined(self, file: str) -> list[dict[str, Any]]:
+    def read_left_out(self, file: str) -> list[dict[str, Any]]:
         """Returns the line about each bad image of a finished shard, in the order of the plan."""
-        row = json.loads(filesystem.read_bytes(self.path("rows", f"{file}.json")))
-        lines: list[dict[str, Any]] = row["quarantined"]
+        lines: list[dict[str, Any]] = json.loads(filesystem.read_bytes(self.row_path(file)))["left_out"]
         return lines
 
     def list_written(self) -> set[str]:

@@ -8,7 +8,7 @@ write buffer.
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,15 +16,15 @@ from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.progress import ProgressFile
 from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.record_source import RecordSource, open_source
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
-from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
 from tfpipe.writer.count_record import count_record
+from tfpipe.writer.written_shard import WrittenShard
 
 Meter = Callable[[int, float, str | None], None]
 """A function that gets, for every finished image, its source's bytes, the seconds, and the kind of a bad one."""
@@ -51,12 +51,11 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
 def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> WrittenShard | None:
     """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
     written = work.find_written(planned.file)
-    if written is None or any(line["kind"] == "unreadable" for line in written.quarantined):
+    if written is None or any(line["kind"] == "unreadable" for line in written.left_out):
         return None  # an image may be readable now
     if header.refuse_nan and any(stats.nan for stats in written.stats.tensors.values()):
         return None  # an earlier run took NaN; to write the shard again names the record
-    info = ShardInfo(written.file, written.records, written.bytes, written.sha256)
-    return replace(written, kept=True) if work.is_whole(info) else None
+    return replace(written, kept=True) if work.is_whole(written.info) else None
 
 
 @dataclass
@@ -120,8 +119,7 @@ class _ShardWriter:
         work.write(index_name(file), writer.index)
         filesystem.write_bytes(work.digests_path(file), bytes(tally.source_digests))
         source.save_names(work, file, tally.names)
-        info, num_bad = asdict(writer.describe(file)), len(quarantined)
-        written = WrittenShard(**info, stats=tally.stats, quarantined=quarantined, num_bad=num_bad)
+        written = WrittenShard(writer.describe(file), tally.stats, quarantined, len(quarantined))
         work.save_written(written)
         return written
 

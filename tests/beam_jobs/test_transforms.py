@@ -17,12 +17,13 @@ from apache_beam.testing.util import assert_that, equal_to
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.work_dir import WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.transforms import FinishDataset, JobConfig, ListShards, WriteShards, build_graph
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.errors import DataError
+from tfpipe.writer.written_shard import WrittenShard
 
 TestPipeline.__test__ = False  # no test, whatever its name
 
@@ -74,7 +75,7 @@ def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: in
     with open_work_dir(config, plan_shards(config)) as elsewhere:
         expected = write_all(elsewhere)
     assert [shard.kept for shard in expected] == [False] * 3
-    assert (sum(shard.records for shard in expected), sum(len(shard.quarantined) for shard in expected)) == (8, 1)
+    assert (sum(shard.info.records for shard in expected), sum(len(shard.left_out) for shard in expected)) == (8, 1)
     pipeline = make_pipeline()
     shards = pipeline | beam.Create([2, 0, 1]) | WriteShards(JobConfig(work.output, 10, workers))
     assert_that(shards, equal_to(expected))
@@ -124,7 +125,7 @@ def test_the_dataset_is_finished(work: WorkDir, tmp_path: Path) -> None:
 
 def test_a_dataset_without_all_shards_is_not_finished(work: WorkDir, tmp_path: Path) -> None:
     shards = write_all(work)
-    (tmp_path / "out" / shards[1].file).unlink()
+    (tmp_path / "out" / shards[1].info.file).unlink()
     pipeline = make_pipeline()
     _ = pipeline | beam.Create(shards[:2]) | FinishDataset(JobConfig(work.output, 10))
     with pytest.raises(DataError) as caught:

@@ -19,12 +19,13 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.integrity.recover_manifest import recover_manifest
-from tfpipe.integrity.repair_shard import RepairedShard, Staging, repair_shard
+from tfpipe.integrity.repair_shard import Staging, repair_shard
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
 from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system.progress import Observer
 from tfpipe.system.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.written_shard import WrittenShard, read_row
 
 STAGING = ".tfpipe-repair"
 _FOLDERS = ("shards", "rows", "digests")
@@ -83,9 +84,9 @@ def repair(
             with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
                 for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
                     pass
-            rows = [_row(staging, job) for job in jobs]
+            shards = _read_rows(staging, jobs)
             document = {"identity": identity, "source": source, "manifest_inferred": inferred}
-            write_repaired(staging, manifest, rows, source, document)
+            write_repaired(staging, manifest, shards, source, document)
             publish(staging.path("data"), output)
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error.strerror or error}.") from error
@@ -152,6 +153,12 @@ def _finished(output: str, identity: str) -> RepairResult | None:
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
-def _row(staging: Staging, job: FileJob) -> RepairedShard:
-    with open(staging.path("rows", f"{job.name}.json"), "rb") as file:
-        return RepairedShard.from_json(json.load(file))
+def _read_rows(staging: Staging, jobs: list[FileJob]) -> dict[str, list[WrittenShard]]:
+    """Returns the clean shards of each split, in the order of the jobs."""
+    shards: dict[str, list[WrittenShard]] = {}
+    for job in jobs:
+        written = read_row(staging.row(job.name))
+        if written is None:
+            raise DataError(f"{staging.row(job.name)} was just written, and cannot be read. Run the same again.")
+        shards.setdefault(job.split, []).append(written)
+    return shards

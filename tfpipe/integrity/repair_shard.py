@@ -1,15 +1,11 @@
 """Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
 import hashlib
-import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from tfpipe.errors import FormatError
-from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, encode_example
 from tfpipe.format.record_index import decode_index
@@ -21,53 +17,12 @@ from tfpipe.images.errors import BadImage
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import hash_file, new_file, open_file, write_file
+from tfpipe.system.file_io import get_file_size, hash_file, new_file, open_file, write_file
 from tfpipe.system.working_folder import WorkingFolder
 from tfpipe.writer.count_record import count_record
+from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
 
 DIGEST_BYTES = 32
-
-_OPTIONAL = ("label_counts", "seekable_jpegs", "tensors", "masks", "per_record")
-
-
-@dataclass(slots=True)
-class RepairedShard:
-    """A clean shard, and the records that were lost.
-
-    Attributes:
-        file: The name of the shard in the source.
-        split: The split.
-        records: The number of records.
-        bytes: The size of the clean shard.
-        sha256: The SHA-256 of the clean shard.
-        stats: The counts of its images.
-        lost: The damages, as `Damage.to_json` returns them.
-    """
-
-    file: str
-    split: str
-    records: int = 0
-    bytes: int = 0
-    sha256: str = ""
-    stats: ShardStats = field(default_factory=ShardStats)
-    lost: list[dict[str, Any]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON values."""
-        fields = {name: getattr(self, name) for name in ("file", "split", "records", "bytes", "sha256", "lost")}
-        counts = self.stats.to_json()
-        names = {"formats": "formats", "labels": "classes", "sizes": "pixels"}
-        names |= {name: name for name in _OPTIONAL}
-        return fields | {name: counts[key] for key, name in names.items() if key in counts}
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "RepairedShard":
-        """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
-        counts = {"formats": fields["formats"], "labels": fields["classes"], "sizes": fields["pixels"]}
-        counts |= {name: fields[name] for name in _OPTIONAL if name in fields}
-        names = ("file", "split", "records", "bytes", "sha256", "lost")
-        stats = ShardStats.from_json({**counts, "changed": {}, "noticed": {}}, fields["records"])
-        return cls(**{name: fields[name] for name in names}, stats=stats)
 
 
 class Staging(WorkingFolder):
@@ -92,16 +47,20 @@ class Staging(WorkingFolder):
         """Returns the path of a clean shard's index."""
         return self.path("shards", f"{name}.idx")
 
-    def read_row(self, name: str) -> RepairedShard | None:
+    def row(self, name: str) -> str:
+        """Returns the path of the row about a clean shard."""
+        return self.path("rows", f"{name}.json")
+
+    def find_finished(self, name: str) -> WrittenShard | None:
         """Returns the clean shard that an earlier run wrote, or None if it does not exist unchanged."""
+        written = read_row(self.row(name))
         try:
-            with open(self.path("rows", f"{name}.json"), "rb") as file:
-                row = RepairedShard.from_json(json.load(file))
+            if written is None or get_file_size(self.shard(name)) != written.info.bytes:
+                return None
             with open(self.index(name), "rb") as file:
-                decode_index(file.read(), row.bytes, row.records)
-            is_same = os.stat(self.shard(name)).st_size == row.bytes and hash_file(self.shard(name)) == row.sha256
-            return row if is_same else None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or cut off: written again
+                decode_index(file.read(), written.info.bytes, written.info.records)
+            return written if hash_file(self.shard(name)) == written.info.sha256 else None
+        except (OSError, FormatError):
             return None
 
 
@@ -115,17 +74,16 @@ def repair_shard(content: ContentCheck, staging: Staging, counters: Counters, jo
         OSError: The output cannot be written. Damage in the source is reported and never raised.
     """
     report = FileReport(job)
-    row = staging.read_row(job.name)
-    if row is None:
-        row = _write_shard(content, staging, Progress(counters), report)
-    report.records = row.records
+    written = staging.find_finished(job.name)
+    if written is None:
+        written = _write_shard(content, staging, Progress(counters), report)
+    report.records = written.info.records
     return report
 
 
-def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> RepairedShard:
+def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> WrittenShard:
     job, lost = report.job, report.damaged
-    row = RepairedShard(job.name, job.split)
-    digests = bytearray()
+    stats, digests = ShardStats(), bytearray()
     with new_file(staging.shard(job.name)) as out:
         writer, source = RecordWriter(out), _open(job, lost)
         if source is not None:
@@ -134,15 +92,14 @@ def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, re
                 for payload, record in _good_records(source, content, progress, report):
                     writer.write(payload)
                     digests += _source_digest(record)
-                    _count(row.stats, content, record.features, job.seekable)
-    info = writer.describe(job.name)
-    row.records, row.bytes, row.sha256 = info.records, info.bytes, info.sha256
-    row.lost = [damage.to_json() for damage in lost if damage.kind != "index"]
+                    _count(stats, content, record.features, job.seekable)
+    losses = [damage.to_json() for damage in lost if damage.kind != "index"]
+    written = WrittenShard(writer.describe(job.name), stats, losses, len(losses))
     write_file(staging.index(job.name), writer.index)
     write_file(staging.path("digests", job.name), bytes(digests))
-    write_file(staging.path("rows", f"{job.name}.json"), json.dumps(row.to_json()).encode())
+    write_file(staging.row(job.name), encode_row(written))
     progress.done(report)
-    return row
+    return written
 
 
 def _good_records(
@@ -210,14 +167,3 @@ def _source_digest(record: Content) -> bytes:
         return hashlib.sha256(encode_example(record.features)).digest()
     stored = record.features.get(keys.IMAGE_ENCODED)
     return hashlib.sha256(b"".join(stored) if isinstance(stored, list) else b"").digest()
-
-
-def final_names(shards: list[RepairedShard]) -> list[tuple[RepairedShard, str]]:
-    """Returns the shards that have records, each with its new name. The order stays, and the numbers have no gaps."""
-    full_shards = [shard for shard in shards if shard.records]
-    num_shards, next_index = Counter(shard.split for shard in full_shards), Counter[str]()
-    names = []
-    for shard in full_shards:
-        names.append((shard, file_names.shard_name(shard.split, next_index[shard.split], num_shards[shard.split])))
-        next_index[shard.split] += 1
-    return names

@@ -5,8 +5,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -16,48 +17,55 @@ from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format import schema as keys
 from tfpipe.format.digest_groups import list_duplicates
 from tfpipe.format.example import decode_example
-from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.shard_stats import merge_stats
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.repair_shard import DIGEST_BYTES, RepairedShard, Staging, final_names
+from tfpipe.integrity.repair_shard import DIGEST_BYTES, Staging
 from tfpipe.system import file_io
+from tfpipe.writer.written_shard import WrittenShard, renumber
 
 _MAX_QUARANTINE_BYTES = 1 << 30
-_NamedShards = list[tuple[RepairedShard, str]]
+_Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
+"""The shards of each split that have records, each behind its name in the source."""
 
 
 def write_repaired(
-    staging: Staging, manifest: Manifest, shards: list[RepairedShard], source: str, document: Mapping[str, object]
+    staging: Staging,
+    manifest: Manifest,
+    shards: Mapping[str, Sequence[WrittenShard]],
+    source: str,
+    document: Mapping[str, object],
 ) -> None:
     """Puts the dataset together in `staging/data`.
 
     Args:
         staging: The working folder, with all repaired shards.
         manifest: The manifest of the source.
-        shards: The repaired shards, one for each shard of the source, in the manifest's order.
+        shards: The repaired shards of each split, one for each shard of the source, in the manifest's order.
         source: The directory of the source.
         document: The content of `repair.json`, without the list of losses.
 
     Raises:
         DataError: No record is undamaged.
     """
-    named = final_names(shards)
-    if not named:
+    splits = {split: named for split in shards if (named := renumber(split, shards[split]))}
+    if not splits:
         raise DataError(f"{source} has no undamaged record.")
     data = staging.path("data")
     os.makedirs(os.path.join(data, file_names.INDEX_DIR))
-    new, lines = _describe(staging, manifest, named)
+    new, lines = _describe(staging, manifest, splits)
     quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
     new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
-    for shard, name in named:
-        os.rename(staging.index(shard.file), os.path.join(data, file_names.index_name(name)))
-        os.rename(staging.shard(shard.file), os.path.join(data, name))
+    for name, shard in chain(*splits.values()):
+        os.rename(staging.index(name), os.path.join(data, file_names.index_name(shard.info.file)))
+        os.rename(staging.shard(name), os.path.join(data, shard.info.file))
     for number, part in enumerate(file_names.cut_list(lines)):
         path = os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
         file_io.write_file(path, b"".join(part))
-    lost = [damage for shard in shards for damage in shard.lost]
-    counts = {"records": sum(shard.records for shard, _ in named), "shards": len(named)}
+    lost = [damage for shard in chain(*shards.values()) for damage in shard.left_out]
+    infos = [shard.info for _, shard in chain(*splits.values())]
+    counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
     file_io.write_file(os.path.join(data, file_names.REPAIR), text.encode() + b"\n")
     for name, text in tfds_metadata.make_files(new).items():
@@ -65,29 +73,30 @@ def write_repaired(
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
 
 
-def _describe(staging: Staging, manifest: Manifest, named: _NamedShards) -> tuple[Manifest, list[bytes]]:
+def _describe(staging: Staging, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
     """Returns the new manifest, and the lines of the duplicates.
 
     The counts of changed images stay, because they are known for the whole dataset only.
     """
-    splits = {}
-    for name, split in manifest.splits.items():
-        split_shards = [(shard, file) for shard, file in named if shard.split == name]
-        if split_shards:
-            splits[name] = _describe_split(name, split_shards, len(manifest.label_names) if split.class_counts else 0)
-    shards = [shard for split in splits.values() for shard in split.shards]
-    facts = [manifest.fingerprint, *(shard.sha256 for shard in shards)]
+    infos = {
+        name: merge_stats(shard.stats for _, shard in splits[name]).to_split_info(
+            name, [shard.info for _, shard in splits[name]], len(manifest.label_names) if split.class_counts else 0
+        )
+        for name, split in manifest.splits.items()
+        if name in splits
+    }
+    shards = list(chain(*splits.values()))
+    facts = [manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)]
+    digests = b"".join(_read(staging.path("digests", name)) for name, _ in shards)
     duplicates, lines = list_duplicates(
-        np.frombuffer(b"".join(_read(staging.path("digests", shard.file)) for shard, _ in named), np.uint8).reshape(
-            -1, DIGEST_BYTES
-        ),
-        [(shard.split, shard.records) for shard, _ in named],
-        lambda shard, records: [_read_image_path(staging, named[shard][0], record) for record in records],
+        np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
+        [(split, shard.info.records) for split in splits for _, shard in splits[split]],
+        lambda shard, records: [_read_image_path(staging, *shards[shard], record) for record in records],
         manifest.duplicates.dropped,
     )
     new = replace(
         manifest,
-        splits=splits,
+        splits=infos,
         duplicates=duplicates,
         fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),
         tool_version=__version__,
@@ -95,15 +104,10 @@ def _describe(staging: Staging, manifest: Manifest, named: _NamedShards) -> tupl
     return new, lines
 
 
-def _describe_split(name: str, named: _NamedShards, num_classes: int) -> SplitInfo:
-    shards = [ShardInfo(file, shard.records, shard.bytes, shard.sha256) for shard, file in named]
-    return merge_stats(shard.stats for shard, _ in named).to_split_info(name, shards, num_classes)
-
-
-def _read_image_path(staging: Staging, shard: RepairedShard, record: int) -> str:
+def _read_image_path(staging: Staging, name: str, shard: WrittenShard, record: int) -> str:
     """Reads the path of one image from its record."""
-    places = decode_index(_read(staging.index(shard.file)), shard.bytes, shard.records)
-    with file_io.open_file(staging.shard(shard.file)) as file:
+    places = decode_index(_read(staging.index(name)), shard.info.bytes, shard.info.records)
+    with file_io.open_file(staging.shard(name)) as file:
         features = decode_example(read_record(file, *places[record].tolist()))
     value = features.get(keys.IMAGE_FILENAME)
     return value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""

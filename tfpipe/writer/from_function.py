@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,8 @@ from tfpipe.format.file_names import shard_name
 from tfpipe.system.file_io import hash_file, write_file
 from tfpipe.system.process_pool import Workers
 from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_file import ShardFile, WrittenShard, check_new, describe_failure, naming
+from tfpipe.writer.shard_file import ShardFile, check_new, describe_failure, naming
+from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
 
 _WORKERS = Workers(
     preload=["tfpipe.writer.from_function"],
@@ -87,7 +87,7 @@ def _write_shard(split: _Split, number: int) -> tuple[int, WrittenShard]:
         file.close()
         raise
     write_file(f"{path}.idx", index)
-    write_file(row, json.dumps(written.to_json()).encode())
+    write_file(row, encode_row(written))
     return number, written
 
 
@@ -106,10 +106,9 @@ def _iterate(split: _Split, number: int) -> Iterator[tuple[str, Any]]:
 
 def _find_finished(path: str, row: str) -> WrittenShard | None:
     """Returns the shard of an earlier run if it is there unchanged."""
+    written = read_row(row)
     try:
-        with open(row, "rb") as file:
-            written = WrittenShard.from_json(json.load(file))
-        is_same = os.path.getsize(path) == written.info.bytes and os.path.exists(f"{path}.idx")
-        return written if is_same and hash_file(path) == written.info.sha256 else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or cut off: written again
+        is_same = written is not None and os.path.exists(f"{path}.idx") and hash_file(path) == written.info.sha256
+    except OSError:
         return None
+    return written if is_same else None

@@ -15,7 +15,8 @@ from tfpipe.format.file_names import shard_name
 from tfpipe.format.tfrecord import record_footer
 from tfpipe.system.file_io import write_file
 from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_file import FLUSH_S, ShardFile, WrittenShard, check_new, describe_failure, naming
+from tfpipe.writer.shard_file import FLUSH_S, ShardFile, check_new, describe_failure, naming
+from tfpipe.writer.written_shard import WrittenShard
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 20, 256  # what a thread writes at once: a task costs about 40 us
 _BATCHES_AHEAD = 2  # of each thread

@@ -7,47 +7,23 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
-from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.written_shard import WrittenShard
 
 _BUFFER_BYTES = 1 << 20
 _KEY_BYTES = 16
 FLUSH_S = 1.0
 """The seconds of work on slow records that a killed run may lose."""
-
-
-@dataclass(frozen=True)
-class WrittenShard:
-    """A shard that is complete.
-
-    Attributes:
-        info: The manifest's entry for it.
-        stats: The counts of its labels and tensors.
-    """
-
-    info: ShardInfo
-    stats: ShardStats
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the fields as JSON values."""
-        return {"info": asdict(self.info), **self.stats.to_json()}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> WrittenShard:
-        """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
-        info = ShardInfo(**fields["info"])
-        return cls(info, ShardStats.from_json(fields, info.records))
 
 
 class ShardFile:

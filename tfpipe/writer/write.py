@@ -26,7 +26,7 @@ from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.from_function import write_from_function
 from tfpipe.writer.from_iterable import write_from_iterable
 from tfpipe.writer.job import WORKING, WriteJob, check_key, count_shards
-from tfpipe.writer.shard_file import WrittenShard
+from tfpipe.writer.written_shard import WrittenShard
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""

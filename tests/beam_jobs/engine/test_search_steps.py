@@ -22,7 +22,7 @@ from beam_jobs.plan import split_and_shard
 from beam_jobs.runners.base import ShardObserver
 from beam_jobs.shards.finish_dataset import finish_dataset, write_lists
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.work_dir import WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 from tests.beam_jobs.datasets import make_dataset, read_tree
@@ -30,6 +30,7 @@ from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import ROOT
 from tfpipe.format import file_names
 from tfpipe.format.shard_stats import merge_stats
+from tfpipe.writer.written_shard import WrittenShard
 
 TASKS = 3
 SPLITS = {"train": 0.6, "test": 0.4}
@@ -93,7 +94,7 @@ def test_tasks_write_what_one_process_writes(
     assert ("quarantine/quarantined.00001.jsonl" in expected) == (part_bytes < 400)
     for split in SPLITS:
         counts, counted = (
-            merge_stats(shard.stats for shard in some if shard.file.startswith(split))
+            merge_stats(shard.stats for shard in some if shard.info.file.startswith(split))
             for some in (shards, load_shards(job))
         )
         assert counted == counts
@@ -104,9 +105,9 @@ def test_tasks_write_what_one_process_writes(
 def test_shards_travel_without_what_grows(end: tuple[EndOfJob, list[WrittenShard]]) -> None:
     job, shards = end
     stripped = [save_shard(job, shard) for shard in shards]
-    assert [shard.num_bad for shard in stripped] == [len(shard.quarantined) for shard in shards]
-    assert sum(shard.num_bad for shard in stripped) == 4
-    assert not any(shard.stats.labels or shard.quarantined for shard in stripped)
+    assert [shard.num_left_out for shard in stripped] == [len(shard.left_out) for shard in shards]
+    assert sum(shard.num_left_out for shard in stripped) == 4
+    assert not any(shard.stats.labels or shard.left_out for shard in stripped)
 
 
 @pytest.mark.parametrize("config", [4], indirect=True)

@@ -23,7 +23,7 @@ from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.writer.shard_file import WrittenShard
+from tfpipe.writer.written_shard import WrittenShard
 
 
 def read_ids(output: Path, split: str = "train") -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 from beam_jobs.shards.gather_rows import GatheredShards
-from beam_jobs.shards.work_dir import WrittenShard
+from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
+from tfpipe.writer.written_shard import WrittenShard
 
 
 def make_shard(split: str, k: int, labels: dict[int, int]) -> WrittenShard:
@@ -15,7 +16,7 @@ def make_shard(split: str, k: int, labels: dict[int, int]) -> WrittenShard:
         for _ in range(count):
             stats.add("JPEG", 10 + k, 20, label)
     file, lines = f"{split}-0000{k}-of-00003.tfrecord", [{"path": str(k)}] * k
-    return WrittenShard(file, stats.images, 100, "0" * 64, stats, lines, num_bad=k)
+    return WrittenShard(ShardInfo(file, stats.images, 100, "0" * 64), stats, lines, k)
 
 
 def test_class_counts_are_those_of_the_split_in_any_order() -> None:
@@ -28,12 +29,12 @@ def test_class_counts_are_those_of_the_split_in_any_order() -> None:
             (first if k % 2 else second).add(shard)
         first.merge(second)
         gathered = first.list_shards()
-        assert [shard.file for shard in gathered] == sorted(shard.file for shard in shards)
+        assert [shard.info.file for shard in gathered] == sorted(shard.info.file for shard in shards)
         for split in "ab":
-            given = [shard for shard in shards if shard.file.startswith(split)]
-            rows = [shard for shard in gathered if shard.file.startswith(split)]
+            given = [shard for shard in shards if shard.info.file.startswith(split)]
+            rows = [shard for shard in gathered if shard.info.file.startswith(split)]
             assert merge_stats(shard.stats for shard in rows) == merge_stats(shard.stats for shard in given)
-            assert [bool(shard.stats.labels) for shard in rows if shard.records] == [True] + [False] * (
-                sum(shard.records > 0 for shard in given) - 1
+            assert [bool(shard.stats.labels) for shard in rows if shard.info.records] == [True] + [False] * (
+                sum(shard.info.records > 0 for shard in given) - 1
             )
-        assert [(shard.num_bad, shard.quarantined) for shard in gathered] == [(k, []) for k in (0, 1, 2) * 2]
+        assert [(shard.num_left_out, shard.left_out) for shard in gathered] == [(k, []) for k in (0, 1, 2) * 2]

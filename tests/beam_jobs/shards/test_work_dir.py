@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import FormatError
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.schema import image_schema
 from tfpipe.format.shard_stats import ShardStats
+from tfpipe.writer.written_shard import WrittenShard
 
 SHARDS = (PlannedShard("train", 0, 2, 3, 0, 0, 10), PlannedShard("train", 1, 2, 2, 0, 10, 20))
 
@@ -36,7 +38,7 @@ def written() -> WrittenShard:
     stats.add("JPEG", 20, 30, label=1)
     stats.add("PNG", 10, 40, label=0)
     stats.changed = Counter({"resized": 1})
-    return WrittenShard(SHARDS[0].file, 2, 300, "0" * 64, stats, [{"path": "bad.jpg", "kind": "bad"}], num_bad=1)
+    return WrittenShard(ShardInfo(SHARDS[0].file, 2, 300, "0" * 64), stats, [{"path": "bad.jpg", "kind": "bad"}], 1)
 
 
 def test_paths(work: WorkDir, tmp_path: Path) -> None:
@@ -68,20 +70,20 @@ def test_a_damaged_header(data: bytes) -> None:
 
 def test_a_written_shard_comes_back(work: WorkDir, written: WrittenShard) -> None:
     work.save_written(written)
-    assert work.find_written(written.file) == written
-    assert work.list_written() == {written.file}
+    assert work.find_written(written.info.file) == written
+    assert work.list_written() == {written.info.file}
 
 
 def test_only_this_run_knows_that_a_shard_was_kept(work: WorkDir, written: WrittenShard) -> None:
     work.save_written(replace(written, kept=True))
-    assert work.find_written(written.file) == written
+    assert work.find_written(written.info.file) == written
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"null", b'{"file": 1, "records": 1, "sizes": []}'])
 def test_a_note_that_cannot_be_read_is_no_note(work: WorkDir, written: WrittenShard, data: bytes) -> None:
     os.makedirs(work.path("rows"))
-    Path(work.path("rows", f"{written.file}.json")).write_bytes(data)
-    assert work.find_written(written.file) is None
+    Path(work.path("rows", f"{written.info.file}.json")).write_bytes(data)
+    assert work.find_written(written.info.file) is None
 
 
 def test_kept_shards_come_back(work: WorkDir) -> None:

@@ -16,13 +16,15 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.work_dir import WorkDir, WrittenShard
+from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files, write_zip
 from tfpipe.errors import DataError
+from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.shard_stats import ShardStats, SideStats
+from tfpipe.writer.written_shard import WrittenShard
 
 
 def write_shards(source: Path, output: Path, **options: Any) -> tuple[WorkDir, list[WrittenShard]]:
@@ -109,10 +111,7 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
     work, (shard,) = write_shards(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
     data = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
     assert shard == WrittenShard(
-        file="train-00000-of-00001.tfrecord",
-        records=4,
-        bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
+        ShardInfo("train-00000-of-00001.tfrecord", 4, len(data), hashlib.sha256(data).hexdigest()),
         stats=ShardStats(
             images=4,
             formats=Counter({"JPEG": 2, "PNG": 2}),
@@ -121,7 +120,7 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
             heights=SideStats(smallest=10, largest=50, total=116),
             widths=SideStats(smallest=8, largest=30, total=74),
         ),
-        quarantined=[
+        left_out=[
             {
                 "path": "bad.jpg",
                 "split": "train",
@@ -131,10 +130,10 @@ def test_what_is_known_of_a_written_shard(tmp_path: Path) -> None:
                 "exception": "BadImage: not an image: it begins like text",
             }
         ],
-        num_bad=1,
+        num_left_out=1,
     )
-    assert work.find_written(shard.file) == shard
-    digests = Path(work.digests_path(shard.file)).read_bytes()
+    assert work.find_written(shard.info.file) == shard
+    digests = Path(work.digests_path(shard.info.file)).read_bytes()
     good = [data for name, data in files.items() if name != "bad.jpg"]
     assert digests == b"".join(hashlib.sha256(data).digest() for data in good)
 
@@ -144,7 +143,7 @@ def test_a_damaged_image_says_so(tmp_path: Path) -> None:
     png[len(png) // 2] ^= 1
     files = {"cut.jpg": jpeg[: len(jpeg) // 2], "flip.png": bytes(png), "ok.jpg": jpeg}
     _, (shard,) = write_shards(write_files(tmp_path / "in", files), tmp_path / "out", shuffle=False)
-    cut, flip = shard.quarantined
+    cut, flip = shard.left_out
     assert (cut["path"], cut["kind"], cut["reason"], cut["exception"]) == (
         "cut.jpg",
         "bad",
@@ -160,7 +159,7 @@ def test_kinds_of_unreadable(tmp_path: Path) -> None:
     (source / "gone.jpg").symlink_to("nowhere")
     (source / "loop.jpg").symlink_to("loop.jpg")
     _, (shard,) = write_shards(source, tmp_path / "out", shuffle=False)
-    assert [(line["path"], line["kind"], line["reason"], line["exception"]) for line in shard.quarantined] == [
+    assert [(line["path"], line["kind"], line["reason"], line["exception"]) for line in shard.left_out] == [
         (
             "gone.jpg",
             "unreadable",
@@ -182,7 +181,7 @@ def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch: pytest.Monke
     _, (shard,) = write_shards(
         write_files(tmp_path / "in", {"big.jpg": big, "ok.jpg": make_jpeg(1, (8, 8))}), tmp_path / "out"
     )
-    assert [line["reason"] for line in shard.quarantined] == [
+    assert [line["reason"] for line in shard.left_out] == [
         f"{len(big)} bytes, more than the 1000 that one record can hold"
     ]
 
@@ -198,7 +197,7 @@ def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
     output = tmp_path / "out"
     _, (shard,) = write_shards(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
     odd, same = (hashlib.sha256(data).hexdigest() for data in (b"odd bytes", b"same"))
-    assert {line["path"]: line.get("bytes") for line in shard.quarantined} == {
+    assert {line["path"]: line.get("bytes") for line in shard.left_out} == {
         "odd.J%G": f"bytes/{odd}",
         "same.jpg": f"bytes/{same}.jpg",
         "again.jpg": f"bytes/{same}.jpg",
@@ -294,7 +293,7 @@ def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))
     work, first = write_shards(source, tmp_path / "out", num_shards=2)
     before = lasting(read_tree(tmp_path / "out"))
-    damage(work, first[1].file)
+    damage(work, first[1].info.file)
     _, second = write_shards(source, tmp_path / "out", num_shards=2)
     assert [shard.kept for shard in second] == [True, False]
     assert lasting(read_tree(tmp_path / "out")) == before
@@ -306,15 +305,13 @@ def test_an_unreadable_image_is_tried_again(tmp_path: Path) -> None:
     at = whole.index(make_jpeg(2)) + 100
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     _, (shard,) = write_shards(path, tmp_path / "out")
-    assert (shard.records, shard.kept) == (1, False)
-    assert [line["reason"] for line in shard.quarantined] == [
-        "cannot be read: the archive is damaged here (wrong CRC-32)"
-    ]
+    assert (shard.info.records, shard.kept) == (1, False)
+    assert [line["reason"] for line in shard.left_out] == ["cannot be read: the archive is damaged here (wrong CRC-32)"]
     _, (shard,) = write_shards(path, tmp_path / "out")
-    assert (shard.records, shard.kept) == (1, False)
+    assert (shard.info.records, shard.kept) == (1, False)
     path.write_bytes(whole)
     _, (shard,) = write_shards(path, tmp_path / "out")
-    assert (shard.records, shard.kept, shard.quarantined) == (2, False, [])
+    assert (shard.info.records, shard.kept, shard.left_out) == (2, False, [])
     _, (shard,) = write_shards(path, tmp_path / "out")
     assert shard.kept
 

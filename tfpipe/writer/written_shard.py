@@ -1,0 +1,71 @@
+"""A finished shard, and the row about it in a working folder, from which a later run knows that it is finished."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tfpipe.format.file_names import shard_name
+from tfpipe.format.manifest import ShardInfo
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.system.file_io import read_regular
+
+
+@dataclass(frozen=True)
+class WrittenShard:
+    """A finished shard.
+
+    Attributes:
+        info: The manifest's entry for it.
+        stats: The counts of its records; empty for a shard of a complete dataset, whose manifest has the sums.
+        left_out: A line about each record that was left out, as the list of bad images or of losses has it, until
+            `strip` has removed them, since they may be many.
+        num_left_out: The number of records that were left out.
+        kept: Whether an earlier run wrote the shard. No row says so.
+    """
+
+    info: ShardInfo
+    stats: ShardStats = field(default_factory=ShardStats)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    num_left_out: int = 0
+    kept: bool = False
+
+    def strip(self) -> WrittenShard:
+        """Returns the shard without what grows with its classes and with the records that were left out."""
+        return replace(self, stats=replace(self.stats, labels=Counter()), left_out=[])
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields of a row as JSON values."""
+        return {"info": asdict(self.info), **self.stats.to_json(), "left_out": self.left_out}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> WrittenShard:
+        """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
+        info, left_out = ShardInfo(**fields["info"]), fields["left_out"]
+        return cls(info, ShardStats.from_json(fields, info.records), left_out, len(left_out))
+
+
+def renumber(split: str, shards: Iterable[WrittenShard]) -> list[tuple[str, WrittenShard]]:
+    """Returns the shards of a split that have records, under names without gaps, each behind its name until now."""
+    full = [shard for shard in shards if shard.info.records]
+    names = [shard_name(split, number, len(full)) for number in range(len(full))]
+    return [
+        (shard.info.file, replace(shard, info=replace(shard.info, file=name)))
+        for shard, name in zip(full, names, strict=True)
+    ]
+
+
+def encode_row(shard: WrittenShard) -> bytes:
+    """Returns the content of the row about a shard."""
+    return json.dumps(shard.to_json()).encode()
+
+
+def read_row(path: str, read: Callable[[str], bytes | None] = read_regular) -> WrittenShard | None:
+    """Reads the row about a shard; returns None if it is missing or was cut off, so that the shard is written again."""
+    try:
+        return WrittenShard.from_json(json.loads(read(path) or b""))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
