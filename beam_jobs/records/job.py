@@ -124,12 +124,6 @@ class RecordsJob:
                 "the same name, and no other job may write to it."
             )
 
-    def save(self, work: WorkDir, written: WrittenShard, digests: bytes) -> None:
-        """Saves the note that a shard is finished, with the hashes of its keys."""
-        name = written.info.file
-        filesystem.write_bytes(work.path("keys", name), digests)
-        work.save_written(written)
-
     def finish(self, files: Iterable[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
 

@@ -185,7 +185,7 @@ class _PlaceFn(beam.DoFn):
         with naming(self._find_name(record)):
             checked = job.form.check(record)
             if job.refuse_nan:
-                count_record(ShardStats(), job.form.schema, checked, refuse_nan=True)
+                count_record(ShardStats(), checked, schema=job.form.schema, refuse_nan=True)
             payload = encode_example(checked)
         digest = hash_key(checked[job.key])
         assert len(digest) == DIGEST_BYTES

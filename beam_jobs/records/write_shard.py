@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -19,9 +20,7 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import decode_example
-from tfpipe.format.file_names import index_name, parse_shard_name
-from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.file_names import parse_shard_name
 from tfpipe.system.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.written_shard import WrittenShard
@@ -99,7 +98,6 @@ def _is_whole(work: WorkDir, written: WrittenShard) -> bool:
 
 
 def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenShard:
-    schema, stats = job.form.schema, ShardStats()
     order = spool.sort()
     twice = spool.find_twice(order)
     if twice is not None:
@@ -107,16 +105,12 @@ def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenS
         raise ConfigError(
             f"Feature {job.key!r} must identify a record, but two of {parse_shard_name(file)[0]!r} have {value!r:.80}."
         )
-    with filesystem.create(work.target(file), work.temporary(file)) as out:
-        writer = RecordWriter(out)
+    with work.new_shard(file, partial(count_record, schema=job.form.schema)) as writer:
         for place in order.tolist():
             payload = spool.read(place)
-            count_record(stats, schema, decode_example(payload))
-            writer.write(payload)
-    work.write(index_name(file), writer.index)
-    written = WrittenShard(writer.describe(file), stats)
-    job.save(work, written, spool.digests[order].tobytes())
-    return written
+            writer.add(decode_example(payload), payload)
+        filesystem.write_bytes(work.path("keys", file), spool.digests[order].tobytes())
+    return writer.describe_shard(file)
 
 
 class _Spool:

@@ -21,7 +21,7 @@ graph carries shard numbers and nothing else.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
@@ -30,11 +30,9 @@ from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.manifest import Manifest, ShardInfo
-from tfpipe.format.record_index import decode_index
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
-from tfpipe.system.file_io import hash_stream
-from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
+from tfpipe.writer.shard_folder import Files, ShardFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ def read_lines(base: str, shard: PlannedShard) -> Iterator[PlannedImage]:
 
 
 @dataclass(frozen=True)
-class WorkDir:
+class WorkDir(ShardFolder):
     """A dataset directory under construction: its paths, and the small files of its working folder.
 
     Attributes:
@@ -157,6 +155,7 @@ class WorkDir:
 
     output: str
     progress: str | None = None
+    files: ClassVar[Files] = filesystem
 
     @property
     def base(self) -> str:
@@ -170,6 +169,14 @@ class WorkDir:
     def target(self, *parts: str) -> str:
         """Returns a path in the dataset directory."""
         return filesystem.join(self.output, *parts)
+
+    def shard_path(self, file: str) -> str:
+        """Returns the path of a shard."""
+        return self.target(file)
+
+    def index_path(self, file: str) -> str:
+        """Returns the path of a shard's index."""
+        return self.target(file_names.index_name(file))
 
     def temporary(self, name: str) -> str:
         """Returns a new path for a file of the dataset while it is being written.
@@ -211,18 +218,6 @@ class WorkDir:
         """Yields the planned images of one shard, in order."""
         return read_lines(self.base, shard)
 
-    def row_path(self, file: str) -> str:
-        """Returns the path of the row about a finished shard."""
-        return self.path("rows", f"{file}.json")
-
-    def save_written(self, shard: WrittenShard) -> None:
-        """Saves the row that says that a shard is finished."""
-        filesystem.write_bytes(self.row_path(shard.info.file), encode_row(shard))
-
-    def find_written(self, file: str) -> WrittenShard | None:
-        """Returns a shard that some run finished; None if there is no reliable row about it."""
-        return read_row(self.row_path(file), filesystem.read_bytes)
-
     def read_left_out(self, file: str) -> list[dict[str, Any]]:
         """Returns the line about each bad image of a finished shard, in the order of the plan."""
         lines: list[dict[str, Any]] = json.loads(filesystem.read_bytes(self.row_path(file)))["left_out"]
@@ -233,19 +228,6 @@ class WorkDir:
         return {
             name.removesuffix(".json") for name in filesystem.list_names(self.path("rows")) if name.endswith(".json")
         }
-
-    def is_whole(self, shard: ShardInfo) -> bool:
-        """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
-        path = self.target(shard.file)
-        if filesystem.get_size(path) != shard.bytes:
-            return False
-        try:
-            index = filesystem.read_bytes(self.target(file_names.index_name(shard.file)))
-            decode_index(index, shard.bytes, shard.records)
-        except (OSError, FormatError):
-            return False
-        with filesystem.open_read(path) as file:
-            return hash_stream(file) == shard.sha256
 
     def save_kept(self, files: Iterable[str]) -> None:
         """Saves the file names of the shards that the workers found finished."""

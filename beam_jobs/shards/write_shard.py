@@ -7,8 +7,9 @@ write buffer.
 
 import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,11 +20,10 @@ from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.file_names import QUARANTINED_BYTES_DIR, index_name
-from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
 from tfpipe.images.errors import BadImage
 from tfpipe.writer.count_record import count_record
+from tfpipe.writer.shard_writer import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
 Meter = Callable[[int, float, str | None], None]
@@ -45,63 +45,22 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
     planned = header.shards[shard]
     with filesystem.explain_os_errors(f"write {work.target(planned.file)}"), ProgressFile(work, planned) as progress:
         finished = _find_finished(work, header, planned)
-        return finished or _ShardWriter(work, header, planned, progress, meter).write()
+        return finished or _ImageShard(work, header, planned, progress, meter).write()
 
 
 def _find_finished(work: WorkDir, header: PlanHeader, planned: PlannedShard) -> WrittenShard | None:
     """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
-    written = work.find_written(planned.file)
+    written = work.find_finished(planned.file)
     if written is None or any(line["kind"] == "unreadable" for line in written.left_out):
         return None  # an image may be readable now
     if header.refuse_nan and any(stats.nan for stats in written.stats.tensors.values()):
         return None  # an earlier run took NaN; to write the shard again names the record
-    return replace(written, kept=True) if work.is_whole(written.info) else None
-
-
-@dataclass
-class _Tally:
-    """The sums over the records of a shard while it is written.
-
-    Attributes:
-        source_digests: The SHA-256 of each original, one after another.
-        names: The name of each original.
-        stats: The counts of the images.
-    """
-
-    source_digests: bytearray = field(default_factory=bytearray)
-    names: list[str] = field(default_factory=list)
-    stats: ShardStats = field(default_factory=ShardStats)
-
-    def add(self, record: Record, header: PlanHeader, *, may_be_seekable: bool) -> None:
-        """Counts a record.
-
-        Raises:
-            RejectedImage: A mask is damaged. Nothing is counted.
-            DataError: A tensor holds NaN, and that is refused.
-        """
-        try:
-            count_record(
-                self.stats,
-                header.schema,
-                record.features,
-                max_pixels=header.form.max_pixels,
-                seekable=may_be_seekable,
-                refuse_nan=header.refuse_nan,
-            )
-        except BadImage as error:
-            raise RejectedImage("bad", f"its mask: {error.reason}") from error
-        except ConfigError as error:
-            raise DataError(f"{record.name}: {error}") from None
-        self.source_digests += record.sha256
-        self.names.append(record.name)
-        for image in record.images:
-            self.stats.changed.update(image.changed)
-            self.stats.noticed.update(image.noticed)
+    return written
 
 
 @dataclass(frozen=True)
-class _ShardWriter:
-    """A writer of one shard; the fields are as in `write_shard`."""
+class _ImageShard:
+    """The writing of one shard; the fields are as in `write_shard`."""
 
     work: WorkDir
     header: PlanHeader
@@ -111,34 +70,37 @@ class _ShardWriter:
 
     def write(self) -> WrittenShard:
         """Writes the shard, and then the note that it is finished."""
-        work, file = self.work, self.planned.file
-        source, tally = open_source(self.header), _Tally()
-        with filesystem.create(work.target(file), work.temporary(file)) as out:
-            writer = RecordWriter(out)
-            quarantined = self._write_records(writer, source, tally)
-        work.write(index_name(file), writer.index)
-        filesystem.write_bytes(work.digests_path(file), bytes(tally.source_digests))
-        source.save_names(work, file, tally.names)
-        written = WrittenShard(writer.describe(file), tally.stats, quarantined, len(quarantined))
-        work.save_written(written)
-        return written
+        work, header, file = self.work, self.header, self.planned.file
+        source, digests, names = open_source(header), bytearray(), list[str]()
+        count = partial(
+            count_record,
+            schema=header.schema,
+            max_pixels=header.form.max_pixels,
+            seekable=source.may_be_seekable,
+            refuse_nan=header.refuse_nan,
+        )
+        with work.new_shard(file, count) as writer:
+            for record in self._write_records(writer, source):
+                digests += record.sha256
+                names.append(record.name)
+            filesystem.write_bytes(work.digests_path(file), bytes(digests))
+            source.save_names(work, file, names)
+        return writer.describe_shard(file)
 
-    def _write_records(self, writer: RecordWriter, source: RecordSource, tally: _Tally) -> list[dict[str, Any]]:
-        """Writes the records of all good images; returns a line about each bad one."""
-        quarantined: list[dict[str, Any]] = []
+    def _write_records(self, writer: ShardWriter, source: RecordSource) -> Iterator[Record]:
+        """Writes the records of all good images and yields each; the writer gets a line about each bad image."""
         for image, read in source.read_all(self.work.read_images(self.planned)):
             started, kind = time.perf_counter(), None
             try:
                 record = read()
-                tally.add(record, self.header, may_be_seekable=source.may_be_seekable)
-                writer.write(record.payload)
+                _add(writer, record)
+                yield record
             except RejectedImage as rejected:
-                quarantined.append(self._quarantine(image, rejected))
+                writer.left_out.append(self._quarantine(image, rejected))
                 kind = rejected.kind
-            self.progress.step(image.size, bad=len(quarantined))
+            self.progress.step(image.size, bad=len(writer.left_out))
             if self.meter is not None:
                 self.meter(image.size, time.perf_counter() - started, kind)
-        return quarantined
 
     def _quarantine(self, image: PlannedImage, rejected: RejectedImage) -> dict[str, Any]:
         """Returns the line about an image that was not written; keeps its bytes if the plan says so."""
@@ -159,3 +121,15 @@ class _ShardWriter:
             line["bytes"] = f"bytes/{name}"
             self.work.write(f"{QUARANTINED_BYTES_DIR}/{name}", rejected.data)
         return line
+
+
+def _add(writer: ShardWriter, record: Record) -> None:
+    try:
+        writer.add(record.features, record.payload)
+    except BadImage as error:
+        raise RejectedImage("bad", f"its mask: {error.reason}") from error
+    except ConfigError as error:
+        raise DataError(f"{record.name}: {error}") from None
+    for image in record.images:
+        writer.stats.changed.update(image.changed)
+        writer.stats.noticed.update(image.noticed)

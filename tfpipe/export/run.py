@@ -29,7 +29,7 @@ from tfpipe.system.file_io import write_file
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
-from tfpipe.system.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.working_folder import check_output, open_working_folder, publish
 
 REPORT = "export.json"
 """The file of every export that says what it holds."""

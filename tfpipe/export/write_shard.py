@@ -11,7 +11,7 @@ from tfpipe.export.samples import ShardJob, read_payloads, read_samples
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, FileReport, Progress
 from tfpipe.system.file_io import get_file_size, write_file
-from tfpipe.system.working_folder import WorkingFolder
+from tfpipe.writer.working_folder import WorkingFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,14 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.integrity.recover_manifest import recover_manifest
-from tfpipe.integrity.repair_shard import Staging, repair_shard
+from tfpipe.integrity.repair_shard import repair_shard
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
 from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system.progress import Observer
-from tfpipe.system.working_folder import check_output, open_working_folder, publish
-from tfpipe.writer.written_shard import WrittenShard, read_row
+from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.written_shard import WrittenShard
 
 STAGING = ".tfpipe-repair"
 _FOLDERS = ("shards", "rows", "digests")
@@ -78,7 +79,7 @@ def repair(
         if (done := _finished(output, identity)) is not None:
             shutil.rmtree(output + STAGING, ignore_errors=True)
             return done
-        staging = Staging(output + STAGING)
+        staging = LocalShardFolder(output + STAGING)
         with open_working_folder(staging.base, _FOLDERS, identity, f"repairs into {output}"):
             content = ContentCheck.from_manifest(manifest, decode=not quick)
             with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
@@ -153,12 +154,12 @@ def _finished(output: str, identity: str) -> RepairResult | None:
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
-def _read_rows(staging: Staging, jobs: list[FileJob]) -> dict[str, list[WrittenShard]]:
+def _read_rows(staging: LocalShardFolder, jobs: list[FileJob]) -> dict[str, list[WrittenShard]]:
     """Returns the clean shards of each split, in the order of the jobs."""
     shards: dict[str, list[WrittenShard]] = {}
     for job in jobs:
-        written = read_row(staging.row(job.name))
+        written = staging.find_written(job.name)
         if written is None:
-            raise DataError(f"{staging.row(job.name)} was just written, and cannot be read. Run the same again.")
+            raise DataError(f"{staging.row_path(job.name)} was just written, and cannot be read. Run the same again.")
         shards.setdefault(job.split, []).append(written)
     return shards

@@ -3,13 +3,12 @@
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import BinaryIO
 
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, encode_example
-from tfpipe.format.record_index import decode_index
-from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
@@ -17,54 +16,15 @@ from tfpipe.images.errors import BadImage
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import get_file_size, hash_file, new_file, open_file, write_file
-from tfpipe.system.working_folder import WorkingFolder
+from tfpipe.system.file_io import open_file, write_file
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
+from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.written_shard import WrittenShard
 
 DIGEST_BYTES = 32
 
 
-class Staging(WorkingFolder):
-    """The working folder of an unfinished repair.
-
-    ```
-    OUTPUT.tfpipe-repair/
-      plan.json             the identity of the repair
-      shards/NAME, *.idx    clean shards under their names in the source
-      rows/NAME.json        the description of each clean shard, written after it
-      digests/NAME          32 bytes for each record: the SHA-256 of the image's source
-      data/                 the dataset, put together at the end and then renamed to OUTPUT
-      lock                  held by the process that writes
-    ```
-    """
-
-    def shard(self, name: str) -> str:
-        """Returns the path of a clean shard."""
-        return self.path("shards", name)
-
-    def index(self, name: str) -> str:
-        """Returns the path of a clean shard's index."""
-        return self.path("shards", f"{name}.idx")
-
-    def row(self, name: str) -> str:
-        """Returns the path of the row about a clean shard."""
-        return self.path("rows", f"{name}.json")
-
-    def find_finished(self, name: str) -> WrittenShard | None:
-        """Returns the clean shard that an earlier run wrote, or None if it does not exist unchanged."""
-        written = read_row(self.row(name))
-        try:
-            if written is None or get_file_size(self.shard(name)) != written.info.bytes:
-                return None
-            with open(self.index(name), "rb") as file:
-                decode_index(file.read(), written.info.bytes, written.info.records)
-            return written if hash_file(self.shard(name)) == written.info.sha256 else None
-        except (OSError, FormatError):
-            return None
-
-
-def repair_shard(content: ContentCheck, staging: Staging, counters: Counters, job: FileJob) -> FileReport:
+def repair_shard(content: ContentCheck, staging: LocalShardFolder, counters: Counters, job: FileJob) -> FileReport:
     """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
     Returns:
@@ -81,25 +41,22 @@ def repair_shard(content: ContentCheck, staging: Staging, counters: Counters, jo
     return report
 
 
-def _write_shard(content: ContentCheck, staging: Staging, progress: Progress, report: FileReport) -> WrittenShard:
+def _write_shard(
+    content: ContentCheck, staging: LocalShardFolder, progress: Progress, report: FileReport
+) -> WrittenShard:
     job, lost = report.job, report.damaged
-    stats, digests = ShardStats(), bytearray()
-    with new_file(staging.shard(job.name)) as out:
-        writer, source = RecordWriter(out), _open(job, lost)
-        if source is not None:
+    count, digests = partial(_count, content, job.seekable), bytearray()
+    with staging.new_shard(job.name, count) as writer:
+        if (source := _open(job, lost)) is not None:
             with source:
                 report.bytes = os.fstat(source.fileno()).st_size
                 for payload, record in _good_records(source, content, progress, report):
-                    writer.write(payload)
+                    writer.add(record.features, payload)
                     digests += _source_digest(record)
-                    _count(stats, content, record.features, job.seekable)
-    losses = [damage.to_json() for damage in lost if damage.kind != "index"]
-    written = WrittenShard(writer.describe(job.name), stats, losses, len(losses))
-    write_file(staging.index(job.name), writer.index)
-    write_file(staging.path("digests", job.name), bytes(digests))
-    write_file(staging.row(job.name), encode_row(written))
+        writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
+        write_file(staging.path("digests", job.name), bytes(digests))
     progress.done(report)
-    return written
+    return writer.describe_shard(job.name)
 
 
 def _good_records(
@@ -140,14 +97,14 @@ def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
     return None
 
 
-def _count(stats: ShardStats, content: ContentCheck, features: Mapping[str, Feature], seekable: bool) -> None:
+def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: Mapping[str, Feature]) -> None:
     assert content.schema is not None  # a repair has a manifest
     try:
-        count_record(stats, content.schema, features, max_pixels=content.form.max_pixels, seekable=seekable)
+        count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, seekable=seekable)
     except BadImage:  # only where images are not decoded as a check
         masks = {spec.name for spec in content.schema.masks}
         others = {name: value for name, value in features.items() if name not in masks}
-        count_record(stats, content.schema, others, seekable=seekable)
+        count_record(stats, others, schema=content.schema, seekable=seekable)
 
 
 def _source_digest(record: Content) -> bytes:

@@ -21,8 +21,9 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.shard_stats import merge_stats
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.repair_shard import DIGEST_BYTES, Staging
+from tfpipe.integrity.repair_shard import DIGEST_BYTES
 from tfpipe.system import file_io
+from tfpipe.writer.shard_folder import LocalShardFolder
 from tfpipe.writer.written_shard import WrittenShard, renumber
 
 _MAX_QUARANTINE_BYTES = 1 << 30
@@ -31,7 +32,7 @@ _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
 
 
 def write_repaired(
-    staging: Staging,
+    staging: LocalShardFolder,
     manifest: Manifest,
     shards: Mapping[str, Sequence[WrittenShard]],
     source: str,
@@ -58,8 +59,8 @@ def write_repaired(
     quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
     new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
     for name, shard in chain(*splits.values()):
-        os.rename(staging.index(name), os.path.join(data, file_names.index_name(shard.info.file)))
-        os.rename(staging.shard(name), os.path.join(data, shard.info.file))
+        os.rename(staging.index_path(name), os.path.join(data, file_names.index_name(shard.info.file)))
+        os.rename(staging.shard_path(name), os.path.join(data, shard.info.file))
     for number, part in enumerate(file_names.cut_list(lines)):
         path = os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
         file_io.write_file(path, b"".join(part))
@@ -73,7 +74,7 @@ def write_repaired(
     file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
 
 
-def _describe(staging: Staging, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
+def _describe(staging: LocalShardFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
     """Returns the new manifest, and the lines of the duplicates.
 
     The counts of changed images stay, because they are known for the whole dataset only.
@@ -104,10 +105,10 @@ def _describe(staging: Staging, manifest: Manifest, splits: _Splits) -> tuple[Ma
     return new, lines
 
 
-def _read_image_path(staging: Staging, name: str, shard: WrittenShard, record: int) -> str:
+def _read_image_path(staging: LocalShardFolder, name: str, shard: WrittenShard, record: int) -> str:
     """Reads the path of one image from its record."""
-    places = decode_index(_read(staging.index(name)), shard.info.bytes, shard.info.records)
-    with file_io.open_file(staging.shard(name)) as file:
+    places = decode_index(_read(staging.index_path(name)), shard.info.bytes, shard.info.records)
+    with file_io.open_file(staging.shard_path(name)) as file:
         features = decode_example(read_record(file, *places[record].tolist()))
     value = features.get(keys.IMAGE_FILENAME)
     return value[0].decode("utf-8", "surrogateescape") if isinstance(value, list) and value else ""

@@ -1,6 +1,6 @@
 """Counts a record for the manifest, whoever writes it: of images, of Python's values, or of a damaged dataset.
 
-count_record(stats, schema, features, max_pixels=form.max_pixels)   # the features before they are encoded, or decoded
+count_record(stats, features, schema=schema)    # the features before they are encoded, or as they are decoded
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tfpipe.format.shard_stats import ShardStats
 
 def count_record(
     stats: ShardStats,
-    schema: Schema,
     features: Mapping[str, Any],
     *,
+    schema: Schema,
     max_pixels: int = ImageForm.max_pixels,
     seekable: bool = False,
     refuse_nan: bool = False,
@@ -29,8 +29,8 @@ def count_record(
 
     Args:
         stats: The counts that the record is added to.
-        schema: The features of the record.
         features: The values of the record.
+        schema: The features of the records.
         max_pixels: The largest number of pixels of a mask.
         seekable: Whether JPEGs may have restart markers, so that each is looked at.
         refuse_nan: Whether a tensor with NaN is an error.

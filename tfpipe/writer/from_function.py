@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
-from tfpipe.system.file_io import hash_file, write_file
 from tfpipe.system.process_pool import Workers
 from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_file import ShardFile, check_new, describe_failure, naming
-from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
+from tfpipe.writer.shard_file import check_new, describe_failure, naming
+from tfpipe.writer.written_shard import WrittenShard
 
 _WORKERS = Workers(
     preload=["tfpipe.writer.from_function"],
@@ -67,28 +65,18 @@ def write_from_function(
 
 def _write_shard(split: _Split, number: int) -> tuple[int, WrittenShard]:
     job, name = split.job, shard_name(split.name, number, split.num_shards)
-    path, row = job.path("shards", name), job.path("rows", f"{name}.json")
-    finished = _find_finished(path, row)
+    finished = job.folder.find_finished(name)
     if finished is not None:
         return number, finished
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(path)  # a function makes its shard anew
-    file = ShardFile(path, job.form, job.key)
-    try:
-        keys: set[bytes] = set()
+    keys: set[bytes] = set()
+    with job.folder.new_shard(name, job.count) as writer:
         for place, record in _iterate(split, number):
             with naming(place):
                 checked = job.form.check(record)
                 if job.key is not None:
                     check_new(keys, checked[job.key], job.key)
-                file.write([file.add(checked, refuse_nan=job.refuse_nan)])
-        written, index = file.finish(name)
-    except BaseException:
-        file.close()
-        raise
-    write_file(f"{path}.idx", index)
-    write_file(row, encode_row(written))
-    return number, written
+                writer.add(checked, encode_example(checked))
+    return number, writer.describe_shard(name)
 
 
 def _iterate(split: _Split, number: int) -> Iterator[tuple[str, Any]]:
@@ -102,13 +90,3 @@ def _iterate(split: _Split, number: int) -> Iterator[tuple[str, Any]]:
         raise
     except Exception as error:
         raise describe_failure(f"Record {count} of shard {number} of {split.name!r}", error) from error
-
-
-def _find_finished(path: str, row: str) -> WrittenShard | None:
-    """Returns the shard of an earlier run if it is there unchanged."""
-    written = read_row(row)
-    try:
-        is_same = written is not None and os.path.exists(f"{path}.idx") and hash_file(path) == written.info.sha256
-    except OSError:
-        return None
-    return written if is_same else None

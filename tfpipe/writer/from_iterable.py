@@ -34,7 +34,7 @@ def write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Ite
     with contextlib.ExitStack() as stack:
         files = []
         for name in names:
-            files.append(ShardFile(job.path("shards", name), job.form, job.key))
+            files.append(ShardFile(job.folder.shard_path(name), job))
             stack.callback(files[-1].close)
         pens = stack.enter_context(_Pens(files, job.workers))
         chooser = _ByPlace(split, files) if job.key is None else _ByKey(split, files, job.key)
@@ -43,13 +43,13 @@ def write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Ite
                 checked = job.form.check(record)
                 number = chooser.choose(checked)
                 if number is not None:
-                    pens.write(number, files[number].add(checked, refuse_nan=job.refuse_nan))
+                    pens.write(number, files[number].add(checked))
         pens.finish()
         chooser.check_end()
         written = []
         for name, file in zip(names, files, strict=True):
             shard, index = file.finish(name)
-            write_file(job.path("shards", f"{name}.idx"), index)
+            write_file(job.folder.index_path(name), index)
             written.append(shard)
     return written
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import MAX_SHARDS
+from tfpipe.format.shard_stats import ShardStats
+from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
+from tfpipe.writer.shard_folder import LocalShardFolder
 
 WORKING = ".tfpipe-write"
 """The ending of the folder in which an unfinished dataset is gathered."""
@@ -18,32 +21,23 @@ WORKING = ".tfpipe-write"
 class WriteJob:
     """The settings of a run.
 
-    ```
-    OUTPUT.tfpipe-write/
-      plan.json            the identity of the job
-      shards/NAME, *.idx   shards under their final names, finished or not
-      rows/NAME.json       the description of each finished shard, written after it
-      data/                the dataset, put together at the end and then renamed to OUTPUT
-      lock                 held by the process that writes
-    ```
-
     Attributes:
-        folder: The path of the working folder.
+        folder: The working folder.
         form: The form of the records.
         key: The feature that identifies a record; None if its place does.
         refuse_nan: Whether a tensor with NaN is an error.
         workers: The number of processes or threads; 0 for this one alone.
     """
 
-    folder: str
+    folder: LocalShardFolder
     form: RecordForm
     key: str | None
     refuse_nan: bool
     workers: int
 
-    def path(self, *parts: str) -> str:
-        """Returns a path in the working folder."""
-        return os.path.join(self.folder, *parts)
+    def count(self, stats: ShardStats, features: Mapping[str, Any]) -> None:
+        """Counts a record; errors are those of `count_record`."""
+        count_record(stats, features, schema=self.form.schema, refuse_nan=self.refuse_nan)
 
 
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:

@@ -13,11 +13,9 @@ import numpy as np
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
-from tfpipe.format.record_writer import RecordWriter
-from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.tfrecord import record_footer, scan_records
-from tfpipe.writer.count_record import count_record
-from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.job import WriteJob
+from tfpipe.writer.shard_writer import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
 _BUFFER_BYTES = 1 << 20
@@ -35,17 +33,16 @@ class ShardFile:
 
     Args:
         path: The path of the file, which an earlier run of the same job may have left.
-        form: The form of the records.
-        key: The feature that identifies a record; None if its place does.
+        job: The settings.
     """
 
-    def __init__(self, path: str, form: RecordForm, key: str | None) -> None:
+    def __init__(self, path: str, job: WriteJob) -> None:
         self.footers: list[bytes] = []
         self.keys: list[bytes] = []
-        self._form, self._key, self._stats = form, key, ShardStats()
+        self._key = job.key
         mode = "r+b" if os.path.exists(path) else "w+b"
         self._file: BinaryIO = cast(BinaryIO, open(path, mode, _BUFFER_BYTES))  # noqa: SIM115, it stays open
-        self._writer = RecordWriter(self._file)
+        self._writer = ShardWriter(self._file, job.count)
         self._flushed = time.monotonic()
         self._recover()
 
@@ -55,7 +52,7 @@ class ShardFile:
         with contextlib.suppress(FormatError):
             for _, payload in scan_records(self._file):
                 features = decode_example(payload)
-                count_record(self._stats, self._form.schema, features)
+                self._writer.count(features)
                 if self._key is not None:
                     self.keys.append(hash_key(features[self._key]))
                 self._writer.frame(payload)
@@ -67,13 +64,13 @@ class ShardFile:
     def __len__(self) -> int:
         return len(self._writer.sizes)
 
-    def add(self, checked: Mapping[str, FeatureLike], *, refuse_nan: bool) -> bytes:
+    def add(self, checked: Mapping[str, FeatureLike]) -> bytes:
         """Counts a record, and returns its payload, which `write` then writes.
 
         Raises:
             ConfigError: A tensor holds NaN, and that is refused.
         """
-        count_record(self._stats, self._form.schema, checked, refuse_nan=refuse_nan)
+        self._writer.count(checked)
         return encode_example(checked)
 
     def write(self, payloads: list[bytes]) -> None:
@@ -89,7 +86,7 @@ class ShardFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return WrittenShard(self._writer.describe(name), self._stats), self._writer.index
+        return self._writer.describe_shard(name), self._writer.index
 
     def close(self) -> None:
         """Closes the file as it is, for a run that goes on later."""

@@ -20,12 +20,13 @@ from tfpipe.format.shard_stats import merge_stats
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
-from tfpipe.system.working_folder import open_working_folder, publish
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.from_function import write_from_function
 from tfpipe.writer.from_iterable import write_from_iterable
 from tfpipe.writer.job import WORKING, WriteJob, check_key, count_shards
+from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.working_folder import open_working_folder, publish
 from tfpipe.writer.written_shard import WrittenShard
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
@@ -82,14 +83,16 @@ def write(
     form = RecordForm(schema)
     if key is not None:
         check_key(form, schema, key)
-    job = WriteJob(target + WORKING, form, key, refuse_nan, usable_cpus() if workers is None else workers)
+    job = WriteJob(
+        LocalShardFolder(target + WORKING), form, key, refuse_nan, usable_cpus() if workers is None else workers
+    )
     try:
-        with open_working_folder(job.folder, _PARTS, _identify(job, counts), f"writes to {path}"):
+        with open_working_folder(job.folder.base, _PARTS, _identify(job, counts), f"writes to {path}"):
             written = {split: _write_split(job, split, counts[split], by_split[split]) for split in counts}
             _finish(job, os.path.basename(target), written)
             if os.path.isdir(target):
                 os.rmdir(target)
-            publish(job.path("data"), target)
+            publish(job.folder.path("data"), target)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
     return load_manifest(path)
@@ -130,15 +133,16 @@ def _write_split(job: WriteJob, split: str, num_shards: int, records: Records) -
 
 def _finish(job: WriteJob, name: str, written: Mapping[str, list[WrittenShard]]) -> None:
     """Puts the dataset together, with the manifest last."""
-    os.makedirs(job.path("data", file_names.INDEX_DIR), exist_ok=True)
+    folder = job.folder
+    os.makedirs(folder.path("data", file_names.INDEX_DIR), exist_ok=True)
     for shards in written.values():
         for shard in shards:
             file = shard.info.file
-            os.replace(job.path("shards", f"{file}.idx"), job.path("data", file_names.index_name(file)))
-            os.replace(job.path("shards", file), job.path("data", file))
+            os.replace(folder.index_path(file), folder.path("data", file_names.index_name(file)))
+            os.replace(folder.shard_path(file), folder.path("data", file))
     splits = {
         split: ([shard.info for shard in shards], merge_stats(shard.stats for shard in shards))
         for split, shards in written.items()
     }
     for file, data in make_dataset_files(make_manifest(name, job.form, splits)).items():
-        file_io.write_file(job.path("data", file), data)
+        file_io.write_file(folder.path("data", file), data)

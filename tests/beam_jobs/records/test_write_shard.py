@@ -17,6 +17,7 @@ from tests.beam_jobs.records.records import make_job, make_record
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.writer.shard_file import hash_key
+from tfpipe.writer.shard_writer import ShardWriter
 
 FILE = "train-00000-of-00001.tfrecord"
 
@@ -61,7 +62,7 @@ def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeyp
 
     job = prepare(tmp_path / "out")
     with monkeypatch.context() as patch:
-        patch.setattr(write_shard.RecordWriter, "write", fail)
+        patch.setattr(ShardWriter, "write", fail)
         with pytest.raises(DataError) as error:
             write_record_shard(job, FILE, ELEMENTS)
     assert str(error.value) == (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.system.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.working_folder import check_output, open_working_folder, publish
 
 
 def stop_within(folder: Path) -> None:

@@ -20,7 +20,7 @@ from tfpipe.system import file_io
 _LOCK, _PLAN = "lock", "plan.json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkingFolder:
     """The paths in a working folder; a job adds what it keeps there.
 
