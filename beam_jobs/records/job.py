@@ -148,13 +148,14 @@ class RecordsJob:
                     f"All shards must be in {work.output}, but {len(missing):,} are not, the first {missing[0]}. Do "
                     "all workers write to the same place?"
                 )
-            splits: dict[str, tuple[list[ShardInfo], ShardStats]] = {}
+            by_split: dict[str, list[ShardInfo]] = {}
             for file in files:
-                split = file_names.parse_shard_name(file)[0]
-                splits.setdefault(split, ([], stats[split]))[0].append(infos[file])
-            for split, (split_infos, _) in splits.items():
+                by_split.setdefault(file_names.parse_shard_name(file)[0], []).append(infos[file])
+            for split, split_infos in by_split.items():
                 if not any(info.records for info in split_infos):
                     raise DataError(f"Split {split!r} must have a record, got none.")
+            num_classes = len(self.form.label_names)
+            splits = {split: stats[split].to_split_info(split, by_split[split], num_classes) for split in by_split}
             manifest = make_manifest(work.output.rpartition("/")[2], self.form, splits)
             for file, data in make_dataset_files(manifest).items():
                 work.write(file, data)

@@ -10,9 +10,9 @@ from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.manifest import Duplicates, Manifest, SplitInfo
+from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.shard_stats import merge_stats, sort_counts
-from tfpipe.writer.written_shard import WrittenShard, renumber
+from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
 
 WriteLists = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], Duplicates]
 """A function with the arguments and the result of `write_lists`."""
@@ -179,13 +179,13 @@ def _rename_shard(work: WorkDir, file: str, new_file: str) -> None:
 def _make_manifest(
     header: PlanHeader, splits: Mapping[str, Sequence[WrittenShard]], quarantined: int, duplicates: Duplicates
 ) -> Manifest:
-    source = open_source(header)
+    source, num_classes = open_source(header), len(header.label_names)
     stats = merge_stats(shard.stats for shards in splits.values() for shard in shards)
     stats.changed.update(source.changed)
     stats.noticed.update(source.noticed)
     return Manifest(
         name=header.name,
-        splits={split: _make_split_info(header, split, shards) for split, shards in splits.items()},
+        splits={split: make_split_info(split, shards, num_classes) for split, shards in splits.items()},
         label_names=header.label_names,
         schema=header.schema,
         seed=header.seed,
@@ -198,8 +198,3 @@ def _make_manifest(
         fingerprint=header.fingerprint,
         tool_version=__version__,
     )
-
-
-def _make_split_info(header: PlanHeader, split: str, shards: Sequence[WrittenShard]) -> SplitInfo:
-    infos = [shard.info for shard in shards]
-    return merge_stats(shard.stats for shard in shards).to_split_info(split, infos, len(header.label_names))

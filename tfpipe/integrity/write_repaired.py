@@ -13,18 +13,18 @@ import numpy as np
 
 from tfpipe._version import __version__
 from tfpipe.errors import DataError, FormatError
-from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.digest_groups import list_duplicates
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
-from tfpipe.format.shard_stats import merge_stats
 from tfpipe.format.tfrecord import read_record
 from tfpipe.integrity.repair_shard import DIGEST_BYTES
 from tfpipe.system import file_io
+from tfpipe.writer.describe import make_dataset_files
 from tfpipe.writer.shard_folder import LocalShardFolder
-from tfpipe.writer.written_shard import WrittenShard, renumber
+from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
 
 _MAX_QUARANTINE_BYTES = 1 << 30
 _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
@@ -54,13 +54,10 @@ def write_repaired(
     if not splits:
         raise DataError(f"{source} has no undamaged record.")
     data = staging.path("data")
-    os.makedirs(os.path.join(data, file_names.INDEX_DIR))
     new, lines = _describe(staging, manifest, splits)
     quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
     new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
-    for name, shard in chain(*splits.values()):
-        os.rename(staging.index_path(name), os.path.join(data, file_names.index_name(shard.info.file)))
-        os.rename(staging.shard_path(name), os.path.join(data, shard.info.file))
+    staging.move_shards(chain(*splits.values()))
     for number, part in enumerate(file_names.cut_list(lines)):
         path = os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
         file_io.write_file(path, b"".join(part))
@@ -69,9 +66,8 @@ def write_repaired(
     counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
     file_io.write_file(os.path.join(data, file_names.REPAIR), text.encode() + b"\n")
-    for name, text in tfds_metadata.make_files(new).items():
-        file_io.write_file(os.path.join(data, name), text.encode())
-    file_io.write_file(os.path.join(data, file_names.MANIFEST), manifest_json.dumps(new).encode())
+    for name, content in make_dataset_files(new).items():
+        file_io.write_file(os.path.join(data, name), content)
 
 
 def _describe(staging: LocalShardFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
@@ -80,9 +76,7 @@ def _describe(staging: LocalShardFolder, manifest: Manifest, splits: _Splits) ->
     The counts of changed images stay, because they are known for the whole dataset only.
     """
     infos = {
-        name: merge_stats(shard.stats for _, shard in splits[name]).to_split_info(
-            name, [shard.info for _, shard in splits[name]], len(manifest.label_names) if split.class_counts else 0
-        )
+        name: make_split_info(name, [shard for _, shard in splits[name]], len(split.class_counts))
         for name, split in manifest.splits.items()
         if name in splits
     }

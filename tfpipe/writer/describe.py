@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tfpipe._version import __version__
 from tfpipe.format import file_names, manifest_json, tfds_metadata
-from tfpipe.format.manifest import Manifest, ShardInfo
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.writer.fields import RecordForm
 
 
-def make_manifest(
-    name: str, form: RecordForm, splits: Mapping[str, tuple[Sequence[ShardInfo], ShardStats]]
-) -> Manifest:
+def make_manifest(name: str, form: RecordForm, splits: Mapping[str, SplitInfo]) -> Manifest:
     """Makes the manifest of a dataset.
 
     Args:
         name: The name of the dataset.
         form: The form of its records.
-        splits: The shards of each split, in order, and the counts over all of them.
+        splits: The entry for each split.
     """
-    labels = form.label_names
-    infos = {split: stats.to_split_info(split, shards, len(labels)) for split, (shards, stats) in splits.items()}
-    facts = [split.fingerprint for split in infos.values()]
+    facts = [split.fingerprint for split in splits.values()]
     return Manifest(
         name=name or "dataset",
-        splits=infos,
-        label_names=labels,
+        splits=splits,
+        label_names=form.label_names,
         schema=form.schema,
         image={} if form.image_form is None else form.image_form.to_json(),
         fingerprint=hashlib.sha256(json.dumps(facts).encode()).hexdigest(),

@@ -11,13 +11,15 @@ A shard appears under its name when it is complete, then its index, and the row 
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import IO, BinaryIO, ClassVar, Protocol
 
 from tfpipe.errors import FormatError
+from tfpipe.format.file_names import INDEX_DIR, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.system import file_io
@@ -142,3 +144,10 @@ class LocalShardFolder(WorkingFolder, ShardFolder):
     def index_path(self, file: str) -> str:
         """Returns the path of a shard's index."""
         return self.path("shards", f"{file}.idx")
+
+    def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
+        """Moves shards, each given behind its name until now, and their indexes to `data` under their final names."""
+        os.makedirs(self.path("data", INDEX_DIR), exist_ok=True)
+        for name, shard in shards:
+            os.replace(self.index_path(name), self.path("data", index_name(shard.info.file)))
+            os.replace(self.shard_path(name), self.path("data", shard.info.file))

@@ -16,7 +16,6 @@ from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.shard_stats import merge_stats
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system import file_io
 from tfpipe.system.host_limits import usable_cpus
@@ -27,7 +26,7 @@ from tfpipe.writer.from_iterable import write_from_iterable
 from tfpipe.writer.job import WORKING, WriteJob, check_key, count_shards
 from tfpipe.writer.shard_folder import LocalShardFolder
 from tfpipe.writer.working_folder import open_working_folder, publish
-from tfpipe.writer.written_shard import WrittenShard
+from tfpipe.writer.written_shard import WrittenShard, make_split_info
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
@@ -133,16 +132,9 @@ def _write_split(job: WriteJob, split: str, num_shards: int, records: Records) -
 
 def _finish(job: WriteJob, name: str, written: Mapping[str, list[WrittenShard]]) -> None:
     """Puts the dataset together, with the manifest last."""
-    folder = job.folder
-    os.makedirs(folder.path("data", file_names.INDEX_DIR), exist_ok=True)
     for shards in written.values():
-        for shard in shards:
-            file = shard.info.file
-            os.replace(folder.index_path(file), folder.path("data", file_names.index_name(file)))
-            os.replace(folder.shard_path(file), folder.path("data", file))
-    splits = {
-        split: ([shard.info for shard in shards], merge_stats(shard.stats for shard in shards))
-        for split, shards in written.items()
-    }
+        job.folder.move_shards((shard.info.file, shard) for shard in shards)
+    num_classes = len(job.form.label_names)
+    splits = {split: make_split_info(split, shards, num_classes) for split, shards in written.items()}
     for file, data in make_dataset_files(make_manifest(name, job.form, splits)).items():
-        file_io.write_file(folder.path("data", file), data)
+        file_io.write_file(job.folder.path("data", file), data)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tfpipe.format.file_names import shard_name
-from tfpipe.format.manifest import ShardInfo
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.manifest import ShardInfo, SplitInfo
+from tfpipe.format.shard_stats import ShardStats, merge_stats
 from tfpipe.system.file_io import read_regular
 
 
@@ -56,6 +56,12 @@ def renumber(split: str, shards: Iterable[WrittenShard]) -> list[tuple[str, Writ
         (shard.info.file, replace(shard, info=replace(shard.info, file=name)))
         for shard, name in zip(full, names, strict=True)
     ]
+
+
+def make_split_info(split: str, shards: Sequence[WrittenShard], num_classes: int) -> SplitInfo:
+    """Returns the manifest's entry for a split with these shards, in order. Without labels it has 0 classes."""
+    stats = merge_stats(shard.stats for shard in shards)
+    return stats.to_split_info(split, [shard.info for shard in shards], num_classes)
 
 
 def encode_row(shard: WrittenShard) -> bytes:
