@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.writer.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.working_folder import WorkingFolder, check_output
+
+
+class Rows(WorkingFolder):
+    parts = ("rows",)
 
 
 def stop_within(folder: Path) -> None:
-    with open_working_folder(str(folder), ("rows",), "a", "works"):
+    with Rows(str(folder)).open("a", "works"):
         (folder / "rows" / "1").touch()
         (folder / "other").touch()
         raise KeyboardInterrupt
@@ -21,7 +25,7 @@ def test_a_run_goes_on_with_what_was_kept(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     with pytest.raises(KeyboardInterrupt):
         stop_within(folder)
-    with open_working_folder(str(folder), ("rows",), "a", "works"):
+    with Rows(str(folder)).open("a", "works"):
         assert sorted(path.name for path in folder.iterdir()) == ["lock", "plan.json", "rows"]
         assert [path.name for path in (folder / "rows").iterdir()] == ["1"]
     assert not folder.exists()
@@ -31,27 +35,27 @@ def test_another_job_begins_anew(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     with pytest.raises(KeyboardInterrupt):
         stop_within(folder)
-    with open_working_folder(str(folder), ("rows",), "b", "works"):
+    with Rows(str(folder)).open("b", "works"):
         assert list((folder / "rows").iterdir()) == []
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    folder = str(tmp_path / "work")
+    folder = WorkingFolder(str(tmp_path / "work"))
     with (
-        open_working_folder(folder, (), "a", "works into out"),
+        folder.open("a", "works into out"),
         pytest.raises(DataError, match=r"^Another process works into out; wait for it or choose another name\.$"),
-        open_working_folder(folder, (), "a", "works into out"),
+        folder.open("a", "works into out"),
     ):
         pass
 
 
 def test_a_result_takes_the_place_of_an_empty_folder(tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "file").write_text("whole")
+    (tmp_path / "work" / "data").mkdir(parents=True)
+    (tmp_path / "work" / "data" / "file").write_text("whole")
     (tmp_path / "out").mkdir()
-    publish(str(tmp_path / "work"), str(tmp_path / "out"))
+    WorkingFolder(str(tmp_path / "work")).publish(str(tmp_path / "out"))
     assert (tmp_path / "out" / "file").read_text() == "whole"
-    assert not (tmp_path / "work").exists()
+    assert not (tmp_path / "work" / "data").exists()
 
 
 def test_outputs(tmp_path: Path) -> None:

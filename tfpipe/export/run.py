@@ -29,7 +29,7 @@ from tfpipe.system.file_io import write_file
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
-from tfpipe.writer.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.working_folder import check_output
 
 REPORT = "export.json"
 """The file of every export that says what it holds."""
@@ -38,7 +38,6 @@ LABELS = "labels.txt"
 """The file with the names of the classes, one a line, in the order of their numbers."""
 
 WORKING = ".tfpipe-export"
-_PARTS = ("parts", "rows", "data")
 _WORKERS = Workers(
     preload=["tfpipe.export.write_shard", "tfpipe.images.decode"],
     death="A worker process died: it was killed, or memory ran out. Run the same command again: what is written is "
@@ -92,10 +91,10 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         return done
     jobs = list_jobs(config.dataset, manifest, splits)
     try:
-        with open_working_folder(workshop.base, _PARTS, identity, f"exports into {config.output}"):
+        with workshop.open(identity, f"exports into {config.output}"):
             _write_shards(config, manifest, jobs, workshop, observer or Observer())
             _finish(config, manifest, jobs, workshop, identity)
-            publish(workshop.path("data"), output)
+            workshop.publish(output)
     except OSError as error:
         raise DataError(f"{config.output} cannot be written: {error.strerror or error}.") from error
     report = _read_report(output, identity)

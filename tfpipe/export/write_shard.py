@@ -44,6 +44,8 @@ class Workshop(WorkingFolder):
     ```
     """
 
+    parts = ("parts", "rows", "data")
+
     def load(self, job: ShardJob) -> Written | None:
         """Reads the description of what a shard became; None if it is not finished."""
         try:

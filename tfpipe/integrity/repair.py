@@ -25,11 +25,10 @@ from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system.progress import Observer
 from tfpipe.writer.shard_folder import LocalShardFolder
-from tfpipe.writer.working_folder import check_output, open_working_folder, publish
+from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard
 
 STAGING = ".tfpipe-repair"
-_FOLDERS = ("shards", "rows", "digests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def repair(
             shutil.rmtree(output + STAGING, ignore_errors=True)
             return done
         staging = LocalShardFolder(output + STAGING)
-        with open_working_folder(staging.base, _FOLDERS, identity, f"repairs into {output}"):
+        with staging.open(identity, f"repairs into {output}"):
             content = ContentCheck.from_manifest(manifest, decode=not quick)
             with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
                 for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
@@ -88,7 +87,7 @@ def repair(
             shards = _read_rows(staging, jobs)
             document = {"identity": identity, "source": source, "manifest_inferred": inferred}
             write_repaired(staging, manifest, shards, source, document)
-            publish(staging.path("data"), output)
+            staging.publish(output)
     except OSError as error:
         raise DataError(f"{output} cannot be written: {error.strerror or error}.") from error
     result = _finished(output, identity)

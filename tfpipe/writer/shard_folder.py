@@ -137,6 +137,8 @@ class LocalShardFolder(WorkingFolder, ShardFolder):
     ```
     """
 
+    parts = ("shards", "rows", "digests")
+
     def shard_path(self, file: str) -> str:
         """Returns the path of a shard."""
         return self.path("shards", file)

@@ -1,8 +1,9 @@
 """A folder in which a job gathers its result, beside the place where the result appears as a whole.
 
-    with open_working_folder("/data/out.tfpipe-repair", ("rows", "shards"), identity, "repairs into /data/out"):
+    folder = LocalShardFolder("/data/out.tfpipe-repair")
+    with folder.open(identity, "repairs into /data/out"):
         ...                                             # what an earlier run of this identity wrote is still there
-        publish("/data/out.tfpipe-repair/data", "/data/out")
+        folder.publish("/data/out")
 
 So the final name holds the whole result or nothing, and the same call completes a run that was killed.
 """
@@ -11,8 +12,9 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.system import file_io
@@ -22,17 +24,61 @@ _LOCK, _PLAN = "lock", "plan.json"
 
 @dataclass(frozen=True)
 class WorkingFolder:
-    """The paths in a working folder; a job adds what it keeps there.
+    """A working folder; each kind of job says what it keeps there.
 
     Attributes:
         base: The path of the folder.
+        parts: The folders in it that a run goes on with, if the run before had the same identity.
     """
 
     base: str
+    parts: ClassVar[tuple[str, ...]] = ()
 
     def path(self, *parts: str) -> str:
         """Returns a path in the folder."""
         return os.path.join(self.base, *parts)
+
+    @contextlib.contextmanager
+    def open(self, identity: str, busy: str) -> Iterator[None]:
+        """Makes and locks the folder. It is removed if the block ends without an error.
+
+        Args:
+            identity: The text that tells this job from others.
+            busy: The work of the process that holds the folder, as in "repairs into /data/out".
+
+        Raises:
+            DataError: Another process holds the folder.
+            OSError: The folder cannot be written.
+        """
+        os.makedirs(self.base, exist_ok=True)
+        with open(self.path(_LOCK), "wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"Another process {busy}; wait for it or choose another name.") from None
+            self._prepare(identity)
+            yield
+            shutil.rmtree(self.base)
+
+    def publish(self, output: str) -> None:
+        """Gives the whole result in `data` its final name, and makes sure that the name is on disk."""
+        for folder, _, _ in os.walk(self.path("data")):
+            _sync(folder)  # the files themselves are on disk since they were written
+        os.rename(self.path("data"), output)
+        _sync(os.path.dirname(output))
+
+    def _prepare(self, identity: str) -> None:
+        """Removes everything from the folder that does not belong to this job."""
+        old_identity = ""
+        with contextlib.suppress(OSError, UnicodeDecodeError), open(self.path(_PLAN), encoding="utf-8") as file:
+            old_identity = file.read(1000)
+        kept = {_LOCK, _PLAN, *self.parts} if old_identity == identity else {_LOCK}
+        for name in set(os.listdir(self.base)) - kept:
+            path = self.path(name)
+            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+        for name in self.parts:
+            os.makedirs(self.path(name), exist_ok=True)
+        file_io.write_file(self.path(_PLAN), identity.encode())
 
 
 def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
@@ -53,55 +99,6 @@ def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
     if is_in_use and not os.path.isfile(os.path.join(target, marker)):
         raise ConfigError(f"{output} must not exist yet; choose another name.")
     return real, target
-
-
-@contextlib.contextmanager
-def open_working_folder(folder: str, parts: Sequence[str], identity: str, busy: str) -> Iterator[None]:
-    """Makes and locks a working folder. It is removed if the block ends without an error.
-
-    Args:
-        folder: The path of the folder.
-        parts: The folders in it that a run goes on with, if the run before had the same identity.
-        identity: The text that tells this job from others.
-        busy: The work of the process that holds the folder, as in "repairs into /data/out".
-
-    Raises:
-        DataError: Another process holds the folder.
-        OSError: The folder cannot be written.
-    """
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, _LOCK), "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another process {busy}; wait for it or choose another name.") from None
-        _prepare(folder, parts, identity)
-        yield
-        shutil.rmtree(folder)
-
-
-def publish(data: str, output: str) -> None:
-    """Gives the whole result its final name, and makes sure that the name is on disk."""
-    for folder, _, _ in os.walk(data):
-        _sync(folder)  # the files themselves are on disk since they were written
-    os.rename(data, output)
-    _sync(os.path.dirname(output))
-
-
-def _prepare(folder: str, parts: Sequence[str], identity: str) -> None:
-    """Removes everything from the working folder that does not belong to this job."""
-    plan = os.path.join(folder, _PLAN)
-    old_identity = ""
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(plan, encoding="utf-8") as file:
-        old_identity = file.read(1000)
-    for name in os.listdir(folder):
-        is_kept = name == _LOCK or (old_identity == identity and name in (*parts, _PLAN))
-        if not is_kept:
-            path = os.path.join(folder, name)
-            shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-    for name in parts:
-        os.makedirs(os.path.join(folder, name), exist_ok=True)
-    file_io.write_file(plan, identity.encode())
 
 
 def _sync(folder: str) -> None:

@@ -25,13 +25,10 @@ from tfpipe.writer.from_function import write_from_function
 from tfpipe.writer.from_iterable import write_from_iterable
 from tfpipe.writer.job import WORKING, WriteJob, check_key, count_shards
 from tfpipe.writer.shard_folder import LocalShardFolder
-from tfpipe.writer.working_folder import open_working_folder, publish
 from tfpipe.writer.written_shard import WrittenShard, make_split_info
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
 """The records of a split: an iterable of all, or a function of a shard's number that returns those of the shard."""
-
-_PARTS = ("shards", "rows")
 
 
 def write(
@@ -86,12 +83,12 @@ def write(
         LocalShardFolder(target + WORKING), form, key, refuse_nan, usable_cpus() if workers is None else workers
     )
     try:
-        with open_working_folder(job.folder.base, _PARTS, _identify(job, counts), f"writes to {path}"):
+        with job.folder.open(_identify(job, counts), f"writes to {path}"):
             written = {split: _write_split(job, split, counts[split], by_split[split]) for split in counts}
             _finish(job, os.path.basename(target), written)
             if os.path.isdir(target):
                 os.rmdir(target)
-            publish(job.folder.path("data"), target)
+            job.folder.publish(target)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
     return load_manifest(path)
