@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tfpipe.errors import ConfigError, TfpipeError
+from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
 from tfpipe.system.process_pool import Workers
 from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_file import check_new, describe_failure, naming
+from tfpipe.writer.shard_file import check_new, name_records, naming
 from tfpipe.writer.written_shard import WrittenShard
 
 _WORKERS = Workers(
@@ -70,23 +71,10 @@ def _write_shard(split: _Split, number: int) -> tuple[int, WrittenShard]:
         return number, finished
     keys: set[bytes] = set()
     with job.folder.new_shard(name, job.count) as writer:
-        for place, record in _iterate(split, number):
+        for place, record in name_records(f"shard {number} of {split.name!r}", partial(split.records, number)):
             with naming(place):
                 checked = job.form.check(record)
                 if job.key is not None:
                     check_new(keys, checked[job.key], job.key)
                 writer.add(checked, encode_example(checked))
     return number, writer.describe_shard(name)
-
-
-def _iterate(split: _Split, number: int) -> Iterator[tuple[str, Any]]:
-    """Yields the place of each record for messages, and the record."""
-    count = 0
-    try:
-        for record in split.records(number):
-            yield f"Record {count} of shard {number} of {split.name!r}", record
-            count += 1
-    except TfpipeError:
-        raise
-    except Exception as error:
-        raise describe_failure(f"Record {count} of shard {number} of {split.name!r}", error) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +15,7 @@ from tfpipe.format.file_names import shard_name
 from tfpipe.format.tfrecord import record_footer
 from tfpipe.system.file_io import write_file
 from tfpipe.writer.job import WriteJob
-from tfpipe.writer.shard_file import FLUSH_S, ShardFile, check_new, describe_failure, naming
+from tfpipe.writer.shard_file import FLUSH_S, ShardFile, check_new, name_records, naming
 from tfpipe.writer.written_shard import WrittenShard
 
 _BATCH_BYTES, _BATCH_RECORDS = 1 << 20, 256  # what a thread writes at once: a task costs about 40 us
@@ -38,7 +38,7 @@ def write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Ite
             stack.callback(files[-1].close)
         pens = stack.enter_context(_Pens(files, job.workers))
         chooser = _ByPlace(split, files) if job.key is None else _ByKey(split, files, job.key)
-        for place, record in _iterate(split, records):
+        for place, record in name_records(repr(split), lambda: records):
             with naming(place):
                 checked = job.form.check(record)
                 number = chooser.choose(checked)
@@ -52,21 +52,6 @@ def write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Ite
             write_file(job.folder.index_path(name), index)
             written.append(shard)
     return written
-
-
-def _iterate(split: str, records: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yields the place of each record for messages, and the record."""
-    count, iterator = 0, iter(records)
-    while True:
-        place = f"Record {count} of {split!r}"
-        try:
-            record = next(iterator)
-        except StopIteration:
-            return
-        except Exception as error:
-            raise describe_failure(place, error) from error
-        yield place, record
-        count += 1
 
 
 class _ByPlace:

@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format.example import FeatureLike, decode_example, encode_example
 from tfpipe.format.tfrecord import record_footer, scan_records
 from tfpipe.writer.job import WriteJob
@@ -127,6 +127,23 @@ def naming(place: str) -> Iterator[None]:
         raise ConfigError(f"{place}: {error}") from None
 
 
-def describe_failure(place: str, error: Exception) -> DataError:
-    """Returns the error for what the user's own code raised."""
-    return DataError(f"{place} could not be made: {type(error).__name__}: {error}".rstrip(".") + ".")
+def name_records(source: str, make: Callable[[], Iterable[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yields the place of each record for messages, and the record.
+
+    Args:
+        source: The name of where the records come from, as in "'train'".
+        make: The user's function that returns the records.
+
+    Raises:
+        DataError: The user's code raised an error.
+    """
+    count = 0
+    try:
+        for record in make():
+            yield f"Record {count} of {source}", record
+            count += 1
+    except TfpipeError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(".")
+        raise DataError(f"Record {count} of {source} could not be made: {reason}.") from error

@@ -28,10 +28,10 @@ class WorkingFolder:
 
     Attributes:
         base: The path of the folder.
-        parts: The folders in it that a run goes on with, if the run before had the same identity.
     """
 
     base: str
+    # The folders in it that a run goes on with, if the run before had the same identity.
     parts: ClassVar[tuple[str, ...]] = ()
 
     def path(self, *parts: str) -> str:
