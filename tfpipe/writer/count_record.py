@@ -15,6 +15,8 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH, Schema
 from tfpipe.format.shard_stats import ShardStats
 
+_WHOLE, _LISTS = (int, np.integer), (list, np.ndarray)  # tuples: a union would be made anew for each record
+
 
 def count_record(
     stats: ShardStats,
@@ -43,32 +45,36 @@ def count_record(
         from tfpipe.images.masks import count_masks  # Pillow loads only for records with images
 
         count_masks(stats, schema, features, max_pixels)
-    kinds = list(map(_to_text, _list_values(features, IMAGE_FORMAT)))
-    heights, widths = (list(map(_to_count, _list_values(features, key))) for key in (IMAGE_HEIGHT, IMAGE_WIDTH))
-    label = _get_only(_list_values(features, CLASS_LABEL))
-    label = int(label) if isinstance(label, int | np.integer) and label >= 0 else None  # below 0: of no class
+    label = _get_only(features, CLASS_LABEL)
+    label = int(label) if isinstance(label, _WHOLE) and label >= 0 else None  # below 0: of no class
     if schema.has_several_images:
-        stats.add_several(zip(kinds, heights, widths, strict=False), label)
+        lists = (_list_values(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
+        images = zip(*lists, strict=False)
+        stats.add_several(
+            [(_to_text(kind), _to_count(height), _to_count(width)) for kind, height, width in images], label
+        )
     else:
-        stats.add(_get_only(kinds), _get_only(heights), _get_only(widths), label)
+        kind, height, width = (_get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
+        stats.add(_to_text(kind), _to_count(height), _to_count(width), label)
     if seekable:
         from tfpipe.images.seekable import is_seekable
 
-        encoded = zip(kinds, _list_values(features, IMAGE_ENCODED), strict=False)
-        stats.seekable_jpegs += sum(kind == "JPEG" and is_seekable(data) for kind, data in encoded)
+        encoded = zip(_list_values(features, IMAGE_FORMAT), _list_values(features, IMAGE_ENCODED), strict=False)
+        stats.seekable_jpegs += sum(_to_text(kind) == "JPEG" and is_seekable(data) for kind, data in encoded)
     stats.add_classes(schema, features)
     with_nan = stats.add_tensors(schema, features)
     if with_nan and refuse_nan:
         raise ConfigError(f"Feature {with_nan[0]!r} must hold no NaN, since `refuse_nan` is set.")
 
 
+def _get_only(features: Mapping[str, Any], key: str) -> Any:
+    value = features.get(key)
+    return value if not isinstance(value, _LISTS) else value[0] if len(value) == 1 else None
+
+
 def _list_values(features: Mapping[str, Any], key: str) -> Any:
     value = features.get(key)
-    return () if value is None else value if isinstance(value, list | np.ndarray) else (value,)
-
-
-def _get_only(values: Any) -> Any:
-    return values[0] if len(values) == 1 else None
+    return () if value is None else value if isinstance(value, _LISTS) else (value,)
 
 
 def _to_text(kind: Any) -> str | None:
@@ -76,4 +82,4 @@ def _to_text(kind: Any) -> str | None:
 
 
 def _to_count(pixels: Any) -> int | None:
-    return max(0, int(pixels)) if isinstance(pixels, int | np.integer) else None
+    return max(0, int(pixels)) if isinstance(pixels, _WHOLE) else None
