@@ -6,6 +6,7 @@ tell whether a file that lacks its end marker is otherwise complete: see `append
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import re
@@ -98,7 +99,6 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
         if kind != _COM and not (_APP0 < kind <= _APP15 and kind != _APP14):
             kept.append(data[start:end])
     width, height, component_ids = _read_frame(frame, frame_kind)
-    crops_wrongly = any(4 in shares and not any(share % 2 for share in shares) for shares in _list_shares(frame[7::3]))
     check_size(width, height, max_pixels)
     progressive = frame_kind in _PROGRESSIVE
     if progressive and (scans := data.count(b"\xff\xda")) > _MAX_SCANS:
@@ -110,7 +110,7 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
         component_ids=component_ids,
         progressive=progressive,
         arithmetic=frame_kind in _ARITHMETIC,
-        crops_wrongly=crops_wrongly,
+        crops_wrongly=_crops_wrongly(frame[7::3]),
         orientation=orientation,
         scan_start=start,
         decodable=data if sum(map(len, kept)) == start else b"".join((*kept, data[start:])),
@@ -271,17 +271,19 @@ def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
     return width, height, frame[6::3]
 
 
-def _list_shares(factors: bytes) -> list[tuple[int, int]]:
-    """Returns for each component how many pixels of the image one of its samples covers, across and down.
+@functools.lru_cache
+def _crops_wrongly(factors: bytes) -> bool:
+    """Returns what `JpegHeader.crops_wrongly` says of sampling factors.
 
     Raises:
-        BadImage: They are no whole numbers: libjpeg reads the data of such a file, and cannot make its pixels.
+        BadImage: They do not divide each other: libjpeg reads the data of such a file, and cannot make its pixels.
     """
     sides = [(factor >> 4, factor & 15) for factor in factors]
     across, down = (max(lengths) for lengths in zip(*sides, strict=True))
     if not all(1 <= h <= 4 and 1 <= v <= 4 and across % h == 0 and down % v == 0 for h, v in sides):
         raise BadImage("JPEG whose sampling factors do not divide each other, which no decoder reads")
-    return [(across // h, down // v) for h, v in sides]
+    shares = [(across // h, down // v) for h, v in sides]  # of pixels of the image to a sample
+    return any(4 in share and share[0] % 2 == share[1] % 2 == 0 for share in shares)
 
 
 def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
