@@ -11,7 +11,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PIL import Image, JpegImagePlugin
 
@@ -117,6 +117,26 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
     )
 
 
+def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
+    """Opens a file with the JPEG plugin. No other format is tried, and no process-wide pixel limit or warning applies.
+
+    Raises:
+        BadImage: Pillow finds another size in it.
+        OSError: The end marker is missing. Bytes after it do no harm.
+    """
+    data = header.decodable
+    if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
+        # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
+        raise OSError("no end marker")
+    image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+    if image.size != (header.width, header.height):
+        raise BadImage(SIZES_DIFFER)
+    if image.mode == "CMYK" and "adobe" not in image.info:
+        # Pillow takes all CMYK for Adobe's, where 255 is no ink. For other decoders the segment decides.
+        image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
+    return image
+
+
 def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> tuple[Image.Image, float]:
     """Decodes to pixels.
 
@@ -128,22 +148,12 @@ def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> 
     Returns:
         The loaded image, and the factor by which each side was reduced: 1, 2, 4 or 8.
     """
-    image = _open(header.decodable, header)
+    image = open_jpeg(header)
     if at_least is not None:
         image.draft(None, at_least)
     scale = image.decoderconfig[0] if image.decoderconfig else 1
     image.load()
     return image, scale
-
-
-def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Opens a file without decoding it.
-
-    Raises:
-        BadImage: Pillow finds another size in it.
-        OSError: The end marker is missing. Bytes after it do no harm.
-    """
-    return _open(header.decodable, header)
 
 
 def verify_by_pillow(header: JpegHeader) -> None:
@@ -286,27 +296,9 @@ def _crops_wrongly(factors: bytes) -> bool:
     return any(4 in share and share[0] % 2 == share[1] % 2 == 0 for share in shares)
 
 
-def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Opens a file with the JPEG plugin. No other format is tried, and no process-wide pixel limit or warning applies.
-
-    Raises:
-        OSError: The end marker is missing. Bytes after it do no harm.
-    """
-    if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
-        # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
-        raise OSError("no end marker")
-    image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
-    if image.size != (header.width, header.height):
-        raise BadImage(SIZES_DIFFER)
-    if image.mode == "CMYK" and "adobe" not in image.info:
-        # Pillow takes all CMYK for Adobe's, where 255 is no ink. For other decoders the segment decides.
-        image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
-    return image
-
-
 def _hash_pixels(data: bytes, header: JpegHeader) -> bytes:
     """Decodes fully and returns a digest of the samples. A color conversion could hide a change, so none is made."""
-    image = _open(data, header)
+    image = open_jpeg(replace(header, decodable=data))
     image.draft("YCbCr", None)
     image.load()
     digest = hashlib.sha256()
