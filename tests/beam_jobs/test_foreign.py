@@ -145,7 +145,6 @@ def test_what_a_plain_decoder_reads_stays(foreign: Any, tmp_path: Path) -> None:
     exif[0x0112] = 6
     images = {
         "turned": make_jpeg(1, (24, 16), exif=exif.tobytes()),
-        "cmyk": _save(Image.open(io.BytesIO(make_jpeg(2, (24, 16)))).convert("CMYK"), "JPEG"),
         "transparent": _save(Image.fromarray(np.arange(4 * 15 * 16, dtype=np.uint8).reshape(15, 16, 4)), "PNG"),
         "16_bit": _save(Image.fromarray(np.arange(15 * 16, dtype=np.uint16).reshape(15, 16) * 257), "PNG"),
         "progressive": make_jpeg(3, (24, 16), progressive=True),
