@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
 from beam_jobs.inputs.parquet_tensors import TensorColumns
@@ -20,6 +21,28 @@ from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The files that a table names and that do not exist.
+
+    Attributes:
+        count: Their number.
+        names: The first three by the alphabet.
+    """
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def find(cls, names: Sequence[str], sizes: Sequence[int]) -> "Missing":
+        """Returns the files whose size is -1."""
+        missing = [name for name, size in zip(names, sizes, strict=True) if size < 0]
+        return cls(len(missing), tuple(sorted(missing)[:3]))
+
+    def __add__(self, other: "Missing") -> "Missing":
+        return Missing(self.count + other.count, tuple(sorted(self.names + other.names)[:3]))
 
 
 @dataclass(frozen=True)
@@ -41,6 +64,7 @@ class Facts:
         class_names: The names of classes in the metadata of each file of a table that has some.
         nums_images: The numbers of images of a record, as `ImageRef.num_images`: the least ones, two of them known.
         tensors: The columns of tensors of each file of a table.
+        missing: The files that a table names and that do not exist.
     """
 
     num_images: int = 0
@@ -56,6 +80,7 @@ class Facts:
     class_names: frozenset[tuple[str, ...]] = frozenset()
     nums_images: frozenset[int] = frozenset()
     tensors: frozenset[tuple[str, ...]] = frozenset()
+    missing: Missing = Missing()
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -122,6 +147,7 @@ class Facts:
             class_names=self.class_names | other.class_names,
             nums_images=_keep_least(self.nums_images | other.nums_images),
             tensors=self.tensors | other.tensors,
+            missing=self.missing + other.missing,
         )
 
     def check_images(self, source: str) -> bool:
@@ -180,6 +206,8 @@ class Meaning:
         images_shape: The images of a record, as for `Listing`.
         tensors: The tensors of a table.
         has_images: Whether the records have images.
+        given: The columns of a table that the user names.
+        missing: The number of images whose files do not exist.
     """
 
     name: str
@@ -194,6 +222,8 @@ class Meaning:
     images_shape: tuple[int, ...] | None = ()
     tensors: TensorColumns = field(default_factory=TensorColumns)
     has_images: bool = True
+    given: TableColumns = USUAL_COLUMNS
+    missing: int = 0
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
@@ -218,4 +248,6 @@ class Meaning:
             tensors=self.tensors.specs,
             tensor_dtypes=self.tensors.dtypes,
             has_images=self.has_images,
+            columns=self.given,
+            missing=self.missing,
         )

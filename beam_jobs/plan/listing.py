@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
 from tfpipe.format.image_form import ImageForm
@@ -38,6 +39,8 @@ class Listing:
         tensors: The features of tensors, which lie in the rows of Parquet files.
         tensor_dtypes: The dtype in the table of each tensor that may be converted.
         has_images: Whether the records have images.
+        columns: The columns of a table that the user names.
+        missing: The number of images whose files do not exist.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Listing:
     tensors: tuple[FeatureSpec, ...] = ()
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
     has_images: bool = True
+    columns: TableColumns = USUAL_COLUMNS
+    missing: int = 0
 
     @property
     def datasets(self) -> InputDatasets | None:
