@@ -129,7 +129,7 @@ class ShardConfig:
         seed: The seed of the shuffle. From -2**63 to 2**63 - 1. Default: 0.
         form: The form of the stored images. Default: ImageForm().
         max_bad: The number of images (an int) or the share of images (a float) that may be quarantined. None: 1 %, or
-            10 images if that is more, but of few images a tenth, and always one. A whole number, or a share from 0.0 to
+            10 images if that is more, but of few images a third, and always one. A whole number, or a share from 0.0 to
             1.0. Default: None.
         allow_missing: Whether a table may name files that do not exist. They are quarantined and do not count for
             `max_bad`. Default: False.
@@ -255,6 +255,6 @@ class ShardConfig:
     def max_bad_images(self, num_images: int) -> int:
         """Returns the number of images, out of `num_images`, that may be quarantined."""
         if self.max_bad is None:
-            at_least = min(DEFAULT_MAX_BAD_AT_LEAST, num_images // 10)
+            at_least = min(DEFAULT_MAX_BAD_AT_LEAST, num_images // 3)
             return max(1, at_least, int(num_images * DEFAULT_MAX_BAD_SHARE))
         return self.max_bad if isinstance(self.max_bad, int) else int(num_images * self.max_bad)

@@ -19,30 +19,8 @@ from beam_jobs.inputs.column_types import Column, ColumnFacts
 from beam_jobs.inputs.parquet_tensors import TensorColumns
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.listing import NOTHING_MISSING, Listing, Missing
 from tfpipe.errors import DataError
-
-
-@dataclass(frozen=True)
-class Missing:
-    """The files that a table names and that do not exist.
-
-    Attributes:
-        count: Their number.
-        names: The first three by the alphabet.
-    """
-
-    count: int = 0
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def find(cls, names: Sequence[str], sizes: Sequence[int]) -> "Missing":
-        """Returns the files whose size is -1."""
-        missing = [name for name, size in zip(names, sizes, strict=True) if size < 0]
-        return cls(len(missing), tuple(sorted(missing)[:3]))
-
-    def __add__(self, other: "Missing") -> "Missing":
-        return Missing(self.count + other.count, tuple(sorted(self.names + other.names)[:3]))
 
 
 @dataclass(frozen=True)
@@ -80,7 +58,7 @@ class Facts:
     class_names: frozenset[tuple[str, ...]] = frozenset()
     nums_images: frozenset[int] = frozenset()
     tensors: frozenset[tuple[str, ...]] = frozenset()
-    missing: Missing = Missing()
+    missing: Missing = NOTHING_MISSING
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -207,7 +185,7 @@ class Meaning:
         tensors: The tensors of a table.
         has_images: Whether the records have images.
         given: The columns of a table that the user names.
-        missing: The number of images whose files do not exist.
+        missing: The files that a table names and that do not exist.
     """
 
     name: str
@@ -223,7 +201,7 @@ class Meaning:
     tensors: TensorColumns = field(default_factory=TensorColumns)
     has_images: bool = True
     given: TableColumns = USUAL_COLUMNS
-    missing: int = 0
+    missing: Missing = NOTHING_MISSING
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CAPTION, TARGET, Column, ColumnFacts
-from beam_jobs.inputs.facts import Facts, Meaning, Missing
+from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import name_numbers, rename_labels
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
@@ -51,14 +51,13 @@ from beam_jobs.inputs.table_files import (
 )
 from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
-from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.listing import Listing, Missing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.system.progress import Observer, Progress
-from tfpipe.system.units import human_count
 
 RUN_IMAGES = 250_000
 """The number of rows that are held as one piece at most, if no process holds all."""
@@ -197,7 +196,6 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         DataError: A column mixes kinds of values, or the labels of rows do not go together.
     """
     path = config.input
-    _check_missing(config, facts)
     labels, label_names, is_numeric = number_labels(facts, path)
     files = list(dict.fromkeys(part.path for part in parts))
     has_images = facts.check_images(path)
@@ -243,21 +241,8 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         tensors=_infer_tensors(config, facts, parts[0]),
         has_images=has_images,
         given=config.columns,
-        missing=facts.missing.count,
+        missing=facts.missing,
     )
-
-
-def _check_missing(config: ShardConfig, facts: Facts) -> None:
-    """Checks that the files exist that the table names."""
-    missing = facts.missing
-    if missing.count and not config.allow_missing:
-        count, more = missing.count, ", ..." if missing.count > len(missing.names) else ""
-        raise DataError(
-            f"{config.input} has {human_count(facts.num_images, 'row')}, and {count:,} of the files that it names "
-            f"{'does' if count == 1 else 'do'} not exist: {', '.join(missing.names)}{more}. Paths start from "
-            f"{get_root(config.input) or 'the current folder'}. Correct them, or leave these images out with "
-            "`allow_missing`."
-        )
 
 
 def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> TensorColumns:
@@ -331,10 +316,10 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     return tuple(name for name in row if name not in _KNOWN or (name == _LABEL and has_lists))
 
 
-def _find_group(config: ShardConfig) -> str | None:
+def _find_group(config: ShardConfig) -> str:
     """Returns the column `group_by` by its usual name, if another option names it too."""
-    usual = {column: name for name, column in config.columns.named.items()}
-    return usual.get(config.group_by, config.group_by) if config.group_by is not None else None
+    names = [name for name, column in config.columns.named.items() if column == config.group_by]
+    return names[0] if names else config.group_by or ""
 
 
 def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
@@ -426,13 +411,9 @@ def _to_cells(value: Any) -> list[Any]:
 
 
 def _parse_label(value: Any, where: str) -> str:
-    if isinstance(value, list | tuple):
-        raise DataError(
-            f"{where}: 'label' must be one class, as in the first row, got {value!r:.200}. Allow several with "
-            "`label_separator`."
-        )
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise DataError(f"{where}: 'label' must be a name or a number from 0, got {value!r}.")
+        advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
+        raise DataError(f"{where}: 'label' must be a name or a number from 0, got {value!r}.{advice}")
     return value if isinstance(value, str) else str(value)
 
 

@@ -248,8 +248,9 @@ def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
 
 def _rename_columns(row: Row, named: Mapping[str, str]) -> Row:
     """Gives the columns that the user names their usual names. Another column of such a name gets `_` behind it."""
-    renamed = {name: row.pop(column, None) for name, column in named.items()}
-    return {f"{name}_" if name in renamed else name: value for name, value in row.items()} | renamed
+    usual = {column: name for name, column in named.items()}
+    renamed = {usual.get(name) or (f"{name}_" if name in named else name): value for name, value in row.items()}
+    return {**renamed, **{name: None for name in named if name not in renamed}}  # a row of JSONL may lack some
 
 
 def _parse_images(images: Any, part: TablePart, number: int) -> Any:

@@ -9,7 +9,7 @@ a/17.jpg: cannot be decoded: image file is truncated
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from itertools import chain, repeat
 from typing import Any
 
 from beam_jobs.config import ShardConfig
@@ -68,7 +68,8 @@ def _count_classes(manifest: Manifest) -> dict[str, int]:
     for split in manifest.splits.values():
         counts.update(dict(zip(manifest.label_names, split.class_counts, strict=True)))
         for spec in manifest.schema.class_lists:
-            counts.update(dict(zip_longest(spec.names, split.label_counts.get(spec.name, ()), fillvalue=0)))
+            found = split.label_counts.get(spec.name, ())
+            counts.update(dict(zip(spec.names, chain(found, repeat(0)), strict=False)))
     return dict(counts)
 
 
