@@ -219,8 +219,8 @@ def resolve(engine: EngineConfig, listed: Listed) -> None:
     pieces: Pieces = engine.scratch.load("pieces")
     split_counts: dict[str | None, int] = {}
     if pieces.parts:
-        facts.missing.check(config, facts.num_images)
         meaning = resolve_table(config, facts, pieces.columns, pieces.parts)
+        facts.missing.check(config, facts.num_images)
         split_counts.update(facts.splits)
     else:
         meaning = resolve_tree(config, facts)

@@ -60,13 +60,15 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     return resolve_tree(config, Facts.read_tree(tree.images, tree.skipped)).make_listing(tree.images)
 
 
-def explain_no_classes(config: ShardConfig) -> str:
-    """Returns why the images of an input have no class and how to give them one, as a part of a sentence.
+def explain_no_classes(config: ShardConfig) -> str | None:
+    """Returns why the images of an input have no class and how to give them one; None if it has boxes or captions.
 
     Args:
         config: The configuration that names the input.
     """
     look = functools.cache(list_begin)
+    if is_coco(config, look) or is_voc(config, look):
+        return None
     if is_table_input(config, look):
         return explain_no_labels(config)
     if is_pairs(config, look):

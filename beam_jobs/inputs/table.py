@@ -215,16 +215,8 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
             )
         names = next(iter(facts.class_names))
         labels, label_names = name_numbers(f"The metadata of {path}", labels, label_names, names), names
-    typed: list[Column] = []
-    for name, column in zip(columns, facts.columns, strict=True):
-        if name == _LABEL:
-            typed.append(Column.make_classes(label_names, labels))
-        elif name == TARGET and config.target_column is not None:
-            typed.append(column.infer_target(config.target_column, files))
-        else:
-            is_text = facts.is_embedded or name == CAPTION
-            typed.append(column.infer(name, files, from_text=is_text_table(path), is_text=is_text))
-    if _LABEL in columns:
+    classes = Column.make_classes(label_names, labels) if _LABEL in columns else None
+    if classes is not None:
         labels, label_names = {}, ()
     skipped = facts.skipped or None
     root = get_root(path)
@@ -234,7 +226,7 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         root,
         label_names,
         labels,
-        columns=tuple(typed),
+        columns=tuple(_infer_columns(config, facts, columns, files, classes)),
         skipped=skipped,
         row_files=row_files,
         images_shape=facts.infer_images_shape(path),
@@ -243,6 +235,20 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         given=config.columns,
         missing=facts.missing,
     )
+
+
+def _infer_columns(
+    config: ShardConfig, facts: Facts, names: Sequence[str], files: Sequence[str], classes: Column | None
+) -> Iterator[Column]:
+    """Yields the features that the further columns become; `classes` is that of lists of classes."""
+    for name, column in zip(names, facts.columns, strict=True):
+        if classes is not None and name == _LABEL:
+            yield classes
+        elif name == TARGET and config.target_column is not None:
+            yield column.infer_target(config.target_column, files)
+        else:
+            is_text = facts.is_embedded or name == CAPTION
+            yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
 
 
 def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> TensorColumns:
@@ -403,11 +409,9 @@ def _parse_labels(value: Any, separator: str | None, where: str) -> list[str]:
     """Returns the classes in a cell: a list, a text with a separator, or one class."""
     if isinstance(value, str) and separator is not None:
         value = list(filter(None, map(str.strip, value.split(separator))))
-    return [_parse_label(label, where) for label in _to_cells(value)]
-
-
-def _to_cells(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not isinstance(value, list | tuple):
+        value = [] if value is None else [value]
+    return list(dict.fromkeys(_parse_label(label, where) for label in value))
 
 
 def _parse_label(value: Any, where: str) -> str:

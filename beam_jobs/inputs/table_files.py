@@ -139,7 +139,8 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
     try:
         found = find_columns(TablePart(min(files), columns=columns))
         # Beside images a file of numbers says something about them.
-        return found is not None and (bool(found.image) or all(map(_is_beside_tables, names)))
+        has_images = found is not None and bool(found.image)
+        return has_images or (bool(found or columns.image) and all(map(_is_beside_tables, names)))
     except (DataError, OSError):
         return False  # whatever else the folder is, its Parquet files do not make it a table
 

@@ -25,7 +25,7 @@ class Missing:
     """The files that a table names and that do not exist.
 
     Attributes:
-        count: Their number.
+        count: The number of such files.
         names: The first three by the alphabet.
     """
 

@@ -151,9 +151,15 @@ def test_columns_of_parquet_files_that_hold_the_images(
     ]
     assert list(package.load_manifest("out").splits) == ["train", "validation"]
     assert read("out", "image/class/text") == [[b"cat"], [b"owl"]]
-    assert refuse(tfpipe, "t.parquet", "new", *named, "--caption-column", "text") == (
+    Path("folder").mkdir()
+    Path("t.parquet").rename("folder/t.parquet")
+    assert refuse(tfpipe, "folder", "new", "--image-column", "pixels") == (
         2,
-        "Error: --caption-column must name a column of t.parquet (label, photo, kind, fold), got 'text'.",
+        "Error: --image-column must name a column of folder/t.parquet (label, photo, kind, fold), got 'pixels'.",
+    )
+    assert refuse(tfpipe, "folder", "new", *named, "--caption-column", "text") == (
+        2,
+        "Error: --caption-column must name a column of folder/t.parquet (label, photo, kind, fold), got 'text'.",
     )
 
 
