@@ -60,7 +60,9 @@ def check_outside(output: str, inputs: Iterable[str]) -> None:
     for path in inputs:
         source = filesystem.resolve_links(path)
         if target == source or target.startswith(source + "/"):
-            raise ConfigError(f"The output must not lie inside the input, got {output} in {path}.")
+            raise ConfigError(
+                f"The output must not lie inside the input, got {output} in {path}. Choose another directory."
+            )
 
 
 def _is_ours(name: str) -> bool:

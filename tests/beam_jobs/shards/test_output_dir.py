@@ -47,7 +47,8 @@ def photos(tmp_path: Path) -> Path:
 def test_inside_the_input(photos: Path, below: str) -> None:
     output = photos / below
     assert (
-        refused(ConfigError, photos, output) == f"The output must not lie inside the input, got {output} in {photos}."
+        refused(ConfigError, photos, output)
+        == f"The output must not lie inside the input, got {output} in {photos}. Choose another directory."
     )
 
 
