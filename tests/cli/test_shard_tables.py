@@ -71,6 +71,8 @@ def test_a_csv_with_the_column_class(images: list[str], tfpipe: Tfpipe) -> None:
         "classes: 3 (cat 2, dog 1, owl 1)",
         "columns: price",
     ]
+    reason = "no classes: no column `label` (found: class, price); use --label-column class"
+    assert reason in tfpipe("shard", "t.csv", "new", "--dry-run").out.splitlines()
     done = json.loads(tfpipe("shard", "t.csv", "out", "--json").out)
     assert (done["classes"], done["columns"], done["first_quarantined"]) == ({}, ["class", "price"], [])
     assert done["no_classes"] == "no column `label` (found: class, price); use --label-column class"
@@ -139,27 +141,30 @@ def test_columns_of_parquet_files_that_hold_the_images(
     plan: str, images: list[str], tfpipe: Tfpipe, tmp_path: Path
 ) -> None:
     data = [Path(name).read_bytes() for name in images]
-    columns = {"photo": pyarrow.array(data), "kind": CLASSES, "fold": ["train", "dev", "valid", "train"]}
-    write_parquet(tmp_path / "t.parquet", [None] * 4, label=["x"] * 4, **columns)
-    table = pyarrow.parquet.read_table("t.parquet").drop_columns(["image"])
-    pyarrow.parquet.write_table(table, "t.parquet")
-    named = ("--image-column", "photo", "--label-column", "kind", "--split-column", "fold")
+    folds, texts, prices = ["train", "dev", "valid", "train"], ["a", "b", "c", "d"], [1, 2, 3, 4]
+    columns = {"label": ["x"] * 4, "photo": data, "kind": CLASSES, "fold": folds, "text": texts, "price": prices}
+    pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
+    named = ("--image-column", "photo", "--label-column", "kind", "--split-column", "fold", "--caption-column", "text")
+    named += ("--target-column", "price")
     options = ("--plan", plan, "--num-shards", 4, "--drop-duplicates")  # which reads the images a second time
     assert shard(tfpipe, "t.parquet", "out", *named, *options) == [
         "classes: 3 (cat 2, dog 1, owl 1)",
-        "columns: label_",
+        "columns: caption, target, label_",
     ]
     assert list(package.load_manifest("out").splits) == ["train", "validation"]
     assert read("out", "image/class/text") == [[b"cat"], [b"owl"]]
+    assert (read("out", "caption"), read("out", "target")) == ([[b"a"], [b"d"]], [[1.0], [4.0]])
     Path("folder").mkdir()
     Path("t.parquet").rename("folder/t.parquet")
     assert refuse(tfpipe, "folder", "new", "--image-column", "pixels") == (
         2,
-        "Error: --image-column must name a column of folder/t.parquet (label, photo, kind, fold), got 'pixels'.",
+        "Error: --image-column must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got "
+        "'pixels'.",
     )
-    assert refuse(tfpipe, "folder", "new", *named, "--caption-column", "text") == (
+    assert refuse(tfpipe, "folder", "new", "--image-column", "photo", "--label-column", "class") == (
         2,
-        "Error: --caption-column must name a column of folder/t.parquet (label, photo, kind, fold), got 'text'.",
+        "Error: --label-column must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got "
+        "'class'.",
     )
 
 

@@ -133,7 +133,7 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
         facts = {**_plan_json(plan), **(planner if has_choice else {})}
         click.echo(json.dumps({**facts, "estimate": estimate_json(estimate, run_args.prices)}))
     else:
-        _print_plan(plan)
+        _print_plan(config, plan)
         if has_choice:
             click.echo(str(choice))
         print_estimate(estimate, run_args.prices)
@@ -202,12 +202,17 @@ def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
     return splits
 
 
-def _print_plan(plan: "Plan") -> None:
+def _print_plan(config: ShardConfig, plan: "Plan") -> None:
+    from tfpipe.cli.shared.shard_summary import explain_no_classes
+
     click.echo(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
     for name, split in _splits(plan).items():
         shards = human_count(split["shards"], "shard")
         click.echo(f"{name}: {human_count(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
         _print_classes(split["classes"])
+    reason = explain_no_classes(config, plan.listing.make_schema(), has_classes=bool(plan.listing.label_names))
+    if reason:
+        click.echo(f"no classes: {clean_line(reason)}")
     for reason, count in sorted((plan.listing.skipped or {}).items()):
         click.echo(f"skipped: {count:,} {reason}")
     if plan.listing.dropped:
@@ -217,7 +222,6 @@ def _print_plan(plan: "Plan") -> None:
 def _print_classes(classes: dict[str, int]) -> None:
     """Prints the largest classes with a bar each, and the number of records of the smallest."""
     if not classes:
-        click.echo("  no labels")
         return
     width = max(len(clean_line(name)) for name in classes)
     most = max(classes.values()) or 1

@@ -18,6 +18,7 @@ from tfpipe.cli.shared.console import clean_line
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import Schema
 
 _MAX_CLASSES = 5
 _MAX_REASONS = 3
@@ -34,7 +35,7 @@ def summarize(config: ShardConfig, manifest: Manifest) -> dict[str, Any]:
     """
     return {
         "classes": _count_classes(manifest),
-        "no_classes": _explain_no_classes(config, manifest),
+        "no_classes": explain_no_classes(config, manifest.schema, has_classes=bool(_count_classes(manifest))),
         "columns": _list_columns(manifest),
         "first_quarantined": _read_quarantined(config, manifest),
     }
@@ -46,7 +47,7 @@ def format_classes(config: ShardConfig, manifest: Manifest) -> Iterator[str]:
     if classes:
         yield f"classes: {len(classes):,} ({_shorten(classes)})"
     else:
-        reason = _explain_no_classes(config, manifest)
+        reason = explain_no_classes(config, manifest.schema, has_classes=False)
         yield from [f"no classes: {clean_line(reason)}"] if reason else []
     columns = _list_columns(manifest)
     if columns:
@@ -79,13 +80,19 @@ def _shorten(classes: Mapping[str, int]) -> str:
     return ", ".join([*shown, *([f"and {more:,} more"] if more else [])])
 
 
-def _explain_no_classes(config: ShardConfig, manifest: Manifest) -> str | None:
-    """Returns why the records have no classes, as a part of a sentence; None if they have some, or need none."""
-    if config.datasets or _count_classes(manifest) or keys.BBOX_XMIN in manifest.schema:
-        return None
-    from beam_jobs.inputs.list_inputs import explain_no_classes
+def explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: bool) -> str | None:
+    """Returns why the records have no classes, as a part of a sentence; None if they have some, or need none.
 
-    return explain_no_classes(config)
+    Args:
+        config: The options of the job.
+        schema: The features of the records.
+        has_classes: Whether a record has one class.
+    """
+    if config.datasets or has_classes or schema.class_lists or keys.BBOX_XMIN in schema:
+        return None
+    from beam_jobs.inputs import list_inputs
+
+    return list_inputs.explain_no_classes(config)
 
 
 def _list_columns(manifest: Manifest) -> list[str]:
