@@ -292,7 +292,7 @@ def check_folder(root: str) -> None:
         DataError: There is none.
     """
     if not filesystem.is_url(root) and not os.path.isdir(root):
-        kinds = "a folder, a .csv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
+        kinds = "a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
         fault = "is none of these" if os.path.exists(root) else "does not exist"
         raise DataError(f"The input must be {kinds}; {root} {fault}.")
 
