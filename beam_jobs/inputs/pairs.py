@@ -37,7 +37,6 @@ from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
 from beam_jobs.inputs.facts import Facts, Meaning, find_nums_images
 from beam_jobs.inputs.folder import (
     MASK_ENDING,
-    SPLIT_FOLDERS,
     Archive,
     Look,
     Tree,
@@ -58,6 +57,7 @@ from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import schema as keys
+from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.system.progress import Observer, Progress
@@ -148,7 +148,7 @@ def _find_first_tar(source: str, look: Look) -> str | None:
     It lists only the begin of each folder: to list all images a second time would take as long as the first time.
     """
     names = look(source)
-    splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLIT_FOLDERS)
+    splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLITS)
     for folder in (source, *(filesystem.join(source, name) for name in splits)):
         inside = names if folder == source else look(folder)
         tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]

@@ -464,6 +464,9 @@ def test_the_output_may_not_lie_among_the_files(foreign: Any, tmp_path: Path) ->
     for output in (files, files / "out"):
         with pytest.raises(ConfigError) as caught:
             join_datasets([tmp_path / "described"], output, overwrite=True)
-        assert str(caught.value) == f"The output must not lie inside the input, got {output} in {files}."
+        assert (
+            str(caught.value)
+            == f"The output must not lie inside the input, got {output} in {files}. Choose another directory."
+        )
     assert [*read_tree(files)] == ["train-00000-of-00001.tfrecord"]
     assert join_datasets([tmp_path / "described"], tmp_path / "out").splits["train"].records == 3

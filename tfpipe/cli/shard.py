@@ -8,7 +8,7 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.advise import advise_options, run_advise
 from tfpipe.cli.advise_run import AdviseArgs
 from tfpipe.cli.shared.config_option import config_option, drop_missing
-from tfpipe.cli.shared.params import Shares
+from tfpipe.cli.shared.params import Shares, all_options
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
@@ -44,6 +44,27 @@ from tfpipe.format.image_form import ImageForm
     metavar="FILE",
     help="Boxes or captions of the images in the folder INPUT, in COCO's form. Repeat it for several files. "
     "Without it `annotations/instances_*.json` and `captions_*.json` in INPUT count, if there are such.",
+)
+@all_options(
+    *(
+        click.option(f"--{name}-column", metavar="COLUMN", help=f"{text}  [default: {default}]")
+        for name, text, default in (
+            ("image", "Column of the images in a table or in Parquet files with images.", "image"),
+            ("label", "Column of the classes.", "label"),
+            ("split", "Column of the splits.", "split"),
+            ("caption", "Column of the captions.", "caption"),
+        )
+    )
+)
+@click.option(
+    "--label-separator",
+    metavar="TEXT",
+    help="Text between the classes of an image with several, such as ';'. They become the list `labels`.",
+)
+@click.option(
+    "--target-column",
+    metavar="COLUMN",
+    help="Column of the target of a regression, a number. It becomes the feature `target`.",
 )
 @click.option(
     "--mask-column",
@@ -98,6 +119,7 @@ from tfpipe.format.image_form import ImageForm
 @seekable_option
 @config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
 @max_bad_option
+@config_option(ShardConfig, "allow_missing", "Go on if a table names files that do not exist.")
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
 @config_option(ShardConfig, "requests_per_host", "Images that each worker fetches at once from one host of the web.")
 @config_option(
@@ -117,12 +139,12 @@ from tfpipe.format.image_form import ImageForm
 def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.
 
-    INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .jsonl or
-    .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of archives. Tars
-    may hold images beside their captions, as WebDataset's do, and Parquet files the images themselves, as Hugging
-    Face's do. Parquet files without images may hold tensors, such as latents. Boxes may lie beside a folder, as
-    COCO's and Pascal VOC's do. A table may be many files: a folder such as photos.parquet, or a pattern such as
-    'photos-*.csv'.
+    INPUT is a folder with one folder per class (train/, validation/, test/ may stand above them), a .csv, .tsv,
+    .jsonl or .parquet table with the columns image and label, a .tar, .tar.gz or .zip archive, or a folder of
+    archives. Tars may hold images beside their captions, as WebDataset's do, and Parquet files the images themselves,
+    as Hugging Face's do. Parquet files without images may hold tensors, such as latents. Boxes may lie beside a
+    folder, as COCO's and Pascal VOC's do. A table may be many files: a folder such as photos.parquet, or a pattern
+    such as 'photos-*.csv'.
 
     Run the same command again after an interruption: finished shards are kept.
 
