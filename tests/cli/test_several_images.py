@@ -97,7 +97,7 @@ def test_inspect_counts_and_draws_rows(made: Path, number: Number, tmp_path: Pat
 
 
 def test_one_record_is_printed_and_its_first_image_written(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    document = json.loads(tfpipe("inspect", made, "--record", "train:0", "--write", tmp_path / "a.png", "--json").out)
+    document = json.loads(tfpipe("inspect", made, "--record", "train:0", "--output", tmp_path / "a.png", "--json").out)
     sizes = document["features"]["image/encoded"]
     assert len(sizes) > 1
     assert (tmp_path / "a.png").stat().st_size == sizes[0]["bytes"]

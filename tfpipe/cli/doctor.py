@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.checks import all_passed, print_checks
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 
-@click.command(short_help="Check data, pipeline and machine before a run.")
+@click.command(cls=GroupedCommand, short_help="Check data, pipeline and machine before a run.")
 @click.argument("dataset", required=False)
 @split_option
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.requirements import require_tensorflow
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 JSON_VERSION = 1
 
 
-@click.command(short_help="Classify image files with a trained model.")
+@click.command(cls=GroupedCommand, short_help="Classify image files with a trained model.")
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option(
