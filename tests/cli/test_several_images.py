@@ -202,8 +202,7 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
                 found.setdefault(key, {})[ending] = tar.extractfile(member).read()  # type: ignore[union-attr]
     assert len(found) == RECORDS
     for files in found.values():
-        row = json.loads(files["json"])
-        k = int(row["caption"].split()[1])
+        k = int(files["txt"].decode().split()[1])
         assert [files[f"{place}.png"] for place in range(count_images(k, number))] == [
             make_file(k, place) for place in range(count_images(k, number))
         ]
