@@ -94,7 +94,7 @@ main()
     assert result.stdout.startswith("Epoch 1/1: loss ")
     assert result.stderr.splitlines()[0].startswith("small_cnn on CPU: 1 process (PyTorch ")
     assert result.stderr.splitlines()[-1] == (
-        f"The model is in {tmp_path}/run/model; `torch.export.load` opens its model.pt2."
+        f"The model is in {tmp_path}/run/model; `tfpipe predict {tmp_path}/run IMAGE` classifies images with it."
     )
 
 
