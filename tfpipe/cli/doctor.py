@@ -43,15 +43,12 @@ if TYPE_CHECKING:
     "--batch-size", type=int, metavar="N", help=f"Images in a batch, over all replicas.  [default: {BATCH_SIZE}]"
 )
 @click.option(
-    "--replicas",
-    "num_replicas",
+    "--num-replicas",
     type=int,
     metavar="N",
     help="Number of replicas on all hosts together.  [default: each host has as many as this machine]",
 )
-@click.option(
-    "--hosts", "num_hosts", type=int, metavar="N", help="Number of machines that read the data.  [default: 1]"
-)
+@click.option("--num-hosts", type=int, metavar="N", help="Number of machines that read the data.  [default: 1]")
 @config_option
 @stages_option
 @click.option(

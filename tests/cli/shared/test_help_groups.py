@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import Tfpipe
+from tests.conftest import ROOT, Tfpipe
 from tfpipe.cli.main import tfpipe as commands
 from tfpipe.cli.shared.help_groups import GROUPS, Group, GroupedCommand
 
@@ -142,3 +142,9 @@ def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
         *("runner", "project", "region", "max-workers", "machine-type", "service-account", "network", "subnetwork"),
         *("temp-location", "dask-address", "job-endpoint", "worker-pool", "print-command"),
     ]
+
+
+def test_the_page_lists_the_commands_in_the_same_order() -> None:
+    page = (ROOT / "docs" / "reference" / "command_line.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r":commands: (.*)", page)
+    assert listed.split(",") == list(commands.commands)

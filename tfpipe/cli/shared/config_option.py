@@ -54,7 +54,8 @@ class _Words(click.Choice):  # type: ignore[type-arg]  # click 8.1 takes no type
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Converts the option's text; click calls it."""
-        return super().convert(_SECOND_NAMES.get(value, value), param, ctx)
+        word: str = super().convert(_SECOND_NAMES.get(value, value), param, ctx)
+        return word
 
 
 def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
     ),
     "doctor": (
         Group("Data", "split config stages batch-size"),
-        Group("Machines", "tpu replicas hosts images-per-second gpu-decode"),
+        Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
         Group("Output", "report json debug"),
     ),
     "profile": (
