@@ -50,7 +50,7 @@ def config_option(
 
 
 class _Words(click.Choice):  # type: ignore[type-arg]  # click 8.1 takes no type
-    """Words of which some have a second name that people know."""
+    """A choice of words, some of which have a second name that people know."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Converts the option's text; click calls it."""

@@ -23,7 +23,7 @@ _MAX_WIDTH = 30  # of the column of options; click puts the text of a longer one
 
 
 class Group(NamedTuple):
-    """Options under one heading. Names stand without their dashes, with spaces between them.
+    """The options under one heading. Names stand without their dashes, with spaces between them.
 
     Attributes:
         heading: The heading, in plain words.
