@@ -1,4 +1,4 @@
-"""Predictions for files: they equal those for their records in evaluation, in TensorFlow, PyTorch and JAX."""
+"""Predictions for files: they equal those for their records in evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 from PIL import Image
 
 import tfpipe
@@ -147,50 +146,3 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
     for name in ("model.jax", "model.pt2"):
         (run / "model" / name).write_bytes(b"\xff")
         assert refused(run, FormatError).startswith(f"The model /run/model/{name} is damaged: ")
-
-
-class TorchModel(torch.nn.Module):
-    """The model of the fixture `model`."""
-
-    def __init__(self, kernel: Any, bias: Any) -> None:
-        super().__init__()
-        self.head = torch.nn.Linear(16 * 16 * 3, 2)
-        with torch.no_grad():
-            self.head.weight.copy_(torch.from_numpy(kernel.T))
-            self.head.bias.copy_(torch.from_numpy(bias))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(images.permute(0, 2, 3, 1).flatten(1) / 255)
-        return logits
-
-
-@pytest.mark.parametrize(
-    ("form", "difference"),
-    [(ImageForm(), 0.01), (ImageForm(resize_short=20), 0.01), (ImageForm(square=18, encoding="raw"), 0.02)],
-    ids=["keep", "short", "raw"],
-)
-def test_all_frameworks_give_the_same(
-    tmp_path: Path, model: Any, images: Path, monkeypatch: pytest.MonkeyPatch, form: ImageForm, difference: float
-) -> None:
-    from tfpipe.training.jax import export as jax_export
-    from tfpipe.training.torch import export as torch_export
-
-    shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "data"), form=form, workers=1, num_shards=1))
-    manifest = tfpipe.load_manifest(str(tmp_path / "data"))
-    kernel, bias = model.get_weights()
-    export_model(model, CONFIG, manifest.label_names, str(tmp_path / "tensorflow"), form)
-    torch_export.export_model(TorchModel(kernel, bias), CONFIG, manifest, str(tmp_path / "torch"))
-    monkeypatch.setattr(jax_export, "apply_small_cnn", lambda _, x: x.reshape(-1, 768) / 255 @ kernel + bias)
-    monkeypatch.setattr(jax_export, "normalize", lambda pixels, options: pixels)
-    jax_export.export_model({"layers": [], "head": {}}, CONFIG, manifest, str(tmp_path / "jax"))
-    files = [str(path) for path in sorted(images.rglob("*.*"))]
-    (by_tensorflow, *others) = (
-        list(Classifier(str(tmp_path / name)).classify(files, 4, 2)) for name in ("tensorflow", "torch", "jax")
-    )
-    for predictions in others:
-        for expected, prediction in zip(by_tensorflow, predictions, strict=True):
-            assert isinstance(expected, Prediction)
-            assert isinstance(prediction, Prediction)
-            assert prediction.file == expected.file
-            assert [guess.label_name for guess in prediction.top] == [guess.label_name for guess in expected.top]
-            assert prediction.top[0].probability == pytest.approx(expected.top[0].probability, abs=difference)

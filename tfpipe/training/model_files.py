@@ -40,11 +40,15 @@ class Notes:
 
     Attributes:
         form: The form in which the dataset stores its images.
-        crops: Whether the model takes a crop of images of any size, and not images of its own size.
+        size: The height and width of the images that the network sees.
+        crop_fraction: The share of the largest centered crop's side that it sees. None: it sees whole images.
+        antialias: Whether an image is averaged where it shrinks.
     """
 
     form: ImageForm
-    crops: bool
+    size: tuple[int, int]
+    crop_fraction: float | None
+    antialias: bool
 
 
 def read_form(manifest: Manifest) -> ImageForm:
@@ -65,7 +69,8 @@ def encode_notes(config: PipelineConfig, label_names: Sequence[str], form: Image
         "tfpipe": __version__,
         "image_size": list(config.size),
         "classes": len(label_names),
-        "crops": config.augment != "none",
+        "crop_fraction": config.augment_options.crop_fraction if config.augment != "none" else None,
+        "antialias": config.augment_options.antialias,
         "form": form.to_json(),
     }
     labels = "".join(f"{name}\n" for name in label_names)
@@ -126,12 +131,13 @@ def read_notes(directory: str) -> Notes:
     text = _read(path, _MAX_NOTES_BYTES)
     try:
         notes = json.loads(text)
-        version, form, crops = notes["version"], dict(notes["form"]), bool(notes["crops"])
+        version, form, (height, width) = notes["version"], dict(notes["form"]), notes["image_size"]
+        seen = (height, width), notes["crop_fraction"], notes["antialias"]
     except (ValueError, TypeError, KeyError):
         raise FormatError(f"{path} is damaged. Export the model again.") from None
     if version != NOTES_VERSION:
         raise FormatError(f"{path} has version {version}, and this tfpipe reads {NOTES_VERSION}.")
-    return Notes(ImageForm.recorded(form), crops)
+    return Notes(ImageForm.recorded(form), *seen)
 
 
 def read_labels(directory: str) -> tuple[str, ...]:

@@ -6,25 +6,25 @@
 
 Each file is first brought into the form in which the dataset's images are stored, as `tfpipe shard` does it: turned
 upright, composited, in 8 bits, reduced or squeezed. A model of TensorFlow then gets it as a record, so the prediction
-for a file of the dataset equals that for its record in evaluation. A model of PyTorch or JAX gets its pixels. It takes
-a crop of images as they look, so its images are not squeezed.
+for a file of the dataset equals that for its record in evaluation. A model of PyTorch or JAX gets the pixels that the
+evaluation shows it, rounded to whole levels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.crops import center_boxes
 from tfpipe.errors import TfpipeError
-from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_pixels
+from tfpipe.images.decode import decode_crop, resize_crop
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.system import file_io
-from tfpipe.training.model_files import MAX_MODEL_BYTES, PROGRAMS, find_model, read_labels, read_notes
+from tfpipe.training.model_files import MAX_MODEL_BYTES, PROGRAMS, Notes, find_model, read_labels, read_notes
 
 _MAX_IMAGE_BYTES = 1 << 31
 
@@ -107,14 +107,13 @@ class Classifier:
         """
         self.directory, framework = find_model(path)
         notes = read_notes(self.directory)
-        self.label_names = read_labels(self.directory)
+        self._form, self.label_names = notes.form, read_labels(self.directory)
         if framework == "tensorflow":
             from tfpipe.training.tensorflow.predict import load_model
 
-            self._form, self._run = notes.form, load_model(self.directory)
+            self._run = load_model(self.directory)
         else:
-            self._form = _unsqueeze(notes.form) if notes.crops else notes.form
-            self._run = _ByPixels(_load_program(framework, self.directory), self._form).run
+            self._run = _ByPixels(_load_program(framework, self.directory), notes).run
 
     def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[Prediction | Unreadable]:
         """Reads files, and yields the prediction for each, in their order.
@@ -165,26 +164,52 @@ class Classifier:
 
 @dataclass(frozen=True)
 class _ByPixels:
-    """A model that takes decoded images.
+    """A model that takes decoded images, and shows its network the middle of them.
+
+    The middle is cut out here as in the evaluation, from the stored image, which may be squeezed. Around it lies what
+    the model cuts off. So all images have one size: JAX compiles a function for each.
 
     Attributes:
         program: The model.
-        form: The form of the images.
+        notes: The notes on it.
     """
 
     program: Program
-    form: ImageForm
+    notes: Notes
 
     def run(self, images: Sequence[PreparedImage]) -> NDArray[np.float32]:
-        """Computes the probabilities of each image. Those of one size go through the model together."""
-        pixels = [decode_pixels(image.encoded, self.form) for image in images]
-        numbers: dict[tuple[int, ...], list[int]] = {}
-        for number, image in enumerate(pixels):
-            numbers.setdefault(image.shape, []).append(number)
-        found: dict[int, NDArray[np.float32]] = {}
-        for same in numbers.values():
-            found |= zip(same, self.program(np.stack([pixels[number] for number in same])), strict=True)
-        return np.stack([found[number] for number in range(len(images))])
+        """Computes the probabilities of each image."""
+        pixels = np.stack([self._cut(image) for image in images])
+        return self.program(surround(pixels, self.notes.crop_fraction or 1.0))
+
+    def _cut(self, image: PreparedImage) -> NDArray[np.uint8]:
+        """Returns the pixels that the network sees: uint8 [height, width, 3]."""
+        form, size = self.notes.form, self.notes.size
+        original = image.height, image.width
+        stored = original if form.square is None else (form.square, form.square)
+        box = 0, 0, *stored
+        if self.notes.crop_fraction is not None:
+            boxes = center_boxes(np.array([original]), np.array([stored]), size, self.notes.crop_fraction)
+            y, x, height, width = map(int, boxes[0])
+            box = y, x, height, width
+        return resize_crop(decode_crop(image.encoded, form, box), size, self.notes.antialias)
+
+
+def surround(pixels: NDArray[np.uint8], crop_fraction: float) -> NDArray[np.uint8]:
+    """Returns larger images, of which a model with this crop takes just these pixels, without resizing them.
+
+    Args:
+        pixels: The images of the size that the network sees: uint8 [batch, height, width, 3].
+        crop_fraction: The share of the largest centered crop's side that the model keeps.
+    """
+    height, width = pixels.shape[1:3]
+    longest = max(height, width)
+    full = round(longest / crop_fraction)  # the model rounds its share of this to the longest side again
+    full_height, full_width = (-(-side * full // longest) for side in (height, width))
+    images = np.zeros((len(pixels), full_height, full_width, 3), np.uint8)
+    y, x = (full_height - height) // 2, (full_width - width) // 2
+    images[:, y : y + height, x : x + width] = pixels
+    return images
 
 
 def _load_program(framework: str, directory: str) -> Program:
@@ -202,8 +227,3 @@ def _load_program(framework: str, directory: str) -> Program:
     from tfpipe.training.jax.predict import load_model as load_jax
 
     return load_jax(data, path)
-
-
-def _unsqueeze(form: ImageForm) -> ImageForm:
-    """Returns the form without the square into which all images are squeezed."""
-    return replace(form, square=None, encoding="keep" if form.encoding == "raw" else form.encoding)

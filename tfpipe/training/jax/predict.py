@@ -14,7 +14,7 @@ from tfpipe.errors import FormatError, first_line
 def load_model(data: bytes, path: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
     """Returns a function of decoded images, which computes the probabilities of all classes.
 
-    It is compiled for each size of images.
+    It is compiled for each size of images and of the batch.
 
     Args:
         data: The content of the file.
