@@ -49,7 +49,7 @@ def config_option(
     return click.option(f"--{dashed}", type=_get_type(kind), metavar=metavar, required=required, help=text + suffix)
 
 
-class _Words(click.Choice):  # type: ignore[type-arg]  # click 8.1 takes no type
+class _Words(click.Choice):
     """A choice of words, some of which have a second name that people know."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
