@@ -445,8 +445,10 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
         label = str(row.pop("label"))
     values, boxes = {}, {}
     if "txt" in files.beside:
-        values[CAPTION] = _decode(files, "txt").rstrip("\r\n")
-        row.pop(CAPTION, None)
+        caption = _decode(files, "txt").rstrip("\r\n")
+        if CAPTION not in row or not _says_same(row[CAPTION], caption):
+            values[CAPTION] = caption
+            row.pop(CAPTION, None)
     for name, value in row.items():
         if name in keys.BOX_COLUMNS:  # `tfpipe export` writes them so
             boxes[keys.BOX_COLUMNS[name]] = value
@@ -472,6 +474,16 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     if files.mask is not None:
         image = image._replace(mask=tuple(MaskRef(files.mask.path, files.mask.size, *files.mask.location)))
     return image._replace(boxes=sides, box_labels=box_labels), values
+
+
+def _says_same(value: Any, caption: str) -> bool:
+    """Checks whether the caption in a .json has what the .txt beside it says, as in the tars of `tfpipe export`.
+
+    Of several captions the .txt has the first. A null says that the .txt is a copy of another text in the .json.
+    """
+    first = value[0] if isinstance(value, list) and value else value
+    is_same = isinstance(first, str) and first.removeprefix("\ufeff").rstrip("\r\n") == caption
+    return value is None or is_same
 
 
 def _decode(files: _Files, ending: str) -> str:

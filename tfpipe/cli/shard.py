@@ -8,6 +8,7 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.advise import advise_options, run_advise
 from tfpipe.cli.advise_run import AdviseArgs
 from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import Shares, all_options
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
@@ -25,6 +26,7 @@ from tfpipe.format.image_form import ImageForm
 
 
 @click.command(
+    cls=GroupedCommand,
     short_help="Write images as TFRecord shards.",
     epilog="Arguments after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
