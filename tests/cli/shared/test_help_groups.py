@@ -104,7 +104,7 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "  --drop-feature NAME             Leave this feature out of the records. Repeat it for several. The image",
         "                                  and its class always stay.",
         "  --max-bad N|SHARE               Fail if more images than this are bad: a count such as 25, or a share such",
-        "                                  as 1%.  [default: 1%, never below 10 images]",
+        "                                  as 1%.  [default: 1%, or up to 10 images, a third at most]",
         "",
         "Output:",
         "  --num-shards INTEGER            Number of shards of each split.  [default: from --shard-size]",

@@ -49,13 +49,15 @@ GROUPS: dict[str, tuple[Group, ...]] = {
     "shard": (
         Group(
             "Input",
-            "input-format labels image-column label-column split-column",
-            "caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
+            "input-format image-column label-column split-column",
+            "labels caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
             "requests-per-host allow-private-hosts",
         ),
         Group("Splits", "splits split", "group-by"),
         Group("Images", _FORM, "reencode-progressive seekable"),
-        Group("Bad and equal images", "max-bad drop-duplicates", "allow-missing keep-quarantined max-pixels refuse-nan"),
+        Group(
+            "Bad and equal images", "max-bad drop-duplicates", "allow-missing keep-quarantined max-pixels refuse-nan"
+        ),
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         Group("Advice", "advise", "images-per-second image-size crop advise-images"),
         _CLOUDS,

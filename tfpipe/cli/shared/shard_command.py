@@ -46,7 +46,7 @@ max_bad_option = click.option(
     type=CountOrShare(),
     metavar="N|SHARE",
     help="Fail if more images than this are bad: a count such as 25, or a share such as 1%.  "
-    "[default: 1%, or 10 images if that is more, but of few images a third, and always one]",
+    "[default: 1%, or up to 10 images, a third at most]",
 )
 seekable_option = config_option(
     ImageForm,
