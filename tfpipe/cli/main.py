@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tfpipe.cli.advise import advise
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
@@ -87,7 +88,7 @@ def tfpipe() -> None:
 
 # In the order of use, which `tfpipe --help` shows.
 for command in (
-    *(shard, inspect, verify, doctor, profile, tune, bench, train, predict, serve),
+    *(shard, advise, inspect, verify, doctor, profile, tune, bench, train, predict, serve),
     *(index, reshard, merge, export, repair),
 ):
     tfpipe.add_command(command)

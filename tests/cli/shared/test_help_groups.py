@@ -79,6 +79,7 @@ def test_the_commands_stand_in_the_order_of_use(tfpipe: Tfpipe) -> None:
     lines = tfpipe("--help", columns=80).lines
     assert lines[lines.index("Commands:") + 1 :] == [
         "  shard    Write images as TFRecord shards.",
+        "  advise   Measure in which form to store images, before they are sharded.",
         "  inspect  Show what a dataset holds.",
         "  verify   Check every record, image, index and checksum.",
         "  doctor   Check data, pipeline and machine before a run.",

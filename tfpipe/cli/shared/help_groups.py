@@ -45,21 +45,24 @@ _CLOUDS = Group(
 )
 _FORM = "encoding resize-short square quality"
 
+_INPUT = (
+    Group(
+        "Input",
+        "input-format image-column label-column split-column labels",
+        "caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
+        "requests-per-host allow-private-hosts",
+    ),
+    Group("Splits", "splits split", "group-by"),
+)
+
 GROUPS: dict[str, tuple[Group, ...]] = {
     "shard": (
-        Group(
-            "Input",
-            "input-format image-column label-column split-column",
-            "labels caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
-            "requests-per-host allow-private-hosts",
-        ),
-        Group("Splits", "splits split", "group-by"),
+        *_INPUT,
         Group("Images", _FORM, "reencode-progressive seekable"),
         Group(
             "Bad and equal images", "max-bad drop-duplicates", "allow-missing keep-quarantined max-pixels refuse-nan"
         ),
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
-        Group("Advice", "advise", "images-per-second image-size crop advise-images"),
         _CLOUDS,
         Group("Running", "workers dry-run json", f"plan plan-engine-from {_COSTS} debug"),
     ),
@@ -75,6 +78,13 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         _CLOUDS,
         Group("Running", "workers dry-run json", f"{_COSTS} debug"),
+    ),
+    "advise": (
+        Group("Demand", "images-per-second image-size crop num-images price-per-vcpu-hour price-per-gib-month"),
+        *_INPUT,
+        Group("Images", "quality reencode-progressive"),
+        Group("Bad images", "max-bad", "allow-missing max-pixels"),
+        Group("Running", "workers json", "debug"),
     ),
     "doctor": (
         Group("Data", "split config stages batch-size"),
