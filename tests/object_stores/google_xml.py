@@ -137,9 +137,8 @@ def _digest(data: bytes) -> str:
 
 
 def _completed(name: str) -> Answer:
-    return _to_xml(
-        f"<CompleteMultipartUploadResult><ETag>1</ETag><Key>{escape(name)}</Key></CompleteMultipartUploadResult>"
-    )
+    document = f"<ETag>1</ETag><Key>{escape(name)}</Key>"
+    return _to_xml(f"<CompleteMultipartUploadResult>{document}</CompleteMultipartUploadResult>")
 
 
 def _to_xml(document: str) -> Answer:

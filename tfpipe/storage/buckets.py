@@ -119,7 +119,7 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
 
 
 def _answer_emulator() -> dict[str, Any]:
-    """Returns a token for an emulator, which takes any. Without one obstore asks the machine for it before it writes."""
+    """Returns a token for an emulator, which takes any. Without one obstore asks this machine for one."""
     return {"token": "emulator", "expires_at": None}
 
 
@@ -132,7 +132,8 @@ def _find_google_credentials(options: StoreOptions) -> Any:
         credentials, _ = google.auth.default(scopes=_SCOPES)
         if options.impersonate:
             *delegates, target = options.impersonate.split(",")
-            credentials = impersonated_credentials.Credentials(credentials, target, _SCOPES, delegates)
+            make: Any = impersonated_credentials.Credentials  # without type hints
+            credentials = make(credentials, target, _SCOPES, delegates)
     except exceptions.GoogleAuthError as error:
         # The message is another one if a key file is named, but it is missing or not valid.
         if "default credentials were not found" not in str(error):
@@ -226,7 +227,7 @@ def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Ma
             return AzureStore(name, client_options=client, retry_config=retry, use_azure_cli=True)  # type: ignore[arg-type]
         except (BaseError, ValueError) as error:
             raise DataError(
-                f"az://{name} needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and credentials in the other "
+                f"az://{name} needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and credentials in other "
                 f"variables AZURE_* or from `az login`. The client says: {failures.shorten(str(error))}."
             ) from error
 

@@ -25,7 +25,10 @@ _MARKS = {
 
 
 class CredentialsError(Exception):
-    """The cloud's own library cannot renew its credentials."""
+    """The cloud's own library cannot renew its credentials. obstore raises an error of its own with this one's text."""
+
+
+_NOT_RENEWED = re.compile(r"CredentialsError: (.*)")
 
 
 def read_failure(error: BaseException) -> tuple[int | None, str]:
@@ -35,6 +38,8 @@ def read_failure(error: BaseException) -> tuple[int | None, str]:
         status, phrase, body = int(found[1]), found[2], found[3]
         reason = next((match[1] for pattern in _REASONS if (match := pattern.search(body))), phrase)
         return status, f"HTTP status {status}, {reason}" if reason else f"HTTP status {status}"
+    if found := _NOT_RENEWED.search(message):
+        return None, found[1]
     if isinstance(error, FileNotFoundError):
         return NOT_FOUND, message
     if reasons := _SYSTEM_REASON.findall(debug):
@@ -46,7 +51,7 @@ def may_pass(error: BaseException) -> bool:
     """Returns whether the same request may succeed later: the store is busy or broken, or the network is."""
     from obstore.exceptions import BaseError, InvalidPathError
 
-    if not isinstance(error, (BaseError, OSError, CredentialsError)) or isinstance(error, InvalidPathError):
+    if not isinstance(error, (BaseError, OSError)) or isinstance(error, InvalidPathError):
         return False
     status = read_failure(error)[0]
     return status is None or status in (408, 429) or status >= 500
@@ -77,7 +82,7 @@ def make_first_error(url: str, error: BaseException) -> DataError:
         return DataError(f"There is no bucket {bucket}. Create it, or check the name.")
     if status in _DENIED:
         return DataError(f"{bucket} must let these credentials list and read it, but says: {shorten(reason)}.")
-    if isinstance(error, CredentialsError):
+    if _NOT_RENEWED.search(str(error)):
         return DataError(f"The credentials for {bucket} cannot be used: {shorten(reason)}.")
     return DataError(f"{bucket} cannot be reached: {shorten(reason)}. Check the network and the store's endpoint.")
 
@@ -100,7 +105,7 @@ def explain(url: str) -> Iterator[None]:
             f"The names of objects must have no empty part, no '.' and no '..' between their slashes, got {url}: "
             f"{shorten(str(error))}. Rename the object."
         ) from error
-    except (BaseError, FileNotFoundError, CredentialsError) as error:
+    except (BaseError, OSError) as error:
         raise make_error(url, error) from error
 
 

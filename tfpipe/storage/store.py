@@ -56,7 +56,7 @@ class Store:
         bucket, key = self._find(url)
         try:
             repeat(lambda: next(iter(obstore.list(bucket.once, key or None)), None), self._retries, is_first=True)
-        except (BaseError, OSError, failures.CredentialsError) as error:
+        except (BaseError, OSError) as error:
             raise failures.make_first_error(url, error) from error
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:

@@ -74,7 +74,7 @@ class Upload(io.BufferedIOBase):
                 self._hand_over(_Aborted())
                 self._sent.result()
 
-    def _hand_over(self, part: bytes | None | _Aborted) -> None:
+    def _hand_over(self, part: bytes | _Aborted | None) -> None:
         if self._sent is None:
             self._sent = Future()
             threading.Thread(target=self._send, args=(self._sent,), name="tfpipe-upload", daemon=True).start()
