@@ -54,6 +54,7 @@ NEIGHBORS = {
     ("tfpipe.native", "tfpipe.errors"),
     ("tfpipe.storage", "tfpipe.errors"),
     ("tfpipe.storage", "tfpipe.system"),  # what to install
+    ("tfpipe.system", "tfpipe.storage"),  # files, local ones and others
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.readers", "tfpipe.service"),  # their batches may come from its workers
@@ -127,7 +128,7 @@ HEAVY = {
         "beam_jobs.plan.image_table",
         "tfpipe.export.parquet",
     ),
-    "obstore": ("tfpipe.storage", "tfpipe.system.object_store"),
+    "obstore": ("tfpipe.storage",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),
     "matplotlib": ("tfpipe.profiler.report.charts",),

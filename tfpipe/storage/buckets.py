@@ -83,7 +83,7 @@ def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryCon
         MissingDependencyError: obstore or a library for credentials is not installed.
     """
     check_not_forked(f"{scheme}://{name}")
-    with importing(f"{scheme}://", "obstore, with the credentials of the clouds", REQUIREMENT):
+    with importing(f"{scheme}://", "obstore, boto3 and google-auth", REQUIREMENT):
         opener = {"gs": _open_google, "s3": _open_amazon, "az": _open_azure}[scheme]
         make = opener(name, options, make_client_options(retries))
     return Bucket(make({"max_retries": 0}), make(make_retry_options(retries)))
