@@ -184,7 +184,7 @@ def test_missing_credentials_for_google_are_one_sentence(
 
 @pytest.mark.slow
 def test_a_command_ends_in_one_sentence(cloud: Cloud, source: str) -> None:
-    """The patience is the one of real jobs: 15 s for Google's client, three attempts for Amazon's."""
+    """The patience is the one of real jobs: six attempts, and 15 s."""
     cloud.proxy.harm = lambda _: 503
     began = time.monotonic()
     done = cloud.run("shard", source, f"{cloud.new()}/out", code=1)

@@ -101,6 +101,8 @@ def explain(url: str) -> Iterator[None]:
     try:
         yield
     except (InvalidPathError, ValueError) as error:
+        if not isinstance(error, InvalidPathError) and "parse path" not in str(error):
+            raise
         raise DataError(
             f"The names of objects must have no empty part, no '.' and no '..' between their slashes, got {url}: "
             f"{shorten(str(error))}. Rename the object."

@@ -155,7 +155,8 @@ class Store:
                 if failures.read_failure(error)[0] != 400:
                     raise
                 # Amazon copies at most 5 GiB at once; a larger object goes through this machine.
-                parts = obstore.get(bucket.patient, key).stream(min_chunk_size=upload.PART_BYTES)
+                stream = obstore.get(bucket.patient, key).stream(min_chunk_size=upload.PART_BYTES)
+                parts = (bytes(part) for part in stream)
                 obstore.put(bucket.patient, new_key, parts, use_multipart=True, chunk_size=upload.PART_BYTES)
         self.delete([source])
 
