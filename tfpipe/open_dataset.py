@@ -8,7 +8,7 @@ from typing import TypeVar
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.storage import reading
+from tfpipe.storage import buckets, reading
 from tfpipe.system import file_io
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def check_readable(directory: str) -> None:
         ConfigError: It is a URL of another kind.
         MissingDependencyError: It is in an object store, and obstore is not installed.
     """
-    if not directory.startswith(tuple(f"{scheme}://" for scheme in reading.SCHEMES)):
+    if not directory.startswith(tuple(f"{scheme}://" for scheme in buckets.SCHEMES)):
         check_local(directory)
         return
     reading.check_can_read(directory)

@@ -23,6 +23,7 @@ from tfpipe.storage.urls import get_bucket_url, split_url
 
 Result = TypeVar("Result")
 
+_TOO_LARGE_TO_COPY = 400  # Amazon copies 5 GiB at most; a larger object then goes through this machine
 _DELETE_AT_ONCE = 1000  # no store allows more
 _THREADS = 8
 
@@ -148,16 +149,15 @@ class Store:
 
         bucket, key = self._find(source)
         new_key = split_url(target)[1]
-        try:
-            repeat(lambda: obstore.copy(bucket.once, key, new_key), self._retries)
-        except Exception as error:
-            with explain(source):
-                if failures.read_failure(error)[0] != 400:
+        with explain(source):
+            try:
+                repeat(lambda: obstore.copy(bucket.once, key, new_key), self._retries)
+            except Exception as error:
+                if failures.read_failure(error)[0] != _TOO_LARGE_TO_COPY:
                     raise
-                # Amazon copies at most 5 GiB at once; a larger object goes through this machine.
-                stream = obstore.get(bucket.patient, key).stream(min_chunk_size=upload.PART_BYTES)
-                parts = (bytes(part) for part in stream)
-                obstore.put(bucket.patient, new_key, parts, use_multipart=True, chunk_size=upload.PART_BYTES)
+                with self.create(target) as file:
+                    for part in obstore.get(bucket.patient, key).stream(min_chunk_size=upload.PART_BYTES):
+                        file.write(part)
         self.delete([source])
 
     def delete(self, urls: Iterable[str]) -> None:

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, FormatError, first_line
-from tfpipe.storage import reading
+from tfpipe.storage import buckets, reading
 from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -490,7 +490,7 @@ def _tensorflow(path: str) -> Any:
         import tensorflow
     scheme = path.partition("://")[0]
     if scheme not in tensorflow.io.gfile.get_registered_schemes():
-        install = f"install {reading.REQUIREMENT}, " if scheme in reading.SCHEMES else ""
+        install = f"install {buckets.REQUIREMENT}, " if scheme in buckets.SCHEMES else ""
         raise DataError(
             f"TensorFlow cannot read {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, "
             f"{install}or mount the bucket as a folder and name that."
