@@ -5,10 +5,10 @@ obstore, in the variables AZURE_* and from the `az` command.
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from tfpipe.errors import DataError
@@ -22,7 +22,6 @@ _REGION = "us-east-1"  # of Amazon, where nothing says another
 _SCOPES = tuple(
     f"https://www.googleapis.com/auth/devstorage.{right}" for right in ("full_control", "read_only", "read_write")
 )
-_AZURE_LOGINS = ("account_key", "sas_key", "token", "client_id", "federated_token_file", "msi_endpoint", "use_emulator")
 _LOGIN_GOOGLE = (
     "gs:// needs credentials, and none were found. Log in with `gcloud auth application-default login`, or name a key "
     "file in GOOGLE_APPLICATION_CREDENTIALS; a public bucket can be read with -- --no_auth."
@@ -218,13 +217,22 @@ def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Ma
     from obstore.exceptions import BaseError
     from obstore.store import AzureStore
 
+    endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT", "")
+    client["allow_http"] = endpoint.startswith("http://")
+    config: dict[str, Any] = {}
+    if options.credentials == "none":
+        config["skip_signature"] = True
+    elif Path("~/.azure/azureProfile.json").expanduser().exists():
+        config["use_azure_cli"] = True  # where no variable holds credentials
+
     def make(retry: dict[str, Any]) -> Any:
-        more: dict[str, Any] = {"skip_signature": True} if options.credentials == "none" else {}
         try:
-            found = AzureStore(name, client_options=client, retry_config=retry, **more)  # type: ignore[arg-type]
-            if more or any(login in found.config for login in _AZURE_LOGINS) or shutil.which("az") is None:
-                return found
-            return AzureStore(name, client_options=client, retry_config=retry, use_azure_cli=True)  # type: ignore[arg-type]
+            return AzureStore(
+                name,
+                config=config,  # type: ignore[arg-type]
+                client_options=client,  # type: ignore[arg-type]
+                retry_config=retry,  # type: ignore[arg-type]
+            )
         except (BaseError, ValueError) as error:
             raise DataError(
                 f"az://{name} needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and credentials in other "
