@@ -23,8 +23,8 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     program read other files unnoticed. `root` overrules it, and then there is no warning.
 
     Args:
-        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://
-            or s3://, or another one that TensorFlow can read.
+        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://,
+            s3:// or az://, or another one that TensorFlow can read.
         root: The directory or URL where the shards of an indexed dataset lie, whatever the manifest says.
 
     Raises:

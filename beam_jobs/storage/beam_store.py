@@ -26,8 +26,8 @@ class BeamStore:
             FileSystems.get_filesystem(url)
         except ValueError as error:
             raise DataError(
-                f"No file system is installed for {url.rstrip('/')}; there are gs://, s3://, and those that Apache "
-                "Beam knows."
+                f"No file system is installed for {url.rstrip('/')}; there are gs://, s3://, az://, and those that "
+                "Apache Beam knows."
             ) from error
 
     def check(self, url: str) -> None:

@@ -98,7 +98,8 @@ class RecordReader:
     manifest's `label_base`.
 
     Args:
-        directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs:// or s3://.
+        directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs://, s3://
+            or az://.
         manifest: The manifest of the dataset, from `load_manifest`.
         split: The name of a split.
 

@@ -103,10 +103,8 @@ class Store:
 
         bucket, key = self._find(url)
 
-        def put_parts(parts: Iterator[bytes], part_bytes: int, at_once: int) -> Any:
-            return obstore.put(
-                bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=at_once
-            )
+        def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
+            return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
 
         file = Upload(url, partial(self.write, url), put_parts)
         try:

@@ -18,7 +18,6 @@ PART_BYTES = 16 * 2**20
 """Bytes that a writer collects before it sends them: above 5 MiB, the least of all stores. They take 10,000 parts."""
 
 _LOOK_EVERY_S = 0.1
-_PARTS_AT_ONCE = 2
 
 
 class _Aborted(Exception):
@@ -31,13 +30,10 @@ class Upload(io.BufferedIOBase):
     Args:
         url: The object.
         put: The function that makes an object of bytes.
-        put_parts: The function that makes an object of an iterator over parts. Arguments: the iterator, the bytes of a
-            part, and the number of parts that are sent at once.
+        put_parts: The function that makes an object of an iterator over parts, and of the bytes of a part.
     """
 
-    def __init__(
-        self, url: str, put: Callable[[bytes], Any], put_parts: Callable[[Iterator[bytes], int, int], Any]
-    ) -> None:
+    def __init__(self, url: str, put: Callable[[bytes], Any], put_parts: Callable[[Iterator[bytes], int], Any]) -> None:
         super().__init__()
         self._url = url
         self._put, self._put_parts = put, put_parts
@@ -89,7 +85,7 @@ class Upload(io.BufferedIOBase):
 
     def _send(self, sent: Future[Any]) -> None:
         try:
-            sent.set_result(self._put_parts(self._take_parts(), PART_BYTES, _PARTS_AT_ONCE))
+            sent.set_result(self._put_parts(self._take_parts(), PART_BYTES))
         except BaseException as error:
             sent.set_exception(error)
 
