@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.object_stores.conftest import Amazon, Cloud, Google
-from tfpipe.errors import DataError
+from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.storage import buckets, upload
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig
@@ -154,6 +154,22 @@ def test_a_bucket_is_opened_once(google: Google, monkeypatch: pytest.MonkeyPatch
     folder, store = google.put(google.new(), OBJECTS), Store("gs", retries=HASTY)
     assert [store.size(f"{folder}/{name}") for name in OBJECTS] == [*map(len, OBJECTS.values())]
     assert opened == [split_url(folder)[0]]
+
+
+def test_amazon_tells_the_region_of_a_bucket(amazon: Amazon) -> None:
+    import boto3
+
+    where = {"LocationConstraint": "eu-west-1"}
+    amazon._client.create_bucket(Bucket="elsewhere", CreateBucketConfiguration=where)
+    assert buckets._find_region(boto3.Session(), "elsewhere", "us-east-1") == "eu-west-1"
+    assert buckets._find_region(boto3.Session(), "none", "us-east-2") == "us-east-2"
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError) as error:
+        Store("gs")
+    assert str(error.value) == "gs:// needs obstore. Install it with: pip install 'tfpipe[cloud]'."
 
 
 class _Expired:

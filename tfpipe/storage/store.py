@@ -14,12 +14,13 @@ from itertools import islice
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
 from tfpipe.storage import failures, upload
-from tfpipe.storage.buckets import Bucket, StoreOptions, check_not_forked, open_bucket
+from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import explain
 from tfpipe.storage.retries import RETRIES, RetryConfig, repeat
 from tfpipe.storage.seekable import open_seekable
 from tfpipe.storage.upload import Upload
 from tfpipe.storage.urls import get_bucket_url, split_url
+from tfpipe.system.extras import check_installed
 
 Result = TypeVar("Result")
 
@@ -38,9 +39,13 @@ class Store:
         scheme: "gs", "s3" or "az".
         options: What the user says about the store.
         retries: The limits on time and attempts.
+
+    Raises:
+        MissingDependencyError: obstore is not installed.
     """
 
     def __init__(self, scheme: str, options: StoreOptions = StoreOptions(), retries: RetryConfig = RETRIES) -> None:  # noqa: B008
+        check_installed("obstore", f"{scheme}://", "obstore", REQUIREMENT)
         self._scheme, self._options, self._retries = scheme, options, retries
         self._buckets: dict[str, Bucket] = {}
         self._opening = threading.Lock()
