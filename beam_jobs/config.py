@@ -1,12 +1,13 @@
 """ShardConfig: the options of the job that writes shards. Frozen, validated, without Beam."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfpipe.errors import ConfigError
-from tfpipe.format.file_names import check_split_name
+from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.system.options import Choice, Count, Flag, Kind, Nested, Seed, check_options, option
@@ -38,11 +39,41 @@ class _Shares(Kind):
         """Checks each name and share, and the sum."""
         assert isinstance(value, Mapping)
         for split, share in value.items():
-            check_split_name(split)
+            name_split(split)
             if not 0 < share <= 1:
                 raise ConfigError(f"The share of split {split!r} must be above 0 and at most 1, got {share}.")
         if value and not math.isclose(sum(value.values()), 1, abs_tol=1e-6):
             raise ConfigError(f"The shares of `{name}` must add up to 1, got {sum(value.values()):g}.")
+
+
+class TableColumns(NamedTuple):
+    """The columns of a table that the user names. None: the column of the field's own name."""
+
+    image: str | None = None
+    label: str | None = None
+    split: str | None = None
+    caption: str | None = None
+    target: str | None = None
+    mask: str | None = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The columns that the user names, by what they hold."""
+        return {name: column for name, column in self._asdict().items() if column is not None}
+
+    def check(self, path: str, found: Collection[str]) -> None:
+        """Checks that a table has the columns.
+
+        Raises:
+            ConfigError: It lacks one.
+        """
+        for name, column in self.named.items():
+            if column not in found:
+                listed = ", ".join(map(str, found))
+                raise ConfigError(f"`{name}_column` must name a column of {path} ({listed}), got {column!r}.")
+
+
+USUAL_COLUMNS = TableColumns()
 
 
 @dataclass(frozen=True)
@@ -60,6 +91,18 @@ class ShardConfig:
             "coco" or "voc". Default: "auto".
         annotations: The files with boxes or captions in COCO's form, for the images in the folder `input`. Without them
             `annotations/instances_*.json` and `annotations/captions_*.json` in it count. Default: ().
+        image_column: The column of a table that holds the images: their paths or URLs, or the images themselves in
+            Parquet files. None: `image` or `images`, and in Parquet files with images the only column that has some.
+            Default: None.
+        label_column: The column of a table that holds the class. None: `label`, and in Parquet files with images the
+            only column of the type `ClassLabel`. Default: None.
+        label_separator: The text between the classes of an image that has several in one cell, as in "red;round". The
+            classes become the feature `labels`, a list that `multi_hot` takes. Lists in JSONL and Parquet become it
+            without a separator too. None: a text is one class. Default: None.
+        split_column: The column of a table that holds the split. None: `split`. Default: None.
+        caption_column: The column of a table that holds the caption. None: `caption`. Default: None.
+        target_column: The column of a table whose number is the target of a regression. It becomes the feature
+            `target`, a float. Default: None.
         mask_column: The column of a table that holds masks: paths, or the masks themselves in Parquet files that hold
             the images. None: `mask`, and in such Parquet files also `annotation`, `label`, `segmentation` and
             `segmentation_mask`, if their values are images. Default: None.
@@ -85,8 +128,11 @@ class ShardConfig:
             Default: True.
         seed: The seed of the shuffle. From -2**63 to 2**63 - 1. Default: 0.
         form: The form of the stored images. Default: ImageForm().
-        max_bad: The number of images (an int) or the share of images (a float) that may be quarantined. None: 1 %, but
-            never fewer than 10. A whole number, or a share from 0.0 to 1.0. Default: None.
+        max_bad: The number of images (an int) or the share of images (a float) that may be quarantined. None: 1 %, or
+            10 images if that is more, but of few images a third, and always one. A whole number, or a share from 0.0 to
+            1.0. Default: None.
+        allow_missing: Whether a table may name files that do not exist. They are quarantined and do not count for
+            `max_bad`. Default: False.
         keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
         drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
         plan: The planner: this process, or tasks on the runner of the job, which make the same plan. `auto` takes the
@@ -115,6 +161,12 @@ class ShardConfig:
     output: str
     input_format: str = option(Choice(("auto", "tree", "pairs", "parquet", "coco", "voc")), "auto")
     annotations: tuple[str, ...] = ()
+    image_column: str | None = None
+    label_column: str | None = None
+    label_separator: str | None = None
+    split_column: str | None = None
+    caption_column: str | None = None
+    target_column: str | None = None
     mask_column: str | None = None
     tensors: tuple[str, ...] = ()
     segmentation_masks: bool = option(Flag(), False)
@@ -128,6 +180,7 @@ class ShardConfig:
     seed: int = option(Seed(signed=True), 0)
     form: ImageForm = option(Nested(ImageForm), default_factory=ImageForm)
     max_bad: int | float | None = option(_CountOrShare(), None)
+    allow_missing: bool = option(Flag(), False)
     keep_quarantined: bool = option(Flag(), False)
     drop_duplicates: bool = option(Flag(), False)
     plan: str = option(Choice(("auto", "launcher", "engine")), "auto")
@@ -145,6 +198,11 @@ class ShardConfig:
     def inputs(self) -> tuple[str, ...]:
         """The paths or URLs to read from."""
         return self.datasets or (self.input,)
+
+    @property
+    def columns(self) -> TableColumns:
+        """The columns of a table that the user names."""
+        return TableColumns(*(getattr(self, f"{name}_column") for name in TableColumns._fields))
 
     @property
     def tensor_types(self) -> dict[str, TensorType]:
@@ -166,11 +224,10 @@ class ShardConfig:
         return (f"--requests_per_host={self.requests_per_host}", *allowed)
 
     def __post_init__(self) -> None:
-        if self.split is not None:
-            check_split_name(self.split)
-            if self.splits:
-                raise ConfigError("`split` and `splits` exclude each other. Leave one of them out.")
+        if self.split is not None and self.splits:
+            raise ConfigError("`split` and `splits` exclude each other. Leave one of them out.")
         check_options(self)
+        self._name_splits()
         _ = self.tensor_types  # a wrong one is told here
         if self.group_by and not self.splits:
             raise ConfigError("`group_by` needs `splits`, between which it keeps groups together. Give both.")
@@ -179,8 +236,25 @@ class ShardConfig:
         if self.drop_features and not self.datasets:
             raise ConfigError("`drop_features` are features of `datasets`; leave columns out of the table instead.")
 
+        named = Counter(self.columns.named.values())
+        if named and max(named.values()) > 1:
+            column = named.most_common(1)[0][0]
+            raise ConfigError(f"Each column must have one meaning, but two options name {column!r}.")
+        if self.label_separator == "":
+            raise ConfigError("`label_separator` must be a text such as ';', got ''.")
+
+    def _name_splits(self) -> None:
+        """Gives each split the name that it has in every kind of input, and joins the shares of equal ones."""
+        if self.split is not None:
+            object.__setattr__(self, "split", name_split(self.split))
+        splits: dict[str, float] = {}
+        for split, share in self.splits.items():
+            splits[name_split(split)] = splits.get(name_split(split), 0) + share
+        object.__setattr__(self, "splits", splits)
+
     def max_bad_images(self, num_images: int) -> int:
         """Returns the number of images, out of `num_images`, that may be quarantined."""
         if self.max_bad is None:
-            return max(DEFAULT_MAX_BAD_AT_LEAST, int(num_images * DEFAULT_MAX_BAD_SHARE))
+            at_least = min(DEFAULT_MAX_BAD_AT_LEAST, num_images // 3)
+            return max(1, at_least, int(num_images * DEFAULT_MAX_BAD_SHARE))
         return self.max_bad if isinstance(self.max_bad, int) else int(num_images * self.max_bad)

@@ -41,7 +41,9 @@ def plan_in_process(config: ShardConfig, observer: Observer | None = None) -> Pl
         ConfigError: An option does not go with the input.
         DataError: The input is missing, damaged, ambiguous or empty.
     """
-    listing = assign_splits(list_images(config, observer), config)
+    listing = list_images(config, observer)
+    listing.missing.check(config, len(listing.images))
+    listing = assign_splits(listing, config)
     if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
         check_outside(config.output, [source.directory for source in listing.datasets.sources.values()])
     if config.drop_duplicates:

@@ -24,4 +24,5 @@ def run_in_process(config: ShardConfig) -> Manifest:
     with open_work_dir(config, plan) as work:
         header = work.read_header()
         written = [write_shard(work, header, k) for k in range(len(header.shards))]
-        return finish_dataset(work, header, written, config.max_bad_images(plan.num_images))
+        max_bad = config.max_bad_images(plan.num_images) + plan.listing.missing.count
+        return finish_dataset(work, header, written, max_bad)

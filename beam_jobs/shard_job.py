@@ -85,7 +85,7 @@ def _make_settings(job: Job, plan: Plan, runner: Runner) -> JobConfig:
     assert job.header is not None
     return JobConfig(
         output=work.output,
-        max_bad=config.max_bad_images(plan.num_images),
+        max_bad=config.max_bad_images(plan.num_images) + plan.listing.missing.count,
         workers=runner.get_pool_workers(config.workers),
         progress=work.progress,
         file_options=filesystem.get_options(),

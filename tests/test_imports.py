@@ -186,8 +186,8 @@ def test_shard_without_beam_names_the_extra(tmp_path: Path, more: list[str]) -> 
 
 def test_advice_without_tensorflow_names_the_extra() -> None:
     images = str(REPOSITORY / "sample_data")
-    result = run_cli_without("tensorflow", "shard", images, "--advise", "--images-per-second", "9")
-    sentence = "`tfpipe shard --advise` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+    result = run_cli_without("tensorflow", "advise", images, "--images-per-second", "9")
+    sentence = "`tfpipe advise` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
     assert (result.returncode, result.stderr) == (1, f"Error: {sentence}\n")
 
 

@@ -79,7 +79,7 @@ def _estimate_images(config: ShardConfig, look: Look) -> tuple[int | None, str]:
     """Returns roughly how many images the input has, None if only listing them says it, and the same in words."""
     source = config.input
     if is_table_input(config, look):
-        parts = list_parts(source, config.mask_column)
+        parts = list_parts(source, config.columns)
         count = _estimate_rows(parts)
         return count, f"the table has about {count:,} rows"
     sizes = list(_list_archive_sizes(source, look))

@@ -137,7 +137,7 @@ def make_pieces(config: ShardConfig) -> Pieces:
     """
     check_no_segmentations(config)
     if is_table_input(config):
-        parts = list_parts(config.input, config.mask_column)
+        parts = list_parts(config.input, config.columns)
         columns = read_columns(parts, config)
         return Pieces(tuple(_group(parts, [part.size for part in parts], 1 << 24)), columns)
     check_no_column(config)
@@ -192,7 +192,8 @@ def _list_runs(config: ShardConfig, pieces: Pieces, number: int) -> Iterator[tup
     for part in pieces.pieces[number]:
         if isinstance(part, TablePart):
             for images, part_facts in list_rows(part, pieces.columns, config):
-                yield read_sizes(images, get_root(config.input)), part_facts
+                images, missing = read_sizes(images, get_root(config.input))
+                yield images, part_facts + Facts(missing=missing)
             continue
         tree = list_entry(config.input, part)
         builder.extend(tree.images)
@@ -219,6 +220,7 @@ def resolve(engine: EngineConfig, listed: Listed) -> None:
     split_counts: dict[str | None, int] = {}
     if pieces.parts:
         meaning = resolve_table(config, facts, pieces.columns, pieces.parts)
+        facts.missing.check(config, facts.num_images)
         split_counts.update(facts.splits)
     else:
         meaning = resolve_tree(config, facts)

@@ -12,6 +12,10 @@ from tfpipe.format.schema import FeatureSpec
 CAPTION = "caption"
 """The column that is text wherever images have captions. A missing caption is an empty text."""
 
+TARGET = "target"
+LABELS = "labels"
+"""The feature with the classes of an image that may have several."""
+
 _KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes")
 _TEXT, _BYTES, _UNKNOWN = 2, 3, -1
 _INT64 = range(-(2**63), 2**63)
@@ -24,12 +28,28 @@ class Column:
 
     Attributes:
         spec: The feature that the column becomes.
+        numbers: The number of each class by its name in the table, for a column of classes.
     """
 
     spec: FeatureSpec
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "Column":
+        """Returns the column with the classes of each image.
+
+        Args:
+            names: The names of all classes.
+            labels: The class of each label of the table.
+        """
+        positions = {name: number for number, name in enumerate(names)}
+        numbers = {str(label): positions[str(name)] for label, name in labels.items()}
+        return cls(FeatureSpec(LABELS, "int64", None, "classes, counted from 0", names=tuple(names)), numbers)
 
     def convert(self, cell: Any) -> Any:
         """Returns a cell as one value or a list, ready for JSON. Bytes that are not UTF-8 become escaped text."""
+        if self.numbers:
+            return [self.numbers[label] for label in cell]
         values = [_convert_value(value, self.spec.dtype) for value in _to_list(cell)]
         if self.spec.shape != ():
             return values
@@ -79,6 +99,24 @@ class ColumnFacts:
                 firsts[kind] = place, value
         lengths = frozenset(sorted(self.lengths | other.lengths)[:2])
         return ColumnFacts(firsts, lengths, self.has_lists or other.has_lists)
+
+    def infer_target(self, column: str, files: Sequence[str]) -> Column:
+        """Returns the column with the target of a regression.
+
+        Args:
+            column: The name in the table.
+            files: The files of the table, for messages.
+
+        Raises:
+            DataError: A cell is not one number.
+        """
+        texts = [first for kind, first in self.firsts.items() if kind not in (0, 1)]
+        if texts:
+            (file_number, row, _), value = min(texts, key=_get_place)
+            raise DataError(f"{files[file_number]}, row {row}: the target {column!r} must be a number, got {value!r}.")
+        if self.has_lists or self.lengths != {1}:
+            raise DataError(f"{files[0]}: the target {column!r} must be one number in every row.")
+        return Column(FeatureSpec(TARGET, "float", (), "target of a regression"))
 
     def infer(self, name: str, files: Sequence[str], *, from_text: bool, is_text: bool = False) -> Column:
         """Infers the feature of the column.

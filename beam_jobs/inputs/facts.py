@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
 from beam_jobs.inputs.parquet_tensors import TensorColumns
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.listing import NOTHING_MISSING, Listing, Missing
 from tfpipe.errors import DataError
 
 
@@ -41,6 +42,7 @@ class Facts:
         class_names: The names of classes in the metadata of each file of a table that has some.
         nums_images: The numbers of images of a record, as `ImageRef.num_images`: the least ones, two of them known.
         tensors: The columns of tensors of each file of a table.
+        missing: The files that a table names and that do not exist.
     """
 
     num_images: int = 0
@@ -56,6 +58,7 @@ class Facts:
     class_names: frozenset[tuple[str, ...]] = frozenset()
     nums_images: frozenset[int] = frozenset()
     tensors: frozenset[tuple[str, ...]] = frozenset()
+    missing: Missing = NOTHING_MISSING
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -122,6 +125,7 @@ class Facts:
             class_names=self.class_names | other.class_names,
             nums_images=_keep_least(self.nums_images | other.nums_images),
             tensors=self.tensors | other.tensors,
+            missing=self.missing + other.missing,
         )
 
     def check_images(self, source: str) -> bool:
@@ -180,6 +184,8 @@ class Meaning:
         images_shape: The images of a record, as for `Listing`.
         tensors: The tensors of a table.
         has_images: Whether the records have images.
+        given: The columns of a table that the user names.
+        missing: The files that a table names and that do not exist.
     """
 
     name: str
@@ -194,6 +200,8 @@ class Meaning:
     images_shape: tuple[int, ...] | None = ()
     tensors: TensorColumns = field(default_factory=TensorColumns)
     has_images: bool = True
+    given: TableColumns = USUAL_COLUMNS
+    missing: Missing = NOTHING_MISSING
 
     def make_listing(self, images: ImageTable) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
@@ -218,4 +226,6 @@ class Meaning:
             tensors=self.tensors.specs,
             tensor_dtypes=self.tensors.dtypes,
             has_images=self.has_images,
+            columns=self.given,
+            missing=self.missing,
         )

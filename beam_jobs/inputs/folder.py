@@ -27,6 +27,7 @@ from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.format.file_names import SPLITS
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
@@ -36,18 +37,7 @@ _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
 # Folders are opened one below another until there are enough parts for many processes.
 _MANY_ENTRIES, _MAX_DEPTH = 64, 3
 _ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
-SPLIT_FOLDERS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-}
-"""The names that datasets use for the three splits, and the split that each means."""
-
-_SPLIT_NAME = re.compile(rf"({'|'.join(SPLIT_FOLDERS)})(?![a-z])", re.IGNORECASE)
+_SPLIT_NAME = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
 
 Archive = tuple[str, str]
 """The path of an archive, and its location relative to the folder."""
@@ -302,7 +292,7 @@ def check_folder(root: str) -> None:
         DataError: There is none.
     """
     if not filesystem.is_url(root) and not os.path.isdir(root):
-        kinds = "a folder, a .csv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
+        kinds = "a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
         fault = "is none of these" if os.path.exists(root) else "does not exist"
         raise DataError(f"The input must be {kinds}; {root} {fault}.")
 
@@ -339,12 +329,12 @@ def _check_no_loop(root: str, path: str, folder_id: _FolderId, parents: tuple[_F
 def find_split(name: str) -> str:
     """Returns the split that a name begins with, such as `train-00000` or `val2017`; empty if it names none."""
     match = _SPLIT_NAME.match(name)
-    return SPLIT_FOLDERS[match[1].lower()] if match else ""
+    return SPLITS[match[1].lower()] if match else ""
 
 
 def find_splits(paths: Sequence[str]) -> list[str]:
     """Returns the split of each file by its folder or its name, if all name one and these are several."""
-    folders = [SPLIT_FOLDERS.get(path.split("/")[0].lower()) for path in paths]
+    folders = [SPLITS.get(path.split("/")[0].lower()) for path in paths]
     splits = [folder or find_split(posixpath.basename(path)) for folder, path in zip(folders, paths, strict=True)]
     return splits if all(splits) and len(set(splits)) > 1 else [""] * len(paths)
 

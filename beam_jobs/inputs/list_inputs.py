@@ -15,13 +15,14 @@ from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.facts import Facts, Meaning
-from beam_jobs.inputs.folder import SPLIT_FOLDERS, list_begin, list_tree
+from beam_jobs.inputs.folder import list_begin, list_tree
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.pairs import is_pairs, list_pairs
-from beam_jobs.inputs.table import check_no_tensors, is_table_input, list_table
+from beam_jobs.inputs.table import check_no_table, explain_no_labels, is_table_input, list_table
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.file_names import SPLITS
 from tfpipe.system.progress import Observer
 
 
@@ -50,7 +51,7 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
         check_no_column(config)
         return list_voc(config, observer)
     if is_pairs(config, look):
-        check_no_tensors(config)
+        check_no_table(config)
         with filesystem.explain_os_errors(f"read {config.input}"):
             return list_pairs(config, observer)
     check_no_column(config)
@@ -59,13 +60,32 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
     return resolve_tree(config, Facts.read_tree(tree.images, tree.skipped)).make_listing(tree.images)
 
 
+def explain_no_classes(config: ShardConfig) -> str | None:
+    """Returns why the images of an input have no class and how to give them one; None if it has boxes or captions.
+
+    Args:
+        config: The configuration that names the input.
+    """
+    look = functools.cache(list_begin)
+    if is_coco(config, look) or is_voc(config, look):
+        return None
+    if is_table_input(config, look):
+        return explain_no_labels(config)
+    if is_pairs(config, look):
+        return "no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg"
+    return (
+        "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg and "
+        "dog/2.jpg"
+    )
+
+
 def check_no_column(config: ShardConfig) -> None:
     """Checks that no option names a column, for an input without columns.
 
     Raises:
-        ConfigError: `group_by` or `tensors` names one.
+        ConfigError: One does.
     """
-    check_no_tensors(config)
+    check_no_table(config)
     if config.group_by:
         raise ConfigError(
             "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
@@ -144,7 +164,7 @@ def _count_shared_parents(paths: Collection[str]) -> int:
     while True:
         # Two levels must be left below: the class folder and the image.
         folders = {path.split("/")[depth] if path.count("/") > depth + 1 else "" for path in paths}
-        if len(folders) != 1 or "" in folders or next(iter(folders)).lower() in SPLIT_FOLDERS:
+        if len(folders) != 1 or "" in folders or next(iter(folders)).lower() in SPLITS:
             return depth
         depth += 1
 
@@ -172,7 +192,7 @@ class _Layout(NamedTuple):
             top, *below = _make_path_in(folder).split("/")[parents:]
             if below:
                 depths[top.lower()] = max(depths.get(top.lower(), 0), len(below))
-        splits = depths.keys() & SPLIT_FOLDERS.keys()
+        splits = depths.keys() & SPLITS.keys()
         splits_hold_folders = any(depths[top] > 1 for top in splits)
         others = sorted(depths.keys() - splits)
         # A class may well be called "train", but not with classes in it.
@@ -186,6 +206,6 @@ class _Layout(NamedTuple):
     def parse(self, path: str) -> tuple[str, str | None]:
         """Returns an image's split (empty if the plan decides) and its class (None if it has none)."""
         parts = path.split("/")[self.parents :]
-        split = SPLIT_FOLDERS.get(parts[0].lower(), "") if self.has_splits and len(parts) > 1 else ""
+        split = SPLITS.get(parts[0].lower(), "") if self.has_splits and len(parts) > 1 else ""
         below = parts[1:] if split else parts
         return split, below[0] if len(below) > 1 else None

@@ -37,7 +37,6 @@ from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
 from beam_jobs.inputs.facts import Facts, Meaning, find_nums_images
 from beam_jobs.inputs.folder import (
     MASK_ENDING,
-    SPLIT_FOLDERS,
     Archive,
     Look,
     Tree,
@@ -58,6 +57,7 @@ from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import schema as keys
+from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.system.progress import Observer, Progress
@@ -148,7 +148,7 @@ def _find_first_tar(source: str, look: Look) -> str | None:
     It lists only the begin of each folder: to list all images a second time would take as long as the first time.
     """
     names = look(source)
-    splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLIT_FOLDERS)
+    splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLITS)
     for folder in (source, *(filesystem.join(source, name) for name in splits)):
         inside = names if folder == source else look(folder)
         tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]
@@ -445,8 +445,10 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
         label = str(row.pop("label"))
     values, boxes = {}, {}
     if "txt" in files.beside:
-        values[CAPTION] = _decode(files, "txt").rstrip("\r\n")
-        row.pop(CAPTION, None)
+        caption = _decode(files, "txt").rstrip("\r\n")
+        if CAPTION not in row or not _says_same(row[CAPTION], caption):
+            values[CAPTION] = caption
+            row.pop(CAPTION, None)
     for name, value in row.items():
         if name in keys.BOX_COLUMNS:  # `tfpipe export` writes them so
             boxes[keys.BOX_COLUMNS[name]] = value
@@ -472,6 +474,16 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     if files.mask is not None:
         image = image._replace(mask=tuple(MaskRef(files.mask.path, files.mask.size, *files.mask.location)))
     return image._replace(boxes=sides, box_labels=box_labels), values
+
+
+def _says_same(value: Any, caption: str) -> bool:
+    """Checks whether the caption in a .json has what the .txt beside it says, as in the tars of `tfpipe export`.
+
+    Of several captions the .txt has the first. A null says that the .txt is a copy of another text in the .json.
+    """
+    first = value[0] if isinstance(value, list) and value else value
+    is_same = isinstance(first, str) and first.removeprefix("\ufeff").rstrip("\r\n") == caption
+    return value is None or is_same
 
 
 def _decode(files: _Files, ending: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
 from beam_jobs.inputs.parquet_tensors import pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
@@ -50,7 +51,7 @@ class Cell(NamedTuple):
         row: Its row in the row group, from 0.
         size: The mean number of bytes of such in the row group.
         is_mask: Whether it is a mask.
-        mask_column: The column of the masks; None if the file has none.
+        columns: The columns that the user names.
     """
 
     file: str
@@ -58,27 +59,30 @@ class Cell(NamedTuple):
     row: int
     size: int
     is_mask: bool = False
-    mask_column: str | None = None
+    columns: TableColumns = USUAL_COLUMNS
 
 
-def list_cells(images: Sequence[PlannedImage] | Sequence[ImageRef], *, masks: bool = False) -> list[Cell]:
+def list_cells(
+    images: Sequence[PlannedImage] | Sequence[ImageRef], columns: TableColumns, *, masks: bool = False
+) -> list[Cell]:
     """Returns the cells of images in Parquet files.
 
     Args:
         images: The images, whose locations are rows of Parquet files.
+        columns: The columns that the user names.
         masks: Whether each is followed by the cell of its mask, if the mask lies in a row too.
     """
     cells = []
     for image in images:
         file, row, _, _, group = image.location
         mask = get_row_mask(image)
-        cells.append(Cell(file, group, row, image.size, mask_column=mask.path if mask else None))
+        cells.append(Cell(file, group, row, image.size, columns=columns))
         if masks and mask:
             cells.append(cells[-1]._replace(size=mask.size, is_mask=True))
     return cells
 
 
-def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list[list[Cell]]]:
+def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[list[Cell]]]:
     """Yields the cells of some row groups of a Parquet file after the other; none of a damaged file.
 
     They are few enough for the memory, and many enough that the footer is seldom read again. A footer that names more
@@ -87,7 +91,7 @@ def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list
     Args:
         root: The folder that relative locations start from.
         file: The file.
-        mask_column: The column of the masks, as the job names it.
+        given: The columns that the user names.
     """
     import pyarrow.parquet
 
@@ -95,7 +99,7 @@ def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list
     with filesystem.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened)
-            columns = find_image_columns(table, mask_column)
+            columns = find_image_columns(table, given)
         except (pyarrow.ArrowException, UnicodeDecodeError):
             return
     metadata = table.metadata
@@ -108,7 +112,7 @@ def _list_groups(root: str, file: str, mask_column: str | None) -> Iterator[list
         size, mask_size = (get_mean_size(group, names) for names in (columns.leaves, (columns.mask,)))
         cells: list[Cell] = []
         for row in range(group.num_rows):
-            cells.append(Cell(file, number, row, size, mask_column=columns.mask or None))
+            cells.append(Cell(file, number, row, size, columns=given))
             if columns.mask:
                 cells.append(cells[-1]._replace(size=mask_size, is_mask=True))
         listed.append(cells)
@@ -152,7 +156,7 @@ def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int]
     with filesystem.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            columns = find_image_columns(table, cells[positions[0]].mask_column)
+            columns = find_image_columns(table, cells[positions[0]].columns)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise OSError(f"{file} is damaged ({_shorten(error)})") from error
         if columns is None:
@@ -279,14 +283,14 @@ def _shorten(error: Exception) -> str:
     return str(text).splitlines()[0].rstrip(".")
 
 
-def copy_rows(root: str, mask_column: str | None, max_bytes: int, file: tuple[str, str]) -> None:
+def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str, str]) -> None:
     """Copies the images and the masks of a Parquet file, so that each can be read alone.
 
     What cannot be read is left out; whoever needs it finds the reason in the Parquet file.
 
     Args:
         root: The folder that relative locations start from.
-        mask_column: The column of the masks, as the job names it.
+        columns: The columns that the user names.
         max_bytes: The size from which on an image is refused.
         file: The location of the Parquet file, and the path of the file to write.
     """
@@ -296,7 +300,7 @@ def copy_rows(root: str, mask_column: str | None, max_bytes: int, file: tuple[st
     num_columns, begins = 1, [0]
     places: list[NDArray[np.int64]] = []
     with filesystem.create(target) as out:
-        for groups in _list_groups(root, location, mask_column):
+        for groups in _list_groups(root, location, columns):
             cells = list(chain.from_iterable(groups))
             of_cells = np.full((len(cells), 2), -1, np.int64)
             for position, data in read_cells(root, cells, max_bytes):

@@ -2,7 +2,8 @@
 
     image    a struct of `bytes` and `path`, or the bytes alone; another name, if only one column is such a struct
     images   several images of a record: a list of such; another name, if only one column is a list of such structs
-    label    optional: the number or the name of the class; another name, if only one column is a `ClassLabel`
+    label    optional: the number or the name of the class, or a list of such; another name, if only one column is a
+             `ClassLabel`
     mask     optional: the mask of the image, as `image`; or another column that looks like it or that the option names
 
 A file without images, such as one of latents, may hold tensors instead, see `beam_jobs.inputs.parquet_tensors`.
@@ -14,9 +15,10 @@ has only their places. Names of classes come from the metadata that `datasets` l
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.parquet_tensors import find_tensor_columns
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
@@ -65,6 +67,7 @@ class ImageColumns:
         is_list: Whether a row has a list of images.
         tensors: The columns of tensors.
         tensor_leaves: The names of their values.
+        named: The names in the table of further columns that the user names.
     """
 
     image: str
@@ -77,6 +80,7 @@ class ImageColumns:
     is_list: bool = False
     tensors: tuple[str, ...] = ()
     tensor_leaves: tuple[str, ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def leaves(self) -> tuple[str, ...]:
@@ -89,28 +93,29 @@ class ImageColumns:
         return [name for name in (self.path_leaf, self.label, *self.others) if name]
 
 
-def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColumns | None:
+def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> ImageColumns | None:
     """Returns the columns of a Parquet file; None if it holds neither images nor tensors without a column `image`.
 
     Args:
         table: The `ParquetFile`.
-        mask_column: The column of the masks; None to look for one.
+        given: The columns that the user names.
     """
     schema = table.schema_arrow
     names = list(schema.names)
-    mask = _find_mask(schema, names, mask_column)
-    image = _find_image(schema, names, mask)
+    mask = _find_mask(schema, names, given)
+    image = _find_image(schema, names, mask, given.image)
     if len(set(names)) < len(names):
         return None
-    label, class_names = _find_label(schema, names, mask if image else "")
+    label, class_names = _find_label(schema, names, mask if image else "", given.label)
+    named = {column: name for name, column in given.named.items() if column not in (image, mask, label)}
     tensors = find_tensor_columns(schema, has_images=bool(image))
-    tensors = tuple(name for name in tensors if name not in (image, mask, label, *keys.BOX_COLUMNS))
+    tensors = tuple(name for name in tensors if name not in (image, mask, label, *named, *keys.BOX_COLUMNS))
     leaves = tuple(_find_leaf(table, name, "") for name in tensors)
     if not image:
-        if not tensors or _OF_IMAGES.intersection(names):
+        if not tensors or given.image in names or _OF_IMAGES.intersection(names):
             return None
         others = tuple(name for name in names if name not in (*tensors, label))
-        return ImageColumns("", "", "", "", label, class_names, others, tensors=tensors, tensor_leaves=leaves)
+        return ImageColumns("", "", "", "", label, class_names, others, False, tensors, leaves, named)
     kind = schema.field(image).type
     is_list = _is_list(kind)
     kind = kind.value_type if is_list else kind
@@ -126,26 +131,28 @@ def find_image_columns(table: Any, mask_column: str | None = None) -> ImageColum
         is_list,
         tensors,
         leaves,
+        named,
     )
 
 
-def _find_label(schema: Any, names: Sequence[str], mask: str) -> tuple[str, tuple[str, ...]]:
+def _find_label(schema: Any, names: Sequence[str], mask: str, given: str | None) -> tuple[str, tuple[str, ...]]:
     """Returns the column of the classes, empty if there is none, and their names if the file gives them."""
     classes = _read_classes(schema.metadata or {})
     classes = {name: value for name, value in classes.items() if name in names}
-    labels = [name for name in ("label", *(classes if len(classes) == 1 else ())) if name in names and name != mask]
+    usual = ("label", *(classes if len(classes) == 1 else ())) if given is None else (given,)
+    labels = [name for name in usual if name in names and name != mask]
     label = labels[0] if labels else ""
     return label, classes.get(label, ())
 
 
-def _find_image(schema: Any, names: Sequence[str], mask: str) -> str:
+def _find_image(schema: Any, names: Sequence[str], mask: str, given: str | None) -> str:
     """Returns the column of the images; empty if there is none, or if it could be one of several."""
     kinds = {name: schema.field(name).type for name in names if names.count(name) == 1 and name != mask}
     structs = [name for name, kind in kinds.items() if _is_struct(kind)]
     lists = [name for name, kind in kinds.items() if _is_list(kind) and _is_struct(kind.value_type)]
-    if "image" in kinds:
-        kind = kinds["image"]
-        return "image" if _is_struct(kind) or _is_binary(kind) or "image" in lists else ""
+    if given is not None or "image" in kinds:
+        image = given or "image"
+        return image if image in (*structs, *lists) or _is_binary(kinds.get(image)) else ""
     if structs or "images" not in lists:
         candidates = structs or lists
         return candidates[0] if len(candidates) == 1 else ""
@@ -160,11 +167,12 @@ def _find_leaf(table: Any, column: str, field: str) -> str:
     return next((leaf for leaf in leaves if leaf.startswith(f"{column}.") and leaf.endswith(f".{field}")), column)
 
 
-def _find_mask(schema: Any, names: Sequence[str], mask_column: str | None) -> str:
+def _find_mask(schema: Any, names: Sequence[str], given: TableColumns) -> str:
     """Returns the column of the masks; empty if there is none."""
-    sure = _MASK_COLUMNS if mask_column is None else (mask_column,)
-    likely = _LIKELY_MASK_COLUMNS if mask_column is None else ()
-    candidates: tuple[str, ...] = (*sure, *likely)
+    sure = _MASK_COLUMNS if given.mask is None else (given.mask,)
+    likely = _LIKELY_MASK_COLUMNS if given.mask is None else ()
+    others = set(given._replace(mask=None).named.values())
+    candidates: list[str] = [name for name in (*sure, *likely) if name not in others]
     for name in candidates:
         kind = schema.field(name).type if names.count(name) == 1 else None
         if kind is not None and (_is_struct(kind) or (name in sure and _is_binary(kind))):
@@ -191,7 +199,7 @@ def _is_list(kind: Any) -> bool:
 def _is_binary(kind: Any) -> bool:
     import pyarrow.types
 
-    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+    return kind is not None and bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
 
 
 def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
@@ -219,7 +227,7 @@ def _are_names(names: object) -> bool:
 
 
 def read_embedded_rows(
-    table: Any, file: IO[bytes], path: str, columns: ImageColumns, groups: Sequence[int]
+    table: Any, file: IO[bytes], path: str, columns: ImageColumns, groups: Sequence[int], given: TableColumns
 ) -> Iterator[dict[str, Any] | None]:
     """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None.
 
@@ -229,8 +237,10 @@ def read_embedded_rows(
         path: The path of the file, for messages.
         columns: Its columns.
         groups: The row groups.
+        given: The columns that the user names.
 
     Raises:
+        ConfigError: The file lacks one of these.
         DataError: A column cannot become a feature, or the file claims more rows than it can hold.
     """
     import pyarrow
@@ -241,6 +251,7 @@ def read_embedded_rows(
             f"{path}: a mask belongs to a single image, and column {columns.image!r} holds lists of images. Write the "
             f"table without the column {columns.mask!r}."
         )
+    given.check(path, table.schema_arrow.names)
     for name in columns.others:
         _check_type(table.schema_arrow.field(name), path)
     for group in groups:
@@ -317,14 +328,14 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     if columns.label:
         labels = batch.column(columns.label).to_pylist()
         cells["label"] = [None if label == -1 else label for label in labels]  # -1: a class that is not known
-    for name in columns.others:
+    for name in sorted(columns.others, key=lambda name: name not in columns.named):  # these take their names first
         if name in keys.DERIVED:  # `tfpipe export` writes these, and they are found out anew
             continue
         column = batch.column(name)
         values = column.to_pylist()
         if not _is_flat(column.type):
             values = [None if value is None else _to_text(value) for value in values]
-        cells[_name_column(name, cells)] = values
+        cells[_name_column(columns.named.get(name, name), cells)] = values
     for row in zip(*cells.values(), strict=True):
         yield dict(zip(cells, row, strict=True))
 

@@ -1,32 +1,35 @@
-"""Lists the images of a manifest: a CSV, JSONL or Parquet table with one row for each image.
+"""Lists the images of a manifest: a CSV, TSV, JSONL or Parquet table with one row for each image.
 
     image       path relative to the table, absolute path, or URL, also on the web; in Parquet also the image itself
     images      instead of `image`, for several images of a record: a list of such
-    label       optional: name of the class, or its number from 0
-    split       optional: name of the split
+    label       optional: name of the class, or its number from 0; or a list of such, for several classes
+    split       optional: name of the split; `val`, `valid` and `dev` mean `validation`
     xmin, ymin, xmax, ymax
                 optional: boxes as fractions of width and height; a number, or a list for several boxes
     box_label   optional: class number of the box, or a list
-    mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image.
-                `mask_column` gives this column another name
+    mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image
+    caption     optional: text
+    target      optional: number, the target of a regression
 
-Every further column becomes a feature of the same name. A CSV cell holds a list as JSON: `[0.1, 0.5]`.
+Options such as `label_column` name other columns for these. Every further column becomes a feature of the same name. A
+CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
 
 import json
 import posixpath
+import shlex
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.column_types import CAPTION, ColumnFacts
+from beam_jobs.inputs.column_types import CAPTION, TARGET, Column, ColumnFacts
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import Look, list_begin
 from beam_jobs.inputs.label_file import name_numbers, rename_labels
@@ -41,16 +44,17 @@ from beam_jobs.inputs.table_files import (
     get_suffix,
     is_parquet_folder,
     is_table,
+    is_text_table,
     list_parts,
     make_name,
     read_rows,
 )
 from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
-from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.listing import Listing, Missing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.file_names import check_split_name
+from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.system.progress import Observer, Progress
@@ -61,6 +65,10 @@ RUN_IMAGES = 250_000
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
 _MAX_LABEL = 10_000_000
+_LABEL = "label"
+_LIKELY_LABELS = frozenset(
+    ("class", "classes", "class_id", "class_name", "classname", "labels", "category", "categories", "tag", "tags")
+)
 _DAMAGED = "row of a damaged row group"
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
 _LISTS_AT_ONCE = 50_000  # lists of images, whose folders are listed anew for each so many
@@ -80,7 +88,7 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
         return True
     if config.input_format == "auto":
         with filesystem.explain_os_errors(f"read {config.input}"):
-            return is_parquet_folder(config.input, look, config.mask_column)
+            return is_parquet_folder(config.input, look, config.columns)
     return config.input_format == "parquet"
 
 
@@ -95,22 +103,24 @@ def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing
         ConfigError: The manifest has no column named `group_by`.
         DataError: The table cannot be read, or a cell does not fit its column. The message names the row.
     """
-    parts = list_parts(config.input, config.mask_column)
+    parts = list_parts(config.input, config.columns)
     columns = read_columns(parts, config)
     builder, facts = ImageTableBuilder(), Facts()
     for part in parts:
         for images, run_facts in list_rows(part, columns, config, observer, len(builder)):
             builder.extend(images)
             facts += run_facts
-    images = read_sizes(builder.finish(), get_root(config.input))
-    return resolve_table(config, facts, columns, parts).make_listing(images)
+    images, missing = read_sizes(builder.finish(), get_root(config.input))
+    return resolve_table(config, facts + Facts(missing=missing), columns, parts).make_listing(images)
 
 
 def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, ...]:
     """Returns the names of the further columns in the order of the first row, after a check of all names.
 
+    The column `label` is one of them if it holds lists of classes.
+
     Raises:
-        ConfigError: The manifest has no column named `group_by`.
+        ConfigError: The manifest has no column named `group_by`, or lacks one that the user names.
         DataError: The table has no rows, or lacks a column.
     """
     for part in parts:
@@ -142,7 +152,7 @@ def list_rows(
         DataError: The table cannot be read, or a cell does not fit its column.
     """
     rows = read_rows(part)
-    from_text = get_suffix(part.path) == ".csv"
+    from_text = is_text_table(part.path)
     embedded = find_columns(part)
     class_names = frozenset([embedded.class_names] if embedded is not None and embedded.class_names else [])
     tensors = frozenset([embedded.tensors] if embedded is not None else [])
@@ -166,6 +176,10 @@ def list_rows(
         ]
         facts = Facts.read_table(images, column_facts, (part.file_number, first_row))
         skipped = Counter({_DAMAGED: damaged} if damaged else {})
+        if _LABEL in columns:
+            labels = images.get_extras(columns.index(_LABEL))
+            classes = Counter[str | None](chain.from_iterable(labels))
+            facts = replace(facts, labels=classes)
         yield images, replace(facts, skipped=skipped, class_names=class_names, tensors=tensors)
 
 
@@ -190,11 +204,6 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     elif config.form != ImageForm():
         name = next(name for name, value in vars(config.form).items() if value != getattr(ImageForm(), name))
         raise ConfigError(f"`{name}` changes images, and {path} has none. Leave it out.")
-    from_text = get_suffix(path) == ".csv"
-    typed = tuple(
-        column.infer(name, files, from_text=from_text, is_text=facts.is_embedded or name == CAPTION)
-        for name, column in zip(columns, facts.columns, strict=True)
-    )
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
     elif is_numeric and facts.class_names:
@@ -206,6 +215,9 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
             )
         names = next(iter(facts.class_names))
         labels, label_names = name_numbers(f"The metadata of {path}", labels, label_names, names), names
+    classes = Column.make_classes(label_names, labels) if _LABEL in columns else None
+    if classes is not None:
+        labels, label_names = {}, ()
     skipped = facts.skipped or None
     root = get_root(path)
     row_files = tuple(get_location(root, file) for file in files) if facts.is_embedded else ()
@@ -214,13 +226,29 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         root,
         label_names,
         labels,
-        columns=typed,
+        columns=tuple(_infer_columns(config, facts, columns, files, classes)),
         skipped=skipped,
         row_files=row_files,
         images_shape=facts.infer_images_shape(path),
         tensors=_infer_tensors(config, facts, parts[0]),
         has_images=has_images,
+        given=config.columns,
+        missing=facts.missing,
     )
+
+
+def _infer_columns(
+    config: ShardConfig, facts: Facts, names: Sequence[str], files: Sequence[str], classes: Column | None
+) -> Iterator[Column]:
+    """Yields the features that the further columns become; `classes` is that of lists of classes."""
+    for name, column in zip(names, facts.columns, strict=True):
+        if classes is not None and name == _LABEL:
+            yield classes
+        elif name == TARGET and config.target_column is not None:
+            yield column.infer_target(config.target_column, files)
+        else:
+            is_text = facts.is_embedded or name == CAPTION
+            yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
 
 
 def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> TensorColumns:
@@ -231,6 +259,36 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> Tenso
         one, other = (", ".join(names) or "none" for names in sorted(facts.tensors)[:2])
         raise DataError(f"Every file of {config.input} must hold the same tensors, but one has {one}, one {other}.")
     return infer_tensors(first.path, columns.tensors, config.tensor_types)
+
+
+def explain_no_labels(config: ShardConfig) -> str:
+    """Returns why a table gives no classes and which option names a column of them, as a part of a sentence.
+
+    Args:
+        config: The configuration that names the table as its input.
+    """
+    column = config.label_column or _LABEL
+    rows = chain.from_iterable(map(read_rows, list_parts(config.input, config.columns)))
+    names = list(next((row for _, row in rows if row is not None), {}))
+    if _LABEL in names:
+        return f"column `{column}` is empty"
+    found = [name for name in names if name not in (*_KNOWN, CAPTION)]
+    likely = next((name for name in found if name.lower() in _LIKELY_LABELS), "COLUMN")
+    listed = f" (found: {', '.join(found)})" if found else ""
+    return f"no column `{column}`{listed}; use --label-column {shlex.quote(likely)}"
+
+
+def check_no_table(config: ShardConfig) -> None:
+    """Checks that no option is for tables, for another input.
+
+    Raises:
+        ConfigError: One is.
+    """
+    check_no_tensors(config)
+    names = (*(f"{name}_column" for name in config.columns.named), "label_separator", "allow_missing")
+    for name in names:
+        if getattr(config, name):
+            raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
 
 
 def check_no_tensors(config: ShardConfig) -> None:
@@ -251,13 +309,23 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if "image" not in row:
         advice = " Without images it needs lists of numbers." if get_suffix(path) == ".parquet" else ""
-        raise DataError(f"{path} must have a column 'image', got {', '.join(map(str, row))}.{advice}")
+        raise DataError(
+            f"{path} must have a column 'image', got {', '.join(map(str, row))}. Say which one holds the images "
+            f"with `image_column`.{advice}"
+        )
     boxes = [name for name in _BOX_COLUMNS if name in row]
     if boxes and len(boxes) < len(_BOX_COLUMNS):
         raise DataError(f"Boxes need the columns xmin, ymin, xmax and ymax; {path} has only {', '.join(boxes)}.")
-    if config.group_by and config.group_by not in row:
+    if config.group_by and _find_group(config) not in row:
         raise ConfigError(f"`group_by` must name a column of {path}, got {config.group_by!r}.")
-    return tuple(name for name in row if name not in _KNOWN)
+    has_lists = config.label_separator is not None or isinstance(row.get(_LABEL), list | tuple)
+    return tuple(name for name in row if name not in _KNOWN or (name == _LABEL and has_lists))
+
+
+def _find_group(config: ShardConfig) -> str:
+    """Returns the column `group_by` by its usual name, if another option names it too."""
+    names = [name for name, column in config.columns.named.items() if column == config.group_by]
+    return names[0] if names else config.group_by or ""
 
 
 def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
@@ -303,11 +371,13 @@ def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[s
         raise DataError(f"{where}: boxes belong to a single image, and this row holds a list of images.")
     if row.get("mask") is not None and image.images:
         raise DataError(f"{where}: a mask belongs to a single image, and this row holds a list of images.")
-    split = row.get("split")
-    group = "" if config.group_by is None else str(row.get(config.group_by))
+    split, label = row.get("split"), row.get(_LABEL)
+    if _LABEL in extra_columns:
+        row, label = row | {_LABEL: _parse_labels(label, config.label_separator, where)}, None
+    group = "" if config.group_by is None else str(row.get(_find_group(config)))
     return image._replace(
         split=_parse_split(split, where) if split is not None else image.split,
-        label=_parse_label(row.get("label"), where) if row.get("label") is not None else None,
+        label=_parse_label(label, where) if label is not None else None,
         group=group,
         boxes=boxes,
         box_labels=box_labels,
@@ -330,14 +400,24 @@ def _parse_mask(value: Any, file: str, where: str) -> tuple[str | int, ...]:
 
 def _parse_split(value: Any, where: str) -> str:
     try:
-        return check_split_name(str(value))
+        return name_split(str(value))
     except ConfigError as error:
         raise DataError(f"{where}: {error}") from error
 
 
+def _parse_labels(value: Any, separator: str | None, where: str) -> list[str]:
+    """Returns the classes in a cell: a list, a text with a separator, or one class."""
+    if isinstance(value, str) and separator is not None:
+        value = list(filter(None, map(str.strip, value.split(separator))))
+    if not isinstance(value, list | tuple):
+        value = [] if value is None else [value]
+    return list(dict.fromkeys(_parse_label(label, where) for label in value))
+
+
 def _parse_label(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise DataError(f"{where}: 'label' must be a name or a number from 0, got {value!r}.")
+        advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
+        raise DataError(f"{where}: 'label' must be a name or a number from 0, got {value!r}.{advice}")
     return value if isinstance(value, str) else str(value)
 
 
@@ -387,29 +467,35 @@ def parse_box_labels(value: Any, where: str) -> Iterable[int]:
     return labels
 
 
-def read_sizes(images: ImageTable, root: str) -> ImageTable:
-    """Returns the images with their sizes in bytes, or 0 if it is unknown. The worker that reads one reports why."""
+def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
+    """Returns the images with their sizes in bytes, or 0 if it is unknown, and those whose files do not exist."""
     if "images" in images.details:
-        return images.replace_sizes(_read_list_sizes(images, root))
-    sizes = np.where(images.in_row_groups, images.sizes, 0)
+        sizes, missing = _read_list_sizes(images, root)
+        return images.replace_sizes(sizes), missing
+    sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
     for rows in _group_rows(images, root):
-        paths = [filesystem.join(root, path) for path in images.get_paths(np.array(rows, np.int64))]
-        sizes[rows] = np.maximum(filesystem.get_sizes(paths), 0)
-    return images.replace_sizes(sizes)
+        names = images.get_paths(np.array(rows, np.int64))
+        found = filesystem.get_sizes([filesystem.join(root, name) for name in names])
+        missing += Missing.find(names, found)
+        sizes[rows] = np.maximum(found, 0)
+    return images.replace_sizes(sizes), missing
 
 
-def _read_list_sizes(images: ImageTable, root: str) -> NDArray[np.int64]:
-    """Returns the bytes of all images of each record together."""
+def _read_list_sizes(images: ImageTable, root: str) -> tuple[NDArray[np.int64], Missing]:
+    """Returns the bytes of all images of each record together, and the files that do not exist."""
+    missing = Missing()
     sizes = np.where(images.in_row_groups, images.sizes, 0)
     for begin in range(0, len(images), _LISTS_AT_ONCE):
-        rows, paths = array("q"), []
+        rows, names = array("q"), list[str]()
         indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
         for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
             for file in list_files(image) if image.location.row_group < 0 else ():
                 rows.append(row)
-                paths.append(filesystem.join(root, file.path))
-        np.add.at(sizes, np.frombuffer(rows, np.int64), np.maximum(filesystem.get_sizes(paths), 0))
-    return sizes
+                names.append(file.path)
+        found = filesystem.get_sizes([filesystem.join(root, name) for name in names])
+        missing += Missing.find(names, found)
+        np.add.at(sizes, np.frombuffer(rows, np.int64), np.maximum(found, 0))
+    return sizes, missing
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
@@ -443,7 +529,7 @@ def number_labels(facts: Facts, path: str) -> tuple[dict[str | None, str | None]
         DataError: Only some rows have a label, or a number is too large.
     """
     missing = facts.labels[None]
-    if missing == facts.num_images:
+    if missing == facts.num_images or not +facts.labels:
         return {}, (), False
     if missing:
         raise DataError(

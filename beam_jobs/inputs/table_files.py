@@ -1,10 +1,11 @@
-"""Reads the rows of a table: one CSV, JSONL or Parquet file, or many of them.
+"""Reads the rows of a table: one CSV, TSV, JSONL or Parquet file, or many of them.
 
     photos.parquet               a file, or a folder of Parquet files as Spark writes it
     'tables/photos-*.parquet'    a pattern of file names
     photos                       a folder of Parquet files that hold the images themselves
 
-The files count as one table in the order of their names. A large Parquet file is read in parts by its row groups.
+A CSV may have semicolons or tabs in place of commas: its header says so. The files count as one table in the order of
+their names. A large Parquet file is read in parts by its row groups.
 """
 
 import contextlib
@@ -17,12 +18,15 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_archive
-from beam_jobs.inputs.folder import SPLIT_FOLDERS, Look, find_splits, list_begin
+from beam_jobs.inputs.folder import Look, find_splits, list_begin
 from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns, find_image_columns, read_embedded_rows
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.format.file_names import SPLITS
 
+_DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
 _LOOK_AT_BYTES = 1 << 20
 _PART_BYTES = 64 << 20  # of a Parquet file, about a million rows
@@ -41,7 +45,7 @@ class TablePart(NamedTuple):
         num_parts: The number of parts that the file has.
         size: The bytes of the part.
         split: The split that the names of the files give, for images in the table itself; empty if they give none.
-        mask_column: The column of the masks; None for the usual ones.
+        columns: The columns that the user names.
     """
 
     path: str
@@ -50,7 +54,7 @@ class TablePart(NamedTuple):
     num_parts: int = 1
     size: int = 0
     split: str = ""
-    mask_column: str | None = None
+    columns: TableColumns = USUAL_COLUMNS
 
 
 def is_table(path: str) -> bool:
@@ -61,6 +65,11 @@ def is_table(path: str) -> bool:
 def get_suffix(path: str) -> str:
     """Returns the ending of a table's name, which says how to read it. Without one it is a folder of Parquet files."""
     return next((suffix for suffix in _READERS if path.lower().endswith(suffix)), ".parquet")
+
+
+def is_text_table(path: str) -> bool:
+    """Checks whether all cells of a table are texts, which may spell numbers."""
+    return get_suffix(path) in (".csv", ".tsv")
 
 
 def get_root(path: str) -> str:
@@ -79,12 +88,12 @@ def make_name(path: str) -> str:
     return until_wildcard.rstrip("-_. ") or posixpath.basename(posixpath.dirname(path)) or "images"
 
 
-def list_parts(path: str, mask_column: str | None = None) -> list[TablePart]:
+def list_parts(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[TablePart]:
     """Returns the parts of a table in their order.
 
     Args:
         path: The file, the folder or the pattern.
-        mask_column: The column of the masks; None for the usual ones.
+        columns: The columns that the user names.
 
     Raises:
         DataError: There is no such file, or none that fits the pattern.
@@ -98,8 +107,7 @@ def list_parts(path: str, mask_column: str | None = None) -> list[TablePart]:
         # with images, which has few rows.
         num_parts = max(1, -(-size // _PART_BYTES)) if get_suffix(file) == ".parquet" and is_table(path) else 1
         parts += [
-            TablePart(file, number, k, num_parts, size // num_parts, splits[number], mask_column)
-            for k in range(num_parts)
+            TablePart(file, number, k, num_parts, size // num_parts, splits[number], columns) for k in range(num_parts)
         ]
     return parts
 
@@ -109,7 +117,7 @@ def get_location(root: str, path: str) -> str:
     return path[len(root) :].lstrip("/") if root and path.startswith(root) else path
 
 
-def is_parquet_folder(path: str, look: Look = list_begin, mask_column: str | None = None) -> bool:
+def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns = USUAL_COLUMNS) -> bool:
     """Checks whether a folder holds Parquet files with images or tensors and nothing else that could be an input.
 
     It looks into the first file, and at the begin of each folder.
@@ -117,21 +125,22 @@ def is_parquet_folder(path: str, look: Look = list_begin, mask_column: str | Non
     Args:
         path: The folder.
         look: The function that lists the begin of a folder.
-        mask_column: The column of the masks; None for the usual ones.
+        columns: The columns that the user names.
     """
     if is_archive(path):
         return False
     names = look(path)
     folders = {name[:-1].lower() for name in names if name.endswith("/") and name[0] not in "._"}
-    if not folders <= {*SPLIT_FOLDERS, _DATA_FOLDER} or any(map(is_archive, names)):
+    if not folders <= {*SPLITS, _DATA_FOLDER} or any(map(is_archive, names)):
         return False
     files = _list_parquet_folder(path, look)
     if not files:
         return False
     try:
-        columns = find_columns(TablePart(min(files), mask_column=mask_column))
+        found = find_columns(TablePart(min(files), columns=columns))
         # Beside images a file of numbers says something about them.
-        return columns is not None and (bool(columns.image) or all(map(_is_beside_tables, names)))
+        has_images = found is not None and bool(found.image)
+        return has_images or (bool(found or columns.image) and all(map(_is_beside_tables, names)))
     except (DataError, OSError):
         return False  # whatever else the folder is, its Parquet files do not make it a table
 
@@ -143,7 +152,7 @@ def _is_beside_tables(name: str) -> bool:
 def _list_parquet_folder(path: str, list_names: Look = filesystem.list_names) -> list[str]:
     """Returns the Parquet files in a folder, and in its folders that are named by splits or `data`."""
     names = list_names(path)
-    inner = [name for name in names if name.rstrip("/").lower() in (*SPLIT_FOLDERS, _DATA_FOLDER)]
+    inner = [name for name in names if name.rstrip("/").lower() in (*SPLITS, _DATA_FOLDER)]
     files = []
     for folder in (path, *(filesystem.join(path, name) for name in inner)):
         inside = names if folder == path else list_names(folder)
@@ -214,7 +223,7 @@ def find_columns(part: TablePart) -> ImageColumns | None:
 
     with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
         try:
-            return find_image_columns(pyarrow.parquet.ParquetFile(file), part.mask_column)
+            return find_image_columns(pyarrow.parquet.ParquetFile(file), part.columns)
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise _explain_parquet(part, error) from error
 
@@ -223,28 +232,26 @@ def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
     """Yields the rows of a part, each with its number in the file, from 1. A damaged one of many images is None.
 
     Raises:
+        ConfigError: It lacks a column that the user names.
         DataError: The file cannot be read.
     """
     with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
+        named = part.columns.named
         for number, row in _READERS[get_suffix(part.path)](file, part):
-            if part.mask_column is not None and row is not None:
-                _rename_mask(row, part, number)
+            if row is not None and named and not isinstance(row.get("image"), EmbeddedImage):
+                if number == 1:
+                    part.columns.check(part.path, row)
+                row = _rename_columns(row, named)
             if row is not None and "image" not in row and "images" in row:
                 row["image"] = _parse_images(row.pop("images"), part, number)
             yield number, row
 
 
-def _rename_mask(row: Row, part: TablePart, number: int) -> None:
-    """Gives the column that the option names the name `mask`. Another column of this name would not be a mask."""
-    assert part.mask_column is not None
-    if isinstance(row.get("mask"), EmbeddedImage):
-        return
-    if part.mask_column not in row:
-        raise DataError(f"{part.path}, row {number}: must have the column {part.mask_column!r} of `mask_column`.")
-    mask = row.pop(part.mask_column)
-    if "mask" in row:
-        row["mask_"] = row["mask"]
-    row["mask"] = mask
+def _rename_columns(row: Row, named: Mapping[str, str]) -> Row:
+    """Gives the columns that the user names their usual names. Another column of such a name gets `_` behind it."""
+    usual = {column: name for name, column in named.items()}
+    renamed = {usual.get(name) or (f"{name}_" if name in named else name): value for name, value in row.items()}
+    return {**renamed, **{name: None for name in named if name not in renamed}}  # a row of JSONL may lack some
 
 
 def _parse_images(images: Any, part: TablePart, number: int) -> Any:
@@ -260,13 +267,20 @@ def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 26)
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            reader = csv.DictReader(text, restval=None)
+            header = text.readline()
+            delimiter = "\t" if part.path.lower().endswith(".tsv") else _find_delimiter(header)
+            reader = csv.DictReader(chain([header], text), restval=None, delimiter=delimiter)
             for number, row in enumerate(reader, start=1):
                 if None in row:
                     raise DataError(f"{part.path}, line {reader.line_num}: the row has more cells than the header.")
                 yield number, {key: value if value != "" else None for key, value in row.items()}
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}).") from error
+
+
+def _find_delimiter(header: str) -> str:
+    """Returns the character that cuts a header into the most columns: a comma, a semicolon or a tab."""
+    return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([header], delimiter=delimiter), [])))
 
 
 def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
@@ -295,9 +309,11 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
         first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
         groups = list(range(begin, end))
-        columns = find_image_columns(table, part.mask_column)
+        columns = find_image_columns(table, part.columns)
         if columns is not None:
-            yield from enumerate(read_embedded_rows(table, file, part.path, columns, groups), start=first_row)
+            yield from enumerate(
+                read_embedded_rows(table, file, part.path, columns, groups, part.columns), start=first_row
+            )
             return
         batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
         yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=first_row)
@@ -307,6 +323,7 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]
 
 _READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, Row | None]]]] = {
     ".csv": _read_csv,
+    ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
     ".ndjson": _read_jsonl,
     ".parquet": _read_parquet,

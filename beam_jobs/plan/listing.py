@@ -11,10 +11,53 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs.config import USUAL_COLUMNS, ShardConfig, TableColumns
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets
+from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec, Schema, check_names, class_schema, image_schema
+from tfpipe.system.units import human_count
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The files that a table names and that do not exist.
+
+    Attributes:
+        count: The number of such files.
+        names: The first three by the alphabet.
+    """
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def find(cls, names: Sequence[str], sizes: Sequence[int]) -> "Missing":
+        """Returns the files whose size is -1."""
+        missing = [name for name, size in zip(names, sizes, strict=True) if size < 0]
+        return cls(len(missing), tuple(sorted(missing)[:3]))
+
+    def __add__(self, other: "Missing") -> "Missing":
+        return Missing(self.count + other.count, tuple(sorted(self.names + other.names)[:3]))
+
+    def check(self, config: ShardConfig, num_rows: int) -> None:
+        """Checks that all files exist, unless the configuration allows that some do not.
+
+        Raises:
+            DataError: Some do not.
+        """
+        if not self.count or config.allow_missing:
+            return
+        raise DataError(
+            f"{config.input} has {human_count(num_rows, 'row')}, and {self.count:,} of the files that it names "
+            f"{'does' if self.count == 1 else 'do'} not exist{', such as' if self.count > len(self.names) else ':'} "
+            f"{', '.join(self.names)}. Paths start from the folder of the table. Correct them, or leave these images "
+            "out with `allow_missing`."
+        )
+
+
+NOTHING_MISSING = Missing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +81,8 @@ class Listing:
         tensors: The features of tensors, which lie in the rows of Parquet files.
         tensor_dtypes: The dtype in the table of each tensor that may be converted.
         has_images: Whether the records have images.
+        columns: The columns of a table that the user names.
+        missing: The files that a table names and that do not exist.
     """
 
     name: str
@@ -54,6 +99,8 @@ class Listing:
     tensors: tuple[FeatureSpec, ...] = ()
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
     has_images: bool = True
+    columns: TableColumns = USUAL_COLUMNS
+    missing: Missing = NOTHING_MISSING
 
     @property
     def datasets(self) -> InputDatasets | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs.config import TableColumns
 from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
 from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
@@ -161,7 +162,7 @@ def hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) ->
             several[index] = places
     for location, indices_at in streamed.items():
         yield from _hash_streamed(filesystem.join(listing.root, location), indices_at, several)
-    yield from _map_batches(_hash_batch, listing, direct, workers, listing.root)
+    yield from _map_batches(_hash_batch, listing, direct, workers, (listing.root, listing.columns))
 
 
 def _hash_streamed(
@@ -208,7 +209,7 @@ def _map_batches(
         listing: The listing.
         indices: The indices of the images in it.
         workers: The number of worker processes; 0: this process reads.
-        origin: The folder or the datasets that `identify_batch` reads from.
+        origin: The folder with the names of columns, or the datasets, that `identify_batch` reads from.
     """
 
     def make_batches() -> Iterator[_Batch]:
@@ -225,9 +226,10 @@ def _map_batches(
         yield from identities
 
 
-def _hash_batch(root: str, batch: _Batch) -> list[Identity]:
+def _hash_batch(origin: tuple[str, TableColumns], batch: _Batch) -> list[Identity]:
+    root, columns = origin
     in_rows = [(index, image) for index, image in batch if image.location.row_group >= 0]
-    found = read_cells(root, list_cells([image for _, image in in_rows]), MAX_SOURCE_BYTES)
+    found = read_cells(root, list_cells([image for _, image in in_rows], columns), MAX_SOURCE_BYTES)
     identities = [
         Identity(in_rows[k][0], hashlib.sha256(data).digest())
         for k, data in found

@@ -96,7 +96,7 @@ class ImageFiles:
 
     def _read_blocks(self, planned: Iterable[PlannedImage]) -> Iterator[tuple[PlannedImage, Callable[[], Record]]]:
         for images in _cut_blocks(planned):
-            block = _Block(self.header, list_cells(images, masks=True), self._copies)
+            block = _Block(self.header, list_cells(images, self.header.columns, masks=True), self._copies)
             position = 0
             for image in images:
                 yield image, partial(self._make_from_block, image, block, position)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 
 from filelock import FileLock, Timeout
@@ -59,7 +60,9 @@ def check_outside(output: str, inputs: Iterable[str]) -> None:
     for path in inputs:
         source = filesystem.resolve_links(path)
         if target == source or target.startswith(source + "/"):
-            raise ConfigError(f"The output must not lie inside the input, got {output} in {path}.")
+            raise ConfigError(
+                f"The output must not lie inside the input, got {output} in {path}. Choose another directory."
+            )
 
 
 def _is_ours(name: str) -> bool:
@@ -138,9 +141,13 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
     if _is_free_for(work, header):
         return work, header, False
     if not config.overwrite:
+        advice = ""
+        if filesystem.exists(work.target(file_names.MANIFEST)) and not config.datasets:
+            merge = shlex.join(["tfpipe", "merge", config.output, "NEW", "BOTH"])
+            advice = f" To add images to it, write them to another directory NEW, and unite both with: {merge}"
         raise ConfigError(
             f"{config.output} holds a dataset made from other images, with other options or by another version of "
-            f"tfpipe. Choose an empty directory, or replace it with `overwrite`."
+            f"tfpipe. Choose an empty directory, or replace it with `overwrite`.{advice}"
         )
     staged = WorkDir(work.output + _NEW)
     if not _is_free_for(staged, header):

@@ -50,6 +50,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         box_names=listing.box_names,
         tensor_dtypes=listing.tensor_dtypes,
         refuse_nan=config.refuse_nan,
+        columns=config.columns,
     )
     return replace(header, fingerprint=_make_fingerprint(header, digest))
 
@@ -104,6 +105,7 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
             "keep_quarantined": header.keep_quarantined,
             "shards": [asdict(shard) for shard in header.shards],
             **({"box_names": header.box_names} if header.box_names else {}),
+            **({"columns": header.columns.named} if header.columns.named else {}),
             **({"tensor_dtypes": header.tensor_dtypes} if header.tensor_dtypes else {}),
             **open_source(header).get_fingerprint_facts(),
         },
@@ -159,7 +161,7 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
     if shutil.disk_usage(work.output).free < _FREE_FOR_COPIES * num_bytes:
         return {}
     copies = {file: work.path("unpacked", _name_unpacked(file, ".rows")) for file in files}
-    shared = header.root, config.mask_column, MAX_SOURCE_BYTES
+    shared = header.root, header.columns, MAX_SOURCE_BYTES
     workers = min(config.workers or usable_cpus(), len(files))
     if workers == 1:
         for file in copies.items():

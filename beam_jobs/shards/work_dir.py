@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.storage import filesystem
@@ -88,6 +89,7 @@ class PlanHeader:
         box_names: The name of class 0, 1, ... of boxes; empty if these have no names.
         tensor_dtypes: The dtype in the table of each tensor that may be converted.
         refuse_nan: Whether a tensor with NaN is an error.
+        columns: The columns of a table that the user names.
     """
 
     name: str
@@ -106,6 +108,7 @@ class PlanHeader:
     box_names: tuple[str, ...] = ()
     tensor_dtypes: Mapping[str, str] = field(default_factory=dict)
     refuse_nan: bool = False
+    columns: TableColumns = USUAL_COLUMNS
 
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
@@ -128,6 +131,7 @@ class PlanHeader:
             fields["schema"] = Schema.from_json(fields["schema"])
             fields["label_names"] = tuple(fields["label_names"])
             fields["box_names"] = tuple(fields["box_names"])
+            fields["columns"] = TableColumns(*fields["columns"])
             fields["shards"] = tuple(PlannedShard(**shard) for shard in fields["shards"])
             fields["records"] = fields["records"] and InputDatasets.from_json(fields["records"])
             return cls(**fields)

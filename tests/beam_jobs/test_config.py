@@ -63,7 +63,10 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("max_bad", "num_images", "allowed"),
     [
-        (None, 5, 10),
+        (None, 2, 1),
+        (None, 5, 1),
+        (None, 6, 2),
+        (None, 30, 10),
         (None, 1_000, 10),
         (None, 1_099, 10),
         (None, 1_100, 11),

@@ -107,7 +107,7 @@ def test_a_printed_command_makes_the_same_dataset(tmp_path: Path, tfpipe: Tfpipe
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["shard", "a"], 2, "Usage: python -m beam_jobs shard [OPTIONS] INPUT [OUTPUT]"),
+        (["shard", "a"], 2, "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT"),
         (["shard", "a", "b", "--num-shards=0"], 2, "Error: --num-shards must be at least 1, got 0.\n"),
         (["shard", "nowhere", "b"], 1, "nowhere does not exist.\n"),
         (["shard", "a", "b", "--", "--nix=1"], 2, "must be known to Beam, got --nix.\n"),
@@ -135,7 +135,7 @@ def run_module(*words: str, **environment: str) -> subprocess.CompletedProcess[s
 def test_a_mistake_ends_the_process_with_its_exit_code() -> None:
     done = run_module("beam_jobs", "shard", "a")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT [OUTPUT]" in done.stderr
+    assert "Usage: python -m beam_jobs shard [OPTIONS] INPUT OUTPUT" in done.stderr
 
 
 NOTE_IMPORTS = """

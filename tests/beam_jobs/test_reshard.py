@@ -416,7 +416,7 @@ def test_no_dataset(tmp_path: Path) -> None:
 def test_an_output_in_the_dataset(broken: Path, below: str) -> None:
     before = read_tree(broken)
     output = broken / below if below else broken
-    message = f"The output must not lie inside the input, got {output} in {broken}."
+    message = f"The output must not lie inside the input, got {output} in {broken}. Choose another directory."
     assert refused(ConfigError, broken, output, overwrite=True) == message
     assert read_tree(broken) == before
 

@@ -163,7 +163,7 @@ def test_the_observer_and_the_result_agree(photos: Path, tmp_path: Path) -> None
 def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) -> None:
     before = read_tree(done)
     with pytest.raises(
-        ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with `overwrite`\.$"
+        ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with `overwrite`\. To add "
     ):
         run(photos, done, **{**OPTIONS, "seed": 6})
     assert read_tree(done) == before

@@ -30,7 +30,7 @@ def main(dataset: Path, repeats: int, runs: int, batch: int, output: Path | None
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder, "base.json")
         common = ["bench", str(dataset), "--runs", str(runs)]
-        _tfpipe(*common, "--batch-size", str(batch), "--save", str(base))
+        _tfpipe(*common, "--batch-size", str(batch), "--output", str(base))
         rows = []
         print(f"{'what':<20}{'ratio':>7}{'low':>7}{'high':>7}  {'alarm':<6}{'images/s':>9}  load")
         for number in range(repeats + len(SLOWER)):

@@ -1,4 +1,4 @@
-"""`tfpipe shard --advise` as a user runs it."""
+"""`tfpipe advise` as a user runs it."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def advise(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> Advise:
     monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: None)
 
     def call(*args: object, readings: tuple[FormReading, ...] = READINGS) -> Ran:
-        def measure(config: Any, advise_config: Any, pipeline: Any, run_args: Any) -> Measured:
-            rate = advise_config.images_per_second
-            return Measured(10_000, GIB, 1000, [make_figures(one, rate, run_args.prices) for one in readings])
+        def measure(config: Any, demand: Any, pipeline: Any, beam_args: Any, prices: Any) -> Measured:
+            figures = [make_figures(one, demand.images_per_second, prices) for one in readings]
+            return Measured(10_000, GIB, 1000, figures)
 
         monkeypatch.setattr("tfpipe.cli.advise.measure", measure)
-        return tfpipe("shard", "photos", "--advise", "--images-per-second", 2000, *args)
+        return tfpipe("advise", "photos", "--images-per-second", 2000, *args)
 
     return call
 
@@ -138,17 +138,17 @@ def test_a_cache_that_does_not_fit_is_not_advised(advise: Advise, monkeypatch: p
     ]
 
 
-def test_the_command_names_the_output_that_was_given(monkeypatch: pytest.MonkeyPatch, advise: Advise) -> None:
+def test_the_command_has_the_arguments_for_beam(monkeypatch: pytest.MonkeyPatch, advise: Advise) -> None:
     monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
     lines = advise("--crop", "host", "--", "--direct_running_mode=in_memory", readings=READINGS[:1]).out.splitlines()
     assert lines[-1] == "  tfpipe shard photos OUTPUT -- --direct_running_mode=in_memory"
     assert lines[6] == (
         "Forms with restart markers were not measured: they need the native library, and it was not built."
     )
-    assert advise("/data/out", readings=READINGS[2:3]).out.splitlines()[-4:] == [
+    assert advise(readings=READINGS[2:3]).out.splitlines()[-4:] == [
         "",
         "Of the forms with the crop on the device, raw 256 needs the fewest cores for 2,000 images/s:",
-        "  tfpipe shard photos /data/out --encoding=raw --square=256",
+        "  tfpipe shard photos OUTPUT --encoding=raw --square=256",
         "  and in the pipeline augment = 'device'",
     ]
 
@@ -206,41 +206,21 @@ def test_json_has_everything(advise: Advise) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["in", "--advise"], 2, "--advise needs --images-per-second R, the images that the training consumes per"),
-        (["in", "--advise", "--images-per-second", "0"], 2, "--images-per-second must be above 0, got 0.0."),
-        (["in", "out", "--images-per-second", "9"], 2, "--images-per-second goes with --advise only. Add --advise, or"),
-        (["in", "out", "--crop", "host"], 2, "--crop goes with --advise only. Add --advise, or leave it out."),
-        (["in", "--advise", "--advise-images", "0"], 2, "--advise needs --images-per-second R"),
-        (["in", *"--advise --images-per-second 9 --advise-images 0".split()], 2, "--advise-images must be at least 1"),
-        (["in", *"--advise --images-per-second 9 --image-size 0".split()], 2, "--image-size must be a side from 1 to"),
-        (["in", *"--advise --images-per-second 9 --dry-run".split()], 2, "--advise and --dry-run exclude each other."),
-        (
-            ["in", *"--advise --images-per-second 9 --print-command".split()],
-            2,
-            "--advise and --print-command exclude each other. Leave one of them out.",
-        ),
-        (
-            ["in", *"--advise --images-per-second 9 --resize-short 8".split()],
-            2,
-            "--resize-short makes one of the forms that --advise compares. Leave it out.",
-        ),
-        (["nowhere", *"--advise --images-per-second 9".split()], 1, "The input must be a folder, a .csv,"),
-        (["empty", *"--advise --images-per-second 9".split()], 1, "No images were found in empty."),
+        (["in"], 2, "Missing option '--images-per-second'."),
+        (["in", "--images-per-second", "0"], 2, "--images-per-second must be above 0, got 0.0."),
+        (["in", *"--images-per-second 9 --num-images 0".split()], 2, "--num-images must be at least 1"),
+        (["in", *"--images-per-second 9 --image-size 0".split()], 2, "--image-size must be a side from 1 to"),
+        (["in", "out", *"--images-per-second 9".split()], 2, "INPUT must be one path, got another, 'out'."),
+        (["in", *"--images-per-second 9 --resize-short 8".split()], 2, "No such option"),
+        (["nowhere", *"--images-per-second 9".split()], 1, "The input must be a folder, a .csv,"),
+        (["empty", *"--images-per-second 9".split()], 1, "No images were found in empty."),
     ],
 )
 def test_a_mistake_is_one_sentence(tfpipe: Tfpipe, args: list[str], code: int, message: str) -> None:
     Path("empty").mkdir()
-    done = tfpipe("shard", *args)
+    done = tfpipe("advise", *args)
     assert (done.code, done.out) == (code, "")
-    assert done.err.startswith(f"Error: {message}")
-
-
-def test_only_advise_needs_no_output(tfpipe: Tfpipe) -> None:
-    done = tfpipe("shard", "in")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.splitlines()[-1] == (
-        "Error: Missing argument 'OUTPUT', the directory to write. Only --advise needs none."
-    )
+    assert done.err.splitlines()[-1].startswith(f"Error: {message}")
 
 
 def test_interrupted(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> None:
@@ -248,7 +228,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tfpipe.cli.advise.measure", interrupt)
-    done = tfpipe("shard", "photos", "--advise", "--images-per-second", 9)
+    done = tfpipe("advise", "photos", "--images-per-second", 9)
     assert (done.code, done.out, done.err) == (130, "", "Interrupted. Nothing was written.\n\n")
 
 
@@ -278,7 +258,7 @@ def test_a_real_run(tfpipe: Tfpipe, photos: Path, scratch: Path, monkeypatch: py
         return [one for one in candidates if one.name in ("raw 18", "original, cached at 18") and one.crop == "device"]
 
     monkeypatch.setattr(stored_forms, "list_candidates", list_two)
-    done = tfpipe("shard", photos, "--advise", "--images-per-second", 100, "--image-size", 16, "--json")
+    done = tfpipe("advise", photos, "--images-per-second", 100, "--image-size", 16, "--json")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
     assert (document["images"], document["sampled"], document["image_size"]) == (21, 21, 16)
@@ -297,7 +277,7 @@ def test_a_real_run(tfpipe: Tfpipe, photos: Path, scratch: Path, monkeypatch: py
 
 @pytest.mark.slow
 def test_every_form_for_real(photos: Path, scratch: Path) -> None:
-    command = [sys.executable, "-m", "tfpipe", "shard", str(photos), "--advise", "--images-per-second", "100", "--json"]
+    command = [sys.executable, "-m", "tfpipe", "advise", str(photos), "--images-per-second", "100", "--json"]
     done = subprocess.run(
         [*command, "--image-size", "64"],
         cwd=Path(__file__).resolve().parents[2],
@@ -322,7 +302,7 @@ def test_every_form_for_real(photos: Path, scratch: Path) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch, photos: Path, scratch: Path, tfpipe: Tfpipe) -> Callable[[], Ran]:
     """Runs the command on few images up to the pipelines, which raise SIGTERM or an error."""
-    return lambda: tfpipe("shard", photos, "--advise", "--images-per-second", 9, "--image-size", 8, "--crop", "device")
+    return lambda: tfpipe("advise", photos, "--images-per-second", 9, "--image-size", 8, "--crop", "device")
 
 
 def test_nothing_is_left_after_an_error(few: Callable[[], Ran], scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +332,7 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
     assert done.err.startswith("Error: 21 images in every form take about ")
     assert done.err.endswith(
         f" KB, and 5.0 KB are free in {scratch}. Set TMPDIR to a folder with more room, or sample fewer with "
-        "--advise-images.\n"
+        "--num-images.\n"
     )
     assert os.listdir(scratch) == []
 

@@ -46,7 +46,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tfpipe, tmp_path: Path):
 
 
 def test_the_report(bench, small_dataset: Path) -> None:
-    code, out, err = bench(BASE, small_dataset, "--save", "new.json")
+    code, out, err = bench(BASE, small_dataset, "--output", "new.json")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "1,000 images/s (980 to 1,020 with 95 % confidence), 510 images per CPU-second",
@@ -102,7 +102,7 @@ def test_json(bench, small_dataset: Path) -> None:
 
 
 def test_interrupted(bench, small_dataset: Path) -> None:
-    code, out, err = bench(KeyboardInterrupt(), small_dataset, "--save", "new.json")
+    code, out, err = bench(KeyboardInterrupt(), small_dataset, "--output", "new.json")
     assert (code, out, err.strip()) == (130, "", "Interrupted. Nothing was written.")
     assert not Path("new.json").exists()
 
@@ -112,8 +112,8 @@ def test_interrupted(bench, small_dataset: Path) -> None:
     [
         (("--fail-below", 0.9), "--fail-below needs a result to compare with. Give --compare FILE."),
         (("--compare", "base.json", "--fail-below", 0), "--fail-below must be above 0, got 0."),
-        (("--compare", "none.json"), "none.json cannot be read: No such file or directory. Give a file that --save"),
-        (("--save", "none/a.json"), "none/a.json cannot be written: the folder"),
+        (("--compare", "none.json"), "none.json cannot be read: No such file or directory. Give a file that --output"),
+        (("--output", "none/a.json"), "none/a.json cannot be written: the folder"),
     ],
 )
 def test_mistakes(bench, small_dataset: Path, args: tuple[object, ...], message: str) -> None:
@@ -152,7 +152,10 @@ def test_a_real_bench_against_itself(small_dataset: Path, tmp_path: Path) -> Non
 
     root = Path(__file__).resolve().parents[2]
     base = [sys.executable, "-m", "tfpipe", "bench", str(small_dataset), "--batch-size", "4", "--runs", "3"]
-    for more in (["--save", str(tmp_path / "a.json")], ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"]):
+    for more in (
+        ["--output", str(tmp_path / "a.json")],
+        ["--compare", str(tmp_path / "a.json"), "--fail-below", "0.8"],
+    ):
         done = subprocess.run([*base, *more], cwd=root, capture_output=True, text=True, timeout=200, check=False)
         phases = ["Starting the yardstick", "Run 1 of 3", "Run 2 of 3", "Run 3 of 3"]
         assert (done.returncode, [line.split(",")[0] for line in done.stderr.splitlines()]) == (0, phases)

@@ -91,7 +91,7 @@ def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Pat
     assert config == PipelineConfig(batch_size=128)
     file = tmp_path / "a.toml"
     file.write_text("batch_size = 64\nimage_size = 96\n")
-    args = ["--config", file, "--split", "validation", "--replicas", 8, "--hosts", 2, "--tpu", "local"]
+    args = ["--config", file, "--split", "validation", "--num-replicas", 8, "--num-hosts", 2, "--tpu", "local"]
     _, _, _, (_, split, config, target, _) = doctor(
         [], small_dataset, *args, "--images-per-second", 5000, "--gpu-decode"
     )
@@ -135,7 +135,7 @@ def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch: 
     [
         (["--split", "test"], 2, "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
         (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
-        (["--replicas", 0], 2, "--replicas must be above 0, got 0."),
+        (["--num-replicas", 0], 2, "--num-replicas must be above 0, got 0."),
     ],
     ids=str,
 )
@@ -171,7 +171,7 @@ def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("in_own_process", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, in_own_process: bool) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
-    args = (small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--replicas", 8, "--json")
+    args = (small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--num-replicas", 8, "--json")
     done = run(*args) if in_own_process else tfpipe("doctor", *args)
     assert done.code == 1
     document = done.json

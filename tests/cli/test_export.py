@@ -29,7 +29,7 @@ def test_text(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
 
 def test_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     out = tmp_path / "out"
-    done = tfpipe("export", made, out, "--to", "webdataset", "--splits", "test", "--workers", 0, "--json")
+    done = tfpipe("export", made, out, "--to", "webdataset", "--split", "test", "--workers", 0, "--json")
     size = (out / "test-00000-of-00001.tar").stat().st_size
     assert done.json == {
         "dataset": str(made),
@@ -41,8 +41,8 @@ def test_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
 
 
 def test_mistakes_are_sentences(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    done = tfpipe("export", made, tmp_path / "out", "--to", "folder", "--splits", "val")
-    assert (done.code, done.err) == (2, "Error: --splits must be among test, train, got 'val'.\n")
+    done = tfpipe("export", made, tmp_path / "out", "--to", "folder", "--split", "val")
+    assert (done.code, done.err) == (2, "Error: --split must be among test, train, got 'val'.\n")
     done = tfpipe("export", made, tmp_path / "out")
     assert done.code == 2
     assert "Missing option '--to'. Choose from:" in done.err

@@ -75,7 +75,7 @@ def test_inspect_shows_it(tfpipe, imagenet: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sheet.png").exists()
     found = json.loads(tfpipe("inspect", imagenet, "--json")[1])
     assert (found["format_version"], found["foreign"]["label_base"]) == (1, 1)
-    found = json.loads(tfpipe("inspect", imagenet, "--record", "train:2", "--write", tmp_path / "x.png", "--json")[1])
+    found = json.loads(tfpipe("inspect", imagenet, "--record", "train:2", "--output", tmp_path / "x.png", "--json")[1])
     assert (found["features"]["id"], found["written"]["format"], found["shard"]) == (2, "PNG", "train-00000-of-00004")
 
 

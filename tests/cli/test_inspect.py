@@ -296,7 +296,7 @@ def test_one_record_as_json_with_its_image_written(inspect, small_dataset: Path,
     data, kind = features["image/encoded"][0], features["image/format"][0].decode()
     target = tmp_path / "image.bin"
     target.write_bytes(b"before")
-    document = inspect(small_dataset, "--record", "train:0", "--write", target, "--json").json
+    document = inspect(small_dataset, "--record", "train:0", "--output", target, "--json").json
     assert document["features"]["image/encoded"] == {"bytes": len(data)}
     assert document["features"]["image/class/label"] == int(features["image/class/label"][0])
     assert document["features"]["image/filename"] == features["image/filename"][0].decode()
@@ -308,7 +308,7 @@ def test_one_record_as_json_with_its_image_written(inspect, small_dataset: Path,
 
 def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Path) -> None:
     target = tmp_path / "image.jpg"
-    done = inspect(raw_dataset, "--record", "train:0", "--write", target)
+    done = inspect(raw_dataset, "--record", "train:0", "--output", target)
     assert done.lines[-1] == f"Wrote {target}: PNG, {target.stat().st_size:,} bytes."
     with Image.open(io.BytesIO(target.read_bytes())) as image:
         assert (image.format, image.size) == ("PNG", (8, 8))
@@ -362,8 +362,8 @@ def test_a_contact_sheet_of_raw_pixels_as_json(inspect, raw_dataset: Path, tmp_p
             ["--record", "train:0", "--split", "train"],
             "--record already names the split, as in train:0. Leave out --split.",
         ),
-        (["--write", "a"], "--write needs a record. Name it with --record SPLIT:INDEX."),
-        (["--record", "train:0", "--write", "/"], "/ must be a file, and is a folder or a device."),
+        (["--output", "a"], "--output needs a record. Name it with --record SPLIT:INDEX."),
+        (["--record", "train:0", "--output", "/"], "/ must be a file, and is a folder or a device."),
         (["--show", "0", "a.png"], "--show must be from 1 to 1000 images, got 0."),
         (["--show", "1", "a.jpg"], "--show writes a PNG: the file's name must end in .png, got 'a.jpg'."),
     ],

@@ -9,7 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from tfpipe import Manifest, PipelineConfig, load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,22 +22,49 @@ def predict(tfpipe):
     return partial(tfpipe, "predict")
 
 
-@pytest.fixture(scope="module")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a model that finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
-    import numpy as np
+CONFIG = PipelineConfig(batch_size=8, image_size=8, training=False)
+BIAS = np.log([3.0, 1.0, 1.0], dtype=np.float32)
+
+
+def export_with_tensorflow(folder: str, _: Manifest) -> None:
     import tensorflow as tf
 
-    from tfpipe import PipelineConfig
     from tfpipe.training.tensorflow.export import export_model
 
     image = tf.keras.Input((8, 8, 3), dtype="uint8")
     head = tf.keras.layers.Dense(3, kernel_initializer="zeros")
     model = tf.keras.Model(image, head(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1.0)(image))))
-    head.bias.assign(np.log([3.0, 1.0, 1.0]))
+    head.bias.assign(BIAS)
+    export_model(model, CONFIG, ("cat", "dog", "owl"), folder)
+
+
+def export_with_torch(folder: str, manifest: Manifest) -> None:
+    torch = pytest.importorskip("torch")
+    from tfpipe.training.torch.export import export_model
+    from tfpipe.training.torch.models import build_model
+
+    model = build_model("small_cnn", 3, CONFIG)
+    with torch.no_grad():
+        model.net.head.weight.zero_()
+        model.net.head.bias.copy_(torch.from_numpy(BIAS))
+    export_model(model, CONFIG, manifest, folder)
+
+
+def export_with_jax(folder: str, manifest: Manifest) -> None:
+    jax = pytest.importorskip("jax")
+    from tfpipe.training.jax.export import export_model
+    from tfpipe.training.jax.models import init_small_cnn
+
+    parameters = init_small_cnn(jax.random.key(0), 3)
+    parameters["head"] = {"kernel": 0 * parameters["head"]["kernel"], "bias": BIAS}
+    export_model(parameters, CONFIG, manifest, folder)
+
+
+@pytest.fixture(scope="module", params=[export_with_tensorflow, export_with_torch, export_with_jax])
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, small_dataset: Path) -> Path:
+    """Returns a run whose model finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
     run = tmp_path_factory.mktemp("runs") / "pets"
-    config = PipelineConfig(batch_size=8, image_size=8, training=False)
-    export_model(model, config, ("cat", "dog", "owl"), str(run / "model"))
+    request.param(str(run / "model"), load_manifest(str(small_dataset)))
     return run
 
 
@@ -99,3 +129,18 @@ def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
         f"{tmp_path}/none must be the folder of a run of `tfpipe train`, or a model from one, and does not exist."
     )
     assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "module", "sentence"),
+    [
+        ("saved_model.pb", "tensorflow", "needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."),
+        ("model.pt2", "torch", "needs PyTorch. Install it with: pip install 'tfpipe[torch]'."),
+        ("model.jax", "jax", "needs JAX. Install it with: pip install 'tfpipe[jax]'."),
+    ],
+)
+def test_a_missing_library_is_named(predict, photos, tmp_path, monkeypatch, file, module, sentence) -> None:
+    (tmp_path / file).touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else object())
+    done = predict(tmp_path, photos)
+    assert (done.code, done.out, done.err) == (1, "", f"Error: The model in {tmp_path} {sentence}\n")

@@ -33,7 +33,11 @@ def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
                 "bytes": sum(path.stat().st_size for path in shapes.glob("*.tfrecord")),
             }
         },
+        "classes": {"circle": 8, "square": 7, "triangle": 8},
+        "no_classes": None,
+        "columns": [],
         "quarantined": 0,
+        "first_quarantined": [],
         "changed": {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1},
         "duplicates": {"within": {}, "across": 0, "dropped": 0},
     }

@@ -96,7 +96,7 @@ def test_inspect_counts_and_draws_rows(made: Path, number: Number, tmp_path: Pat
 
 
 def test_one_record_is_printed_and_its_first_image_written(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    document = json.loads(tfpipe("inspect", made, "--record", "train:0", "--write", tmp_path / "a.png", "--json").out)
+    document = json.loads(tfpipe("inspect", made, "--record", "train:0", "--output", tmp_path / "a.png", "--json").out)
     sizes = document["features"]["image/encoded"]
     assert len(sizes) > 1
     assert (tmp_path / "a.png").stat().st_size == sizes[0]["bytes"]
@@ -200,8 +200,7 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
                 found.setdefault(key, {})[ending] = tar.extractfile(member).read()  # type: ignore[union-attr]
     assert len(found) == RECORDS
     for files in found.values():
-        row = json.loads(files["json"])
-        k = int(row["caption"].split()[1])
+        k = int(files["txt"].decode().split()[1])
         assert [files[f"{place}.png"] for place in range(count_images(k, number))] == [
             make_file(k, place) for place in range(count_images(k, number))
         ]

@@ -39,11 +39,13 @@ def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -
     *lines, last = done.stdout.splitlines()
     assert lines == [
         f"train: 23 records, 1 shard, {human_bytes((out / SHARD).stat().st_size)}",  # depends on Pillow's version
+        "classes: 3 (circle 8, square 7, triangle 8)",
         "changed: 1 alpha_composited",
         "changed: 1 cmyk_to_rgb",
         "changed: 1 eoi_appended",
         "changed: 1 exif_rotated",
         "quarantined: 1, listed in quarantine/quarantined.jsonl",
+        "  square/square-cut-in-half.jpg: truncated JPEG",
         *(f"skipped: 1 *.{ending}" for ending in ("md", "py", "txt")),
     ]
     assert last.startswith(f"{out} is complete: ")
@@ -59,7 +61,11 @@ def test_json(first: tuple[Path, subprocess.CompletedProcess[str]], shard) -> No
     assert result == {
         "dataset": str(out),
         "splits": {"train": {"records": 23, "shards": 1, "bytes": (out / SHARD).stat().st_size}},
+        "classes": {"circle": 8, "square": 7, "triangle": 8},
+        "no_classes": None,
+        "columns": [],
         "quarantined": 1,
+        "first_quarantined": [{"path": "square/square-cut-in-half.jpg", "reason": "truncated JPEG"}],
         "changed": {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1},
         "duplicates": {"within": {}, "across": 0, "dropped": 0},
     }

@@ -79,7 +79,7 @@ def test_a_trainer_loads_no_other_framework(framework: str) -> None:
 
 @pytest.mark.slow
 def test_a_whole_run_in_pytorch_loads_no_tensorflow(small_dataset: Path, tmp_path: Path) -> None:
-    args = ["train", str(small_dataset), *QUICK, "--framework", "torch", "--epochs", "1", "--num-workers", "0"]
+    args = ["train", str(small_dataset), *QUICK, "--framework", "torch", "--epochs", "1", "--workers", "0"]
     code = f"""
 import sys
 import torch
@@ -94,7 +94,7 @@ main()
     assert result.stdout.startswith("Epoch 1/1: loss ")
     assert result.stderr.splitlines()[0].startswith("small_cnn on CPU: 1 process (PyTorch ")
     assert result.stderr.splitlines()[-1] == (
-        f"The model is in {tmp_path}/run/model; `torch.export.load` opens its model.pt2."
+        f"The model is in {tmp_path}/run/model; `tfpipe predict {tmp_path}/run IMAGE` classifies images with it."
     )
 
 
@@ -124,7 +124,7 @@ def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path,
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_sigterm_saves_although_workers_read(small_dataset: Path, tmp_path: Path, framework: str) -> None:
     need(framework)
-    options = (str(small_dataset), *QUICK, "--epochs", "2000", "--framework", framework, "--num-workers", "2")
+    options = (str(small_dataset), *QUICK, "--epochs", "2000", "--framework", framework, "--workers", "2")
     process = start(*options, "--output", str(tmp_path / "run"))
     wait_for(process, tmp_path / "run" / "checkpoints")
     process.send_signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_an_interrupt_is_one_sentence_although_workers_read(
     small_dataset: Path, tmp_path: Path, framework: str
 ) -> None:
     need(framework)
-    options = (*QUICK[:4], "--epochs", "2000", "--framework", framework, "--num-workers", "2")
+    options = (*QUICK[:4], "--epochs", "2000", "--framework", framework, "--workers", "2")
     command = [sys.executable, "-m", "tfpipe", "train", str(small_dataset), *options, "--output", str(tmp_path / "run")]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, stdout=subprocess.DEVNULL, start_new_session=True
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_sentence(small_dataset: Path, tmp
     need(framework)
     resource = pytest.importorskip("resource")
     output = tmp_path / "run"
-    options = (*QUICK[:4], "--epochs", "4", "--framework", framework, "--num-workers", "1", "--output", str(output))
+    options = (*QUICK[:4], "--epochs", "4", "--framework", framework, "--workers", "1", "--output", str(output))
     options = ("train", str(small_dataset), *options, "--checkpoint-every-steps", "1")
     # A file of 100 kB stands for a full disk: the lines and curves fit, and no checkpoint does.
     code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, {resource.RLIM_INFINITY}))"

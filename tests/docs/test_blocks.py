@@ -120,6 +120,9 @@ def test_the_skill_for_agents_names_what_exists() -> None:
         assert (ROOT / name).exists(), name
 
 
+HELP = {"--help", "--help-all"}
+
+
 def check_commands(block: Block) -> list[str]:
     if get_kind(block) == "python":
         return []
@@ -133,7 +136,7 @@ def check_commands(block: Block) -> list[str]:
                 continue
             options = {flag for param in command.params if isinstance(param, click.Option) for flag in param.opts}
             given = {word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2}
-            unknown = given - options - {flag for p in command.params for flag in p.secondary_opts} - {"--help"}
+            unknown = given - options - {flag for p in command.params for flag in p.secondary_opts} - HELP
             faults += [f"{block.place}: tfpipe {name} has no option {option}." for option in sorted(unknown)]
     return faults
 

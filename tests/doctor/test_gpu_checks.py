@@ -93,13 +93,6 @@ def test_what_the_manifest_says_is_not_read(manifest: Manifest) -> None:
     assert image_kinds.count_image_kinds(reencoded, info) == expected
 
 
-def test_headers_are_read_where_cmyk_was_noticed(manifest: Manifest) -> None:
-    info = manifest.splits["train"]
-    noticed = dataclasses.replace(manifest, image={"reencode_progressive": True}, noticed={"cmyk": 1})
-    expected = ImageKinds({"progressive JPEG": 1, "CMYK JPEG": 1, "PNG": 1, UNREADABLE: 1}, 6, 6)
-    assert image_kinds.count_image_kinds(noticed, info) == expected
-
-
 def test_the_check_runs_when_it_is_asked_for(manifest: Manifest) -> None:
     config = PipelineConfig(batch_size=2, image_size=8)
     names = ["gpu decode"]

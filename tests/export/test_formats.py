@@ -64,17 +64,19 @@ def test_webdataset(photos: Path, tmp_path: Path) -> None:
     ]
     members = read_tars(out, "train")
     records = read_records(photos)
-    assert len(members) == 3 * len(records) == 21
+    assert len(members) == 4 * len(records) == 28
     for number, features in enumerate(records):
-        (image_name, image), (class_name, label), (json_name, text) = members[3 * number : 3 * number + 3]
+        (image_name, image), (class_name, label), (txt_name, caption), (json_name, text) = members[4 * number :][:4]
         ending = "png" if features["image/format"] == [b"PNG"] else "jpg"
         key = f"{number:09d}"
-        assert (image_name, class_name, json_name) == (f"{key}.{ending}", f"{key}.cls", f"{key}.json")
+        assert [image_name, class_name, txt_name, json_name] == [
+            f"{key}.{end}" for end in (ending, "cls", "txt", "json")
+        ]
         assert image == features["image/encoded"][0]
         assert int(label) == features["image/class/label"][0]
         values = json.loads(text)
-        assert values.keys() == features.keys() - {"image/encoded", "image/class/label"}
-        assert values["caption"] == features["caption"][0].decode()
+        assert values.keys() == features.keys() - {"image/encoded", "image/class/label", "caption"}
+        assert caption == features["caption"][0]
         assert values["image/class/text"] == ("owl", "cat", "dog")[int(label)]
         for side in BOXES:
             stored = features[f"image/object/bbox/{side}"]
@@ -229,11 +231,12 @@ def test_tensors_and_text_without_images(tmp_path: Path) -> None:
     (tmp_path / "tensors").mkdir()
     write_tensors(tmp_path / "tensors")
     members = dict(read_tars(write(tmp_path / "tensors", tmp_path / "wds", "webdataset"), "train"))
-    assert list(members) == [f"{k:09d}.{ending}" for k in range(2) for ending in ("json", "tokens.npy", "frames.npy")]
+    assert list(members) == [f"{k:09d}.{end}" for k in range(2) for end in ("txt", "json", "tokens.npy", "frames.npy")]
     out = write(tmp_path / "tensors", tmp_path / "parquet", "parquet")
     rows = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet").to_pylist()
     for k, record in enumerate(RECORDS):
-        assert json.loads(members[f"{k:09d}.json"]) == {"caption": record["caption"]}
+        assert members[f"{k:09d}.txt"].decode() == record["caption"]
+        assert json.loads(members[f"{k:09d}.json"]) == {}
         assert rows[k].keys() == record.keys()
         assert rows[k]["caption"] == record["caption"]
         for name in ("tokens", "frames"):

@@ -20,7 +20,7 @@ import datasets, grain, webdataset
 
 folder = sys.argv[1]
 samples = webdataset.WebDataset(sorted(glob.glob(folder + "/webdataset/train-*.tar")), shardshuffle=False).decode()
-by_webdataset = [(sample["json"]["image/sha256"], sample["cls"], sample["json"]["caption"]) for sample in samples]
+by_webdataset = [(sample["json"]["image/sha256"], sample["cls"], sample["txt"]) for sample in samples]
 rows = datasets.load_dataset("parquet", data_files=folder + "/parquet/train-*.parquet", split="train")
 by_datasets = [(row["image/sha256"], row["label"], row["views"], list(row["image"].size)) for row in rows]
 source = grain.sources.ArrayRecordDataSource(sorted(glob.glob(folder + "/arrayrecord/train-*.array_record")))

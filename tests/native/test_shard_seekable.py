@@ -156,16 +156,16 @@ def test_damage_is_explained_as_without_markers(draw_jpeg: Draw) -> None:
         assert reasons[0].startswith("truncated JPEG")
 
 
-def test_what_a_strict_decoder_complains_of_is_refused(draw_jpeg: Draw) -> None:
+def test_what_the_library_complains_of_is_refused(draw_jpeg: Draw) -> None:
     data = draw_jpeg(64, 64)
     more, cut = data[:-2] + b"\x12" * 30 + data[-2:], data[:-300] + data[-2:]
     for odd, reason in (
         (more, "^damaged JPEG: it has more data than blocks$"),
         (cut, "^damaged JPEG: its image data is damaged$"),
     ):
-        assert prepare_image(odd, ImageForm()).encoded == odd
-        with pytest.raises(BadImage, match=reason):
-            prepare_image(odd, SEEKABLE)
+        for form in (ImageForm(), SEEKABLE):
+            with pytest.raises(BadImage, match=reason):
+                prepare_image(odd, form)
 
 
 def test_is_seekable_reads_what_the_native_library_writes(draw_jpeg: Draw) -> None:

@@ -137,11 +137,15 @@ def test_a_store_that_fails_in_the_middle_quarantines_no_image(
     assert all(cloud.tree(output)[name] == left[name] for name in finished)
 
 
-def test_a_missing_object_is_an_image_that_cannot_be_read(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
+def test_a_missing_object_is_told_before_anything_is_written(cloud: Cloud, photos: Mapping[str, bytes]) -> None:
     rows = "".join(f"{name},x\n" for name in (*photos, "cat/gone.jpg"))
     base = cloud.put(cloud.new(), {**photos, "all.csv": f"image,label\n{rows}".encode()})
     output = f"{cloud.new()}/out"
-    assert make_dataset(f"{base}/all.csv", output, max_bad=1).quarantined == 1
+    with pytest.raises(
+        DataError, match=r"has 10 rows, and 1 of the files that it names does not exist: cat/gone\.jpg\."
+    ):
+        make_dataset(f"{base}/all.csv", output)
+    assert make_dataset(f"{base}/all.csv", output, allow_missing=True).quarantined == 1
     assert b"cannot be read: No such file or directory" in cloud.tree(output)["quarantine/quarantined.jsonl"]
 
 

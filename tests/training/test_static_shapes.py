@@ -60,7 +60,7 @@ from tfpipe.training.learner import RunFacts
 
 manifest = tfpipe.load_manifest(sys.argv[1])
 pipeline = tfpipe.PipelineConfig(batch_size=8, image_size=16, block_records=4)
-config = TrainConfig(pipeline=pipeline, output="run", framework="jax", num_workers=1)
+config = TrainConfig(pipeline=pipeline, output="run", framework="jax", workers=1)
 
 def describe(function, *arguments):
     # A number of rows that only the devices know is written as an upper bound: f32[<=8].

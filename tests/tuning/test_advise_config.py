@@ -14,7 +14,7 @@ from tfpipe.tuning.advise_config import AdviseConfig
 )
 def test_a_sample_takes_a_gibibyte_at_most_and_64_images_at_least(mean_bytes: float, images: int) -> None:
     assert AdviseConfig(100.0).count_sample(mean_bytes) == images
-    assert AdviseConfig(100.0, advise_images=3).count_sample(mean_bytes) == 3
+    assert AdviseConfig(100.0, num_images=3).count_sample(mean_bytes) == 3
 
 
 @pytest.mark.parametrize("rate", [0, -2.5, float("inf"), float("nan")])

@@ -113,15 +113,15 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "must be a file that `save` wrote, and is not JSON."),
-        ("[]", "must be a file that `save` of this version wrote."),
-        (json.dumps({**GOOD, "version": 2}), "must be a file that `save` of this version wrote."),
-        (json.dumps({**GOOD, "scores": [0.5, 0.5]}), "must be a file that `save` wrote: a part is missing or is not a"),
+        ("{", "must be a file that `output` wrote, and is not JSON."),
+        ("[]", "must be a file that `output` of this version wrote."),
+        (json.dumps({**GOOD, "version": 2}), "must be a file that `output` of this version wrote."),
+        (json.dumps({**GOOD, "scores": [0.5, 0.5]}), "must be a file that `output` wrote: a part is missing or is not"),
         (
             json.dumps({**GOOD, "scores": [0.5, 0.5, 0]}),
-            "must be a file that `save` wrote: a part is missing or is not a",
+            "must be a file that `output` wrote: a part is missing or is not",
         ),
-        (json.dumps({**GOOD, "place": {}}), "must be a file that `save` wrote: a part is missing or is not a number."),
+        (json.dumps({**GOOD, "place": {}}), "must be a file that `output` wrote: a part is missing or is not"),
     ],
 )
 def test_a_file_that_is_something_else(tmp_path: Path, text: str, message: str) -> None:

@@ -1,99 +1,101 @@
-"""`tfpipe shard --advise`: measures a sample of the images in every form, and says how to store them."""
+"""`tfpipe advise`: measures a sample of the images in every form, and says how to store them."""
 
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.advise_run import AdviseArgs, measure
-from tfpipe.cli.shared.config_option import config_option
+from beam_jobs.prices import PriceConfig
+from tfpipe.cli.advise_run import measure
+from tfpipe.cli.estimate_output import price_options
+from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.input_options import input_options
 from tfpipe.cli.shared.inputs import hide_gpus
-from tfpipe.cli.shared.params import all_options
-from tfpipe.cli.shared.requirements import require_tensorflow
-from tfpipe.cli.shared.runner_options import RunArgs
+from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.requirements import require_beam, require_tensorflow
+from tfpipe.cli.shared.shard_command import max_bad_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.tuning.advise_config import AdviseConfig
 
-# The fields of `ImageForm` that make the forms which are compared.
-_COMPARED = ("encoding", "resize_short", "square", "seekable")
+_FORM = ("quality", "reencode_progressive", "max_pixels")  # the other fields make the forms that are compared
 
-advise_options = all_options(
-    click.option(
-        "--advise",
-        is_flag=True,
-        help="Write no OUTPUT. Measure a sample of the images in every form, and say how to store them.",
-    ),
-    click.option(
-        "--images-per-second",
-        type=float,
-        metavar="R",
-        help="For --advise: images that the training consumes per second.",
-    ),
-    click.option(
-        "--image-size",
-        type=int,
-        metavar="PX",
-        help=f"For --advise: side of the square images that the model gets.  [default: {PipelineConfig.image_size}]",
-    ),
-    config_option(
-        AdviseConfig,
-        "crop",
-        "For --advise: where the random crops of training are taken, in the input pipeline or in the training step.",
-    ),
-    config_option(
-        AdviseConfig,
-        "advise_images",
-        "For --advise: number of images to measure.",
-        metavar="N",
-        default="1000, or as many as take 1 GiB",
-    ),
+
+@click.command(
+    cls=GroupedCommand,
+    short_help="Measure in which form to store images, before they are sharded.",
+    epilog="Arguments after -- go to Beam, as with tfpipe shard.",
 )
-"""Adds the options of --advise to a command."""
+@click.argument("input")
+@click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+@click.option(
+    "--images-per-second",
+    type=float,
+    required=True,
+    metavar="R",
+    help="Images that the training consumes per second.",
+)
+@click.option(
+    "--image-size",
+    type=int,
+    metavar="PX",
+    help=f"Side of the square images that the model gets.  [default: {PipelineConfig.image_size}]",
+)
+@config_option(
+    AdviseConfig, "crop", "Where the random crops of training are taken, in the input pipeline or in the training step."
+)
+@config_option(
+    AdviseConfig, "num_images", "Number of images to measure.", metavar="N", default="1000, or as many as take 1 GiB"
+)
+@input_options
+@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.")
+@config_option(
+    ImageForm,
+    "reencode_progressive",
+    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
+)
+@config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
+@max_bad_option
+@config_option(ShardConfig, "workers", "Number of worker processes.", metavar="N", default="one per core")
+@price_options
+@json_option
+@debug_option
+def advise(**options: Any) -> None:
+    """Measure in which form to store the images in INPUT, which is that of `tfpipe shard`.
 
-
-def run_advise(config: ShardConfig, args: AdviseArgs, run_args: RunArgs) -> None:
-    """Measures the forms and prints the advice. Writes nothing but a temporary folder, which it removes.
-
-    Args:
-        config: The options of the job, with the form for images that stay as they are.
-        args: The options of --advise.
-        run_args: The options for the run of the job.
-
-    Raises:
-        ConfigError: Options do not go together.
-        DataError: The input cannot be used, or the temporary folder cannot be written.
+    A sample is stored in every form in a temporary folder: original, with restart markers, smaller, squeezed, raw, and
+    cached. Each is read in turns on this host. The table says how many cores each would take for the training, and
+    the last lines are the commands for the best ones.
     """
-    _check(config, run_args)
-    pipeline = PipelineConfig(batch_size=1, image_size=args.image_size)
-    require_tensorflow("shard --advise")
+    beam_args = options.pop("beam_args")
+    if beam_args and not beam_args[0].startswith("-"):
+        raise ConfigError(f"INPUT must be one path, got another, {beam_args[0]!r}. Write options for Beam after --.")
+    require_beam("advise")
+    require_tensorflow("advise")
+    prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
+    as_json, size = options.pop("as_json"), options.pop("image_size")
+    pipeline = PipelineConfig(batch_size=1, **drop_missing({"image_size": size}))
+    demand = AdviseConfig(**drop_missing({name: options.pop(name) for name in AdviseConfig.__dataclass_fields__}))
+    form = ImageForm(**drop_missing({name: options.pop(name) for name in _FORM}))
+    config = ShardConfig(output="OUTPUT", form=form, **drop_missing(options))
     hide_gpus()  # in the processes that are started from here
     try:
         with restore_interrupts(), _end_on_sigterm():
-            measured = measure(config, args.config, pipeline, run_args)
+            measured = measure(config, demand, pipeline, beam_args, prices)
     except KeyboardInterrupt:
         click.echo("Interrupted. Nothing was written.", err=True)
         raise
     from tfpipe.cli.advise_output import print_advice, print_json
 
-    if run_args.as_json:
-        print_json(measured, config, args, run_args.beam_args)
-    else:
-        print_advice(measured, config, args, run_args.beam_args)
-
-
-def _check(config: ShardConfig, run_args: RunArgs) -> None:
-    for name, value in (("--dry-run", run_args.dry_run), ("--print-command", run_args.print_command)):
-        if value:
-            raise ConfigError(f"--advise and {name} exclude each other. Leave one of them out.")
-    for name in _COMPARED:
-        if getattr(config.form, name) != getattr(ImageForm(), name):
-            raise ConfigError(f"`{name}` makes one of the forms that --advise compares. Leave it out.")
+    show = print_json if as_json else print_advice
+    show(measured, config, demand, pipeline, beam_args)
 
 
 @contextmanager

@@ -1,17 +1,15 @@
-"""The measurements of `tfpipe shard --advise`: a sample is written in every form, and all of them are read in turns."""
+"""The measurements of `tfpipe advise`: a sample is written in every form, and all of them are read in turns."""
 
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
-from tfpipe.cli.shared.config_option import drop_missing
 from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.cli.shared.progress import ShardDisplay
-from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.status import status_line
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError
@@ -33,39 +31,8 @@ _SHARDS = 16  # of the sample: eight small ones and eight that are four times as
 
 
 @dataclass(frozen=True)
-class AdviseArgs:
-    """The options of --advise.
-
-    Attributes:
-        config: The demand, and the size of the sample.
-        image_size: The side of the images that the model gets, in pixels.
-    """
-
-    config: AdviseConfig
-    image_size: int
-
-    @classmethod
-    def take(cls, options: dict[str, Any]) -> "AdviseArgs | None":
-        """Removes its options from a command's options. Returns None without --advise.
-
-        Raises:
-            ConfigError: An option is missing, or goes with --advise only.
-        """
-        names = ("image_size", *AdviseConfig.__dataclass_fields__)
-        given = drop_missing({name: options.pop(name) for name in names})
-        if not options.pop("advise"):
-            for name in given:
-                raise ConfigError(f"`{name}` goes with `advise` only. Add --advise, or leave it out.")
-            return None
-        image_size = given.pop("image_size", PipelineConfig.image_size)
-        if "images_per_second" not in given:
-            raise ConfigError("--advise needs --images-per-second R, the images that the training consumes per second.")
-        return cls(AdviseConfig(**given), image_size)
-
-
-@dataclass(frozen=True)
 class Measured:
-    """The result of --advise.
+    """The result of `tfpipe advise`.
 
     Attributes:
         images: The number of images in the input.
@@ -99,14 +66,21 @@ class FormReading:
     cached_bytes: float
 
 
-def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: PipelineConfig, run_args: RunArgs) -> Measured:
+def measure(
+    config: ShardConfig,
+    advise_config: AdviseConfig,
+    pipeline: PipelineConfig,
+    beam_args: Sequence[str],
+    prices: PriceConfig,
+) -> Measured:
     """Writes a sample in every form into a temporary folder, and runs the pipelines over them.
 
     Args:
         config: The options of the job, with the form for images that stay as they are.
         advise_config: The demand, and the size of the sample.
         pipeline: The options of every pipeline, but for its batch size.
-        run_args: The options for the run of the job.
+        beam_args: The arguments for Beam.
+        prices: The prices of cores and storage.
 
     Raises:
         DataError: The input cannot be used, the folder cannot be written, or a pipeline does not run.
@@ -125,9 +99,9 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
         config = replace(config, output=f"{folder}/out")
         started = time.monotonic()
         with ShardDisplay() as display:
-            plan = plan_shards(config, run_args.beam_args, display)
+            plan = plan_shards(config, beam_args, display)
         if not plan.listing.has_images:
-            raise ConfigError(f"--advise compares forms of images, and {config.input} has none.")
+            raise ConfigError(f"Forms of images are compared, and {config.input} holds none.")
         planned_s = time.monotonic() - started
         count = min(advise_config.count_sample(plan.num_bytes / plan.num_images), plan.num_images)
         _check_room(plan, count, pipeline, folder)
@@ -137,7 +111,7 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
         with status_line("Drawing the sample") as status:
             small = max(count * 2 // (5 * _SHARDS), 1)
             sample = take_sample(plan, config.seed, count, (small, 4 * small), folder)
-            writer = _SampleWriter(config, run_args.beam_args, plan, sample, planned_s, folder)
+            writer = _SampleWriter(config, beam_args, plan, sample, planned_s, folder)
             written = writer.write_forms({candidate.form: candidate.name for candidate in candidates}, status)
             manifests = {form: manifest for form, (manifest, _) in written.items()}
             records = min(manifest.splits[SPLIT].records for manifest in manifests.values())
@@ -147,7 +121,7 @@ def measure(config: ShardConfig, advise_config: AdviseConfig, pipeline: Pipeline
             _read_form(candidate, speed, written[candidate.form], pipeline)
             for candidate, speed in zip(candidates, speeds, strict=True)
         ]
-    forms = [make_figures(reading, advise_config.images_per_second, run_args.prices) for reading in readings]
+    forms = [make_figures(reading, advise_config.images_per_second, prices) for reading in readings]
     return Measured(plan.num_images, plan.num_bytes, count, forms)
 
 
@@ -160,7 +134,7 @@ def _check_room(plan: "Plan", count: int, pipeline: PipelineConfig, folder: str)
         raise DataError(
             f"{human_count(count, 'image')} in every form take about {human_bytes(needed)}, and {human_bytes(free)} "
             f"are free in {tempfile.gettempdir()}. Set TMPDIR to a folder with more room, or sample fewer with "
-            "`advise_images`."
+            "`num_images`."
         )
 
 

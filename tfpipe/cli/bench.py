@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import open_job, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tfpipe.tuning.bench import Bench, Comparison
 
 
-@click.command(short_help="Measure a pipeline's rate, and compare it with an earlier result.")
+@click.command(cls=GroupedCommand, short_help="Measure a pipeline's rate, and compare it with an earlier result.")
 @click.argument("dataset")
 @split_option
 @config_option
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of runs to measure; each takes about 13 s.",
 )
-@click.option("--save", metavar="FILE", help="Write the result to this file, as JSON.")
-@click.option("--compare", metavar="FILE", help="Compare with a result that --save wrote.")
+@click.option("--output", metavar="FILE", help="Write the result to this file, as JSON.")
+@click.option("--compare", metavar="FILE", help="Compare with a result that --output wrote.")
 @click.option(
     "--fail-below",
     type=float,
@@ -54,7 +55,7 @@ def bench(
     batch_size: int | None,
     stages: str | None,
     runs: int,
-    save: str | None,
+    output: str | None,
     compare: str | None,
     fail_below: float | None,
     as_json: bool,
@@ -76,8 +77,8 @@ def bench(
         from tfpipe.engine.source import get_source
         from tfpipe.tuning import bench as benches
 
-    if save is not None:
-        check_target(save)
+    if output is not None:
+        check_target(output)
     base = None if compare is None else benches.load(compare)
     with quiet_start():
         job.check(options)  # the yardstick takes a minute to start, and would find nothing wrong
@@ -87,8 +88,8 @@ def bench(
     except KeyboardInterrupt:
         click.echo("Interrupted. Nothing was written.", err=True)
         raise
-    if save is not None:
-        write_file(save, (json.dumps(benches.to_json(result), indent=2) + "\n").encode())
+    if output is not None:
+        write_file(output, (json.dumps(benches.to_json(result), indent=2) + "\n").encode())
     comparison = None if base is None else benches.compare(result, base)
     if as_json:
         click.echo(json.dumps(benches.to_json(result, comparison), allow_nan=False))

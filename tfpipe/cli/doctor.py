@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.checks import all_passed, print_checks
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 
-@click.command(short_help="Check data, pipeline and machine before a run.")
+@click.command(cls=GroupedCommand, short_help="Check data, pipeline and machine before a run.")
 @click.argument("dataset", required=False)
 @split_option
 @click.option(
@@ -42,15 +43,12 @@ if TYPE_CHECKING:
     "--batch-size", type=int, metavar="N", help=f"Images in a batch, over all replicas.  [default: {BATCH_SIZE}]"
 )
 @click.option(
-    "--replicas",
-    "num_replicas",
+    "--num-replicas",
     type=int,
     metavar="N",
     help="Number of replicas on all hosts together.  [default: each host has as many as this machine]",
 )
-@click.option(
-    "--hosts", "num_hosts", type=int, metavar="N", help="Number of machines that read the data.  [default: 1]"
-)
+@click.option("--num-hosts", type=int, metavar="N", help="Number of machines that read the data.  [default: 1]")
 @config_option
 @stages_option
 @click.option(

@@ -8,6 +8,7 @@ import click
 
 from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.export.config import ExportConfig, Format
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
     from tfpipe.export.run import ExportReport
 
 
-@click.command(short_help="Write a dataset as WebDataset, Parquet, ArrayRecord or a folder of images.")
+@click.command(cls=GroupedCommand, short_help="Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.")
 @click.argument("dataset")
 @click.argument("output")
-@config_option(ExportConfig, "to", "The format to write.", required=True)
-@click.option("--splits", metavar="NAME,...", help="The splits to write.  [default: all]")
+@config_option(ExportConfig, "to", "The format to write; wds means webdataset.", required=True)
+@click.option(
+    *("--split", "splits"),
+    multiple=True,
+    metavar="NAME",
+    help="Write this split only. Repeat it for several.  [default: all]",
+)
 @config_option(
     ExportConfig, "workers", "Number of worker processes; 0: this process works.", metavar="N", default="one per core"
 )
 @json_option
 @debug_option
-def export(dataset: str, output: str, to: Format, splits: str | None, workers: int | None, as_json: bool) -> None:
+def export(dataset: str, output: str, to: Format, splits: tuple[str, ...], workers: int | None, as_json: bool) -> None:
     """Write the records of DATASET into the new directory OUTPUT, in the format of another tool.
 
     The bytes of images stay the same; raw pixels become PNG. Classes, boxes and all other features go along. DATASET
@@ -36,9 +42,8 @@ def export(dataset: str, output: str, to: Format, splits: str | None, workers: i
     """
     from tfpipe.export.run import export as run
 
-    names = tuple(name.strip() for name in splits.split(",")) if splits is not None else ()
     with ScanDisplay("Exporting", counts_damage=False) as display:
-        report = run(ExportConfig(dataset, output, to, names, workers), display)
+        report = run(ExportConfig(dataset, output, to, splits, workers), display)
     if as_json:
         click.echo(json.dumps(_report_json(dataset, output, report)))
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.system.units import human_bytes, human_count
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tfpipe.integrity.foreign.write_index import Export
 
 
-@click.command(short_help="Make a dataset of TFRecords that another tool wrote.")
+@click.command(cls=GroupedCommand, short_help="Make a dataset of TFRecords that another tool wrote.")
 @click.argument("target", metavar="FILES")
 @click.option("--output", metavar="DIR", help="Folder for manifest.json and index/.  [default: beside the files]")
 @click.option("--split", metavar="NAME", help="Put all files into this split.  [default: taken from the file names]")

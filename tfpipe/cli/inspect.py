@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.errors import ConfigError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest, SplitInfo
 
 
-@click.command(short_help="Show what a dataset holds.")
+@click.command(cls=GroupedCommand, short_help="Show what a dataset holds.")
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
 @click.option(
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 )
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
 @click.option(
-    "--write",
+    "--output",
     metavar="FILE",
     help="With --record: write its image, or the first of several, to this file as it is stored; raw pixels become "
     "a PNG.",
@@ -39,17 +40,17 @@ def inspect(
     split: str | None,
     show: tuple[int, str] | None,
     record: str | None,
-    write: str | None,
+    output: str | None,
     as_json: bool,
 ) -> None:
     """Print what the directory DATASET holds: splits, classes, image sizes, and what was changed or left out."""
-    _check_options(split, show, record, write)
+    _check_options(split, show, record, output)
     from tfpipe.open_dataset import load_manifest
 
     manifest = load_manifest(dataset)
     splits = _choose(manifest, split)
     if record is not None:
-        _inspect_record(dataset, manifest, record, write, as_json)
+        _inspect_record(dataset, manifest, record, output, as_json)
     else:
         _inspect_dataset(dataset, manifest, splits, show, as_json)
 
@@ -75,13 +76,13 @@ def _inspect_dataset(
         click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
 
 
-def _check_options(split: str | None, show: tuple[int, str] | None, record: str | None, write: str | None) -> None:
+def _check_options(split: str | None, show: tuple[int, str] | None, record: str | None, output: str | None) -> None:
     if record is not None and show is not None:
         raise ConfigError("--record and --show exclude each other.")
     if record is not None and split is not None:
         raise ConfigError("--record already names the split, as in train:0. Leave out --split.")
-    if write is not None and record is None:
-        raise ConfigError("--write needs a record. Name it with --record SPLIT:INDEX.")
+    if output is not None and record is None:
+        raise ConfigError("--output needs a record. Name it with --record SPLIT:INDEX.")
 
 
 def _choose(manifest: "Manifest", split: str | None) -> Mapping[str, "SplitInfo"]:
@@ -92,14 +93,14 @@ def _choose(manifest: "Manifest", split: str | None) -> Mapping[str, "SplitInfo"
     return {split: manifest.splits[split]}
 
 
-def _inspect_record(dataset: str, manifest: "Manifest", record: str, write: str | None, as_json: bool) -> None:
+def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str | None, as_json: bool) -> None:
     from tfpipe.cli import inspect_records as records
 
     match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
     if not match:
         raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
     one = records.read_one(dataset, manifest, match[1], int(match[2]))
-    written = records.write_image(one, write) if write is not None else None
+    written = records.write_image(one, output) if output is not None else None
     if as_json:
         written_json = {} if written is None else {"written": written._asdict()}
         _echo_json({"dataset": dataset, **records.record_json(one), **written_json})

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tfpipe.cli.advise import advise
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
@@ -36,7 +37,11 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 class Commands(click.Group):
-    """The commands; a library's error that leaves one names its options."""
+    """The commands, in the order in which they are added; a library's error that leaves one names its options."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Lists the names of the commands; click calls it."""
+        return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command; click calls it."""
@@ -81,21 +86,12 @@ def tfpipe() -> None:
     """Images in, TFRecord shards out, and a tuned input pipeline to read them."""
 
 
-tfpipe.add_command(shard)
-tfpipe.add_command(reshard)
-tfpipe.add_command(merge)
-tfpipe.add_command(export)
-tfpipe.add_command(inspect)
-tfpipe.add_command(index)
-tfpipe.add_command(verify)
-tfpipe.add_command(repair)
-tfpipe.add_command(doctor)
-tfpipe.add_command(profile)
-tfpipe.add_command(train)
-tfpipe.add_command(tune)
-tfpipe.add_command(bench)
-tfpipe.add_command(predict)
-tfpipe.add_command(serve)
+# In the order of use, which `tfpipe --help` shows.
+for command in (
+    *(shard, advise, inspect, verify, doctor, profile, tune, bench, train, predict, serve),
+    *(index, reshard, merge, export, repair),
+):
+    tfpipe.add_command(command)
 
 
 def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:

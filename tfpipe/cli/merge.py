@@ -7,6 +7,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import drop_missing
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
@@ -22,6 +23,7 @@ from tfpipe.errors import ConfigError
 
 
 @click.command(
+    cls=GroupedCommand,
     short_help="Join datasets into one.",
     epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
 )

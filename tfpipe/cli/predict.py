@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.cli.shared.params import debug_option
-from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
+from tfpipe.system.extras import check_installed
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
-    from tfpipe.training.tensorflow.predict import Prediction, Unreadable
+    from tfpipe.training.predict import Prediction, Unreadable
 
 JSON_VERSION = 1
 
+_NEEDS = {
+    "tensorflow": ("tensorflow", "TensorFlow", "tfpipe[tensorflow]"),
+    "torch": ("torch", "PyTorch", "tfpipe[torch]"),
+    "jax": ("jax", "JAX", "tfpipe[jax]"),
+}
+"""The module of each framework, its name, and what to install."""
 
-@click.command(short_help="Classify image files with a trained model.")
+
+@click.command(cls=GroupedCommand, short_help="Classify image files with a trained model.")
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option(
@@ -48,16 +56,21 @@ JSON_VERSION = 1
 def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
     """Classify each IMAGE with the model of RUN, and print its likeliest classes.
 
-    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported. IMAGE is a file, a folder (all
-    images below it) or a pattern such as "photos/*.jpg". Files are decoded as in `tfpipe shard`. Exit code 1 if an
-    image cannot be decoded.
+    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported, of TensorFlow, PyTorch or JAX.
+    IMAGE is a file, a folder (all images below it) or a pattern such as "photos/*.jpg". Files are decoded as in
+    `tfpipe shard`. Exit code 1 if an image cannot be decoded.
     """
     files = find_images(images)
-    require_tensorflow("predict")
+    from tfpipe.training.model_files import find_model
+
+    directory, framework = find_model(run)
+    module, library, extra = _NEEDS[framework]
+    check_installed(module, f"The model in {directory}", library, extra)
     # On a machine that trains, the model takes what it needs of a GPU and not all.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with quiet_start():
-        from tfpipe.training.tensorflow.predict import Classifier, Unreadable
+        from tfpipe.training.predict import Classifier, Unreadable
 
         classifier = Classifier(run)
     out = sys.stdout  # a live line on a terminal would take it over

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.profile_run import ProfileArgs, run
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tfpipe.profiler.types import Report
 
 
-@click.command(short_help="Say why the accelerator waits, and what to change.")
+@click.command(cls=GroupedCommand, short_help="Say why the accelerator waits, and what to change.")
 @click.argument("dataset", required=False)
 @split_option
 @click.option("--step-ms", type=float, metavar="MS", help="Milliseconds that the accelerator computes on a batch.")

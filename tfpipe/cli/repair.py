@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.cli.verify import JSON_VERSION, print_damages
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tfpipe.integrity.repair import RepairResult
 
 
-@click.command(short_help="Write the undamaged records as a clean dataset.")
+@click.command(cls=GroupedCommand, short_help="Write the undamaged records as a clean dataset.")
 @click.argument("dataset")
 @click.argument("output")
 @click.option(

@@ -6,6 +6,7 @@ import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
@@ -22,6 +23,7 @@ from tfpipe.format.image_form import ImageForm
 
 
 @click.command(
+    cls=GroupedCommand,
     short_help="Rewrite a dataset with other shards or another form of images.",
     epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
 )

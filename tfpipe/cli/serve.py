@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from tfpipe.cli.serve_kubernetes import ClusterConfig, make_manifests, to_yaml
 from tfpipe.cli.shared.checks import all_passed, print_checks
 from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import open_data
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.errors import ConfigError
@@ -28,7 +29,7 @@ _OF_A_CLUSTER = ("kubernetes", "image", "worker_cpu", "worker_memory")
 _OF_A_START = ("port", "workers", "host", "threads")
 
 
-@click.command(short_help="Run workers that make batches for trainers.")
+@click.command(cls=GroupedCommand, short_help="Run workers that make batches for trainers.")
 @config_option(ServiceConfig, "port", "Port of the first worker; the others take the next ports. 0 takes free ones.")
 @config_option(ServiceConfig, "workers", "Number of worker processes; each uses all cores.", metavar="N")
 @config_option(

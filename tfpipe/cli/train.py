@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import budget_option, debug_option, stages_option
@@ -29,9 +30,9 @@ _PIPELINE = ("config", "batch_size", "image_size", "seed", "cpu_budget")
 _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 
 
-@click.command(short_help="Train a classifier on a dataset, and export it.")
+@click.command(cls=GroupedCommand, short_help="Train a classifier on a dataset, and export it.")
 @click.argument("dataset")
-@config_option(TrainConfig, "framework", "Library that trains.")
+@config_option(TrainConfig, "framework", "Library that trains; pytorch means torch.")
 @click.option(
     "--model",
     default=TrainConfig.model,
@@ -88,7 +89,7 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 @config_option(TrainConfig, "compile", "Compile the model by torch.compile (PyTorch).")
 @config_option(
     TrainConfig,
-    "num_workers",
+    "workers",
     "Processes (PyTorch) or threads (JAX) that read and decode.",
     metavar="N",
     default="one for each core",

@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from tfpipe.training.results import EpochResult, Metrics, StepResult, TrainResult
 
 _IDLE_WORTH_A_LOOK = 0.05
-_HOW_TO_USE = {
-    "tensorflow": "`tfpipe predict {output} IMAGE` classifies images with it.",
-    "torch": "`torch.export.load` opens its model.pt2.",
-    "jax": "`jax.export.deserialize` opens its model.jax.",
-}
 
 
 class Output(TrainObserver):
@@ -95,8 +90,8 @@ class Output(TrainObserver):
             self.note(f"The run in {result.output} was already finished: {self._config.num_epochs} epochs.")
         if result.tflite_accuracy is not None:
             self.note(f"TFLite, {self._config.tflite}: accuracy {result.tflite_accuracy:.1%}.")
-        how = _HOW_TO_USE[self._config.framework].format(output=result.output)
-        self.note(f"The model is in {result.output}/model; {how}")
+        use = f"`tfpipe predict {result.output} IMAGE` classifies images with it."
+        self.note(f"The model is in {result.output}/model; {use}")
 
     def _verdict(self, result: "TrainResult") -> None:
         timing = result.timing

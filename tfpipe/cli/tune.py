@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tfpipe.cli.shared.console import new_console
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import open_job, read_config
 from tfpipe.cli.shared.outputs import check_target
 from tfpipe.cli.shared.params import batch_option, budget_option, debug_option, json_option, split_option, stages_option
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tfpipe.tuning.trials import Trial
 
 
-@click.command(short_help="Search for faster options, and write them to a file.")
+@click.command(cls=GroupedCommand, short_help="Search for faster options, and write them to a file.")
 @click.argument("dataset")
 @split_option
 @click.option(

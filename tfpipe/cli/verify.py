@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.system.units import human_bytes, human_count
@@ -19,7 +20,7 @@ JSON_VERSION = 1
 _MAX_SHOWN = 50
 
 
-@click.command(short_help="Check every record, image, index and checksum.")
+@click.command(cls=GroupedCommand, short_help="Check every record, image, index and checksum.")
 @click.argument("target", metavar="DATASET")
 @click.option("--quick", is_flag=True, help="Check only framing, checksums, sizes and the index. Decode no images.")
 @click.option("--allow-duplicates", is_flag=True, help="Accept images that occur in two splits.")

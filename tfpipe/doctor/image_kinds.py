@@ -66,9 +66,8 @@ def count_image_kinds(manifest: Manifest, info: SplitInfo) -> ImageKinds:
 def _promises_baseline(manifest: Manifest, info: SplitInfo) -> bool:
     """Returns whether every JPEG of a split is baseline, in RGB or gray, as far as the manifest tells."""
     is_sequential = info.seekable or manifest.image.get("reencode_progressive") is True
-    # Of several images a record the manifest counts images, and not records. CMYK stayed in what other programs wrote.
-    is_told = manifest.foreign is None and not manifest.has_several_images and not manifest.noticed.get("cmyk")
-    return is_sequential and is_told
+    # Of several images a record the manifest counts images, and not records.
+    return is_sequential and manifest.foreign is None and not manifest.has_several_images
 
 
 def _name_refusal(data: bytes, max_pixels: int) -> str:

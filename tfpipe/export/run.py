@@ -15,9 +15,9 @@ from typing import Any
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.export import array_record, folder
+from tfpipe.export import array_record, folder, webdataset
 from tfpipe.export.config import ExportConfig
-from tfpipe.export.samples import ShardJob
+from tfpipe.export.samples import ShardJob, list_columns
 from tfpipe.export.write_shard import Workshop, Written, export_shard
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
@@ -174,6 +174,8 @@ def _finish(
     if config.to == "arrayrecord":
         files |= array_record.describe_for_tfds(manifest, list(dict.fromkeys(job.file.split for job in jobs)))
     notes = []
+    if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
+        notes.append(captions)
     if manifest.label_names:
         if _fit_lines(manifest.label_names):
             files[LABELS] = "\n".join([*manifest.label_names, ""]).encode()

@@ -3,12 +3,15 @@
 ```
 000000017.jpg     the image file
 000000017.cls     the class, counted from 0, if there is one
+000000017.txt     the caption, if there is one: the feature `caption`, or else `text`
 000000017.json    all other features
 000000017.latents.npy   the tensor `latents`
 000000017.mask.png      the mask, if there is one
 ```
 
-Several images of a record are `000000017.0.jpg`, `000000017.1.jpg` and so on.
+Several images of a record are `000000017.0.jpg`, `000000017.1.jpg` and so on. Of several captions the first is the
+`.txt`, and all stand in the `.json`. The feature `text` stands there too, beside `"caption": null`, so that
+`tfpipe shard` gives it its own name again.
 
 The key is the number of the record in its split, so no name of a file becomes a name in the tar.
 """
@@ -17,7 +20,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +33,13 @@ from tfpipe.format.schema import FeatureSpec
 
 ENDING = "tar"
 
+_CAPTION, _TEXT = "caption", "text"
+
 
 def write_webdataset(path: str, samples: Iterable[Sample], manifest: Manifest) -> None:
     """Writes a tar, whose bytes depend on the samples alone."""
     columns = list_columns(manifest)
-    tensors = name_tensors(columns)
+    tensors, caption = name_tensors(columns), find_caption(columns)
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
             key = f"{sample.number:09d}"
@@ -45,10 +50,55 @@ def write_webdataset(path: str, samples: Iterable[Sample], manifest: Manifest) -
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:
                 _add(tar, f"{key}.cls", str(sample.label).encode())
-            _add(tar, f"{key}.json", json.dumps(make_json_row(columns, sample)).encode())
+            row = make_json_row(columns, sample)
+            text = _take_caption(row, caption) if caption is not None else None
+            if text is not None:
+                _add(tar, f"{key}.txt", text.encode())
+            _add(tar, f"{key}.json", json.dumps(row).encode())
             for name, ending in tensors.items():
                 if name in sample.features:
                     _add(tar, f"{key}.{ending}", _save(sample.features[name]))
+
+
+def find_caption(columns: Iterable[FeatureSpec]) -> str | None:
+    """Returns the name of the feature that becomes the `.txt` files; None if there is none."""
+    named = {spec.name: spec for spec in columns}
+    spec = named.get(_CAPTION, named.get(_TEXT))
+    return spec.name if spec is not None and _holds_text(spec) else None
+
+
+def describe_captions(columns: Sequence[FeatureSpec]) -> str | None:
+    """Returns a sentence on the texts that are not in the `.txt` files; None if there are no such."""
+    caption = find_caption(columns)
+    others = ", ".join(
+        spec.name
+        for spec in columns
+        if spec.name != caption and (spec.kind == "text" or (spec.name == _TEXT and _holds_text(spec)))
+    )
+    if caption is None:
+        return f"No text is named caption or text, so there are no .txt files. In .json: {others}." if others else None
+    several = any(spec.name == caption and spec.shape != () for spec in columns)
+    held = f"{'the first' if several else 'the'} {caption} of each record"
+    if not (others or several):
+        return None
+    return f"The .txt files hold {held}. In .json: {', '.join(filter(None, ['all' if several else '', others]))}."
+
+
+def _holds_text(spec: FeatureSpec) -> bool:
+    return spec.dtype == "bytes" and spec.kind in ("text", "values")
+
+
+def _take_caption(row: dict[str, Any], name: str) -> str | None:
+    """Returns the content of the `.txt` file, and drops from the row what `tfpipe shard` reads in this file."""
+    value = row[name]
+    text = value[0] if isinstance(value, list) and value else value
+    if not isinstance(text, str):  # none, or bytes that are not UTF-8
+        return None
+    if name != _CAPTION:
+        row[_CAPTION] = None
+    elif value == text.removeprefix("\ufeff").rstrip("\r\n"):
+        del row[name]
+    return text
 
 
 def name_tensors(columns: Iterable[FeatureSpec]) -> dict[str, str]:

@@ -42,6 +42,18 @@ MAX_SHARDS = 100_000
 # TFDS names a split with \w+ and parses shard names back with it; ASCII keeps every file system happy.
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MAX_PATH = 4096
+SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+"""The names that datasets use for the three splits, and the split that each means."""
+
 _LIST_SUFFIX = ".jsonl"
 _MAX_PARTS = 100_000  # a file of a larger number is not ours
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
@@ -113,6 +125,15 @@ def check_split_name(name: str) -> str:
             f"A split's name must be letters, digits and underscores and begin with a letter, got {name!r}."
         )
     return name
+
+
+def name_split(name: str) -> str:
+    """Returns the split that a name means: `validation` for `val`, `valid` and `dev`, and other names as they are.
+
+    Raises:
+        ConfigError: It cannot name a split.
+    """
+    return SPLITS.get(check_split_name(name).lower(), name)
 
 
 def shard_name(split: str, shard_index: int, num_shards: int) -> str:

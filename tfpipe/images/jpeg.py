@@ -1,4 +1,4 @@
-"""Reads JPEG headers, checks that a file is complete, and decodes it without surprises.
+"""Reads JPEG headers, completes files that lack their end marker, and decodes without surprises.
 
 Pillow hides libjpeg's warnings, and libjpeg fills missing data with gray once it sees an end marker. So only the pixels
 tell whether a file that lacks its end marker is otherwise complete: see `append_eoi`.
@@ -6,31 +6,36 @@ tell whether a file that lacks its end marker is otherwise complete: see `append
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from PIL import Image, JpegImagePlugin
 
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
-from tfpipe.native import jpeg as native_jpeg
-from tfpipe.native import library
 
 EOI = b"\xff\xd9"
 SIZES_DIFFER = "damaged JPEG: decoders do not agree about its size"
 
 _SOS, _EOI, _APP0, _APP1, _APP14, _APP15, _COM = 0xDA, 0xD9, 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
-_STANDALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # TEM, RST0..7, SOI: no length follows
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # without DHT, JPG, DAC
 _HUFFMAN = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC = frozenset((0xC9, 0xCA))
 _PROGRESSIVE = frozenset((0xC2, 0xCA))
 
+# A photograph has about ten, one with a large color profile some hundreds. Millions of empty ones take seconds.
+_MAX_SEGMENTS = 10_000
+_TOO_MANY_SEGMENTS = f"JPEG of more than {_MAX_SEGMENTS:,} segments"
+
 # Ten scans are usual. A small file with thousands of scans of a large image would keep a decoder busy.
 _MAX_SCANS = 200
+
+# TEM, RST0..7 and SOI have no length. Between segments decoders skip them, and all bytes that are no marker.
+_NEXT_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 
 # Inside entropy-coded data 0xFF may be followed by a stuffed zero, a fill byte or the number of a restart.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
@@ -54,10 +59,12 @@ class JpegHeader:
         component_ids: The identifiers by which scans name the components.
         progressive: Whether several scans refine the whole image.
         arithmetic: Whether the coding is arithmetic and not Huffman. Few decoders read it.
+        crops_wrongly: Whether color has a quarter of one side and an even fraction of the other, as in 4:1:0. libjpeg
+            fills crops of it with what lay in memory if it decodes them at 1/2 or 1/4.
         orientation: The EXIF orientation, 1 to 8.
         scan_start: The offset of the first start-of-scan marker.
-        decodable: The file without the segments that do not concern pixels. Pillow would parse them, and hostile ones
-            would make it warn or fail.
+        decodable: The file without the segments that do not concern pixels, and without bytes between segments. Pillow
+            would parse them, and hostile ones would make it warn, fail or take long.
     """
 
     width: int
@@ -66,6 +73,7 @@ class JpegHeader:
     component_ids: bytes
     progressive: bool
     arithmetic: bool
+    crops_wrongly: bool
     orientation: int
     scan_start: int
     decodable: bytes
@@ -77,8 +85,8 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
     Raises:
         BadImage: The header is damaged or cut off, has a kind that is not supported, or promises too many pixels.
     """
-    frame, frame_kind, orientation, keep_from = b"", 0, 1, 0
-    kept: list[bytes] = []
+    frame, frame_kind, orientation = b"", 0, 1
+    kept = [data[:2]]
     for kind, start, end in _header_segments(data):
         if kind in _FRAMES:
             if frame:
@@ -88,10 +96,8 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
             orientation = read_orientation(data[start + 4 : end])
         elif kind == _SOS:
             break
-        if kind == _COM or (_APP0 < kind <= _APP15 and kind != _APP14):
-            kept.append(data[keep_from:start])
-            keep_from = end
-    kept.append(data[keep_from:])
+        if kind != _COM and not (_APP0 < kind <= _APP15 and kind != _APP14):
+            kept.append(data[start:end])
     width, height, component_ids = _read_frame(frame, frame_kind)
     check_size(width, height, max_pixels)
     progressive = frame_kind in _PROGRESSIVE
@@ -104,10 +110,31 @@ def read_header(data: bytes, max_pixels: int) -> JpegHeader:
         component_ids=component_ids,
         progressive=progressive,
         arithmetic=frame_kind in _ARITHMETIC,
+        crops_wrongly=_crops_wrongly(frame[7::3]),
         orientation=orientation,
         scan_start=start,
-        decodable=b"".join(kept) if len(kept) > 1 else data,
+        decodable=data if sum(map(len, kept)) == start else b"".join((*kept, data[start:])),
     )
+
+
+def open_jpeg(header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
+    """Opens a file with the JPEG plugin. No other format is tried, and no process-wide pixel limit or warning applies.
+
+    Raises:
+        BadImage: Pillow finds another size in it.
+        OSError: The end marker is missing. Bytes after it do no harm.
+    """
+    data = header.decodable
+    if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
+        # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
+        raise OSError("no end marker")
+    image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
+    if image.size != (header.width, header.height):
+        raise BadImage(SIZES_DIFFER)
+    if image.mode == "CMYK" and "adobe" not in image.info:
+        # Pillow takes all CMYK for Adobe's, where 255 is no ink. For other decoders the segment decides.
+        image.tile = [tile._replace(args=("CMYK", "")) for tile in image.tile]
+    return image
 
 
 def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> tuple[Image.Image, float]:
@@ -121,7 +148,7 @@ def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> 
     Returns:
         The loaded image, and the factor by which each side was reduced: 1, 2, 4 or 8.
     """
-    image = _open(header.decodable, header)
+    image = open_jpeg(header)
     if at_least is not None:
         image.draft(None, at_least)
     scale = image.decoderconfig[0] if image.decoderconfig else 1
@@ -129,23 +156,25 @@ def decode_jpeg(header: JpegHeader, at_least: tuple[int, int] | None = None) -> 
     return image, scale
 
 
-def verify_jpeg(header: JpegHeader) -> None:
-    """Decodes every byte of a file once, without computing its pixels.
+def verify_by_pillow(header: JpegHeader) -> None:
+    """Decodes every byte of a file once, and refuses what TensorFlow calls an error.
 
     At 1/8 of the size and without color libjpeg still reads all entropy-coded data. So it refuses exactly the files
-    that a full decode refuses. But it skips nearly all of the inverse transform, and takes two thirds of the time.
-
-    The native library, where it is there, reads the data in less time and computes nothing. It finds more faults than
-    Pillow, which has the last word: which files are refused does not depend on what is installed.
+    that a full decode refuses, in two thirds of the time. TensorFlow reads up to the end marker, which Pillow does not.
 
     Raises:
+        BadImage: A segment behind a scan is cut off.
         OSError: The data is cut off or damaged.
     """
-    image = _open(header.decodable, header)
-    if not header.progressive and not header.arithmetic and _is_whole(header.decodable):
-        return
+    image = open_jpeg(header)
     image.draft("L", (1, 1))
     image.load()
+    data = header.decodable
+    *_, (_, first_scan, _) = _header_segments(data)
+    *_, (_, _, end) = _segments_of_scans(data, first_scan)
+    match = _NEXT_MARKER.search(data, end)
+    if match is None or data[match.start() + 1] != _EOI:
+        raise BadImage("damaged JPEG: a segment among its image data is cut off")
 
 
 def append_eoi(data: bytes, header: JpegHeader) -> bytes:
@@ -180,28 +209,34 @@ def append_eoi(data: bytes, header: JpegHeader) -> bytes:
 def scans_are_whole(data: bytes, header: JpegHeader) -> bool:
     """Returns whether the scans that have begun carry every bit of every coefficient of every component."""
     missing = {component: set(range(64)) for component in header.component_ids}
-    position = header.scan_start
-    while True:
-        length = int.from_bytes(data[position + 2 : position + 4], "big")
-        end = position + 2 + length
+    for kind, start, end in _segments_of_scans(data, header.scan_start):
+        if kind != _SOS:
+            continue
+        scan = data[start + 4 : end]
+        count = scan[0] if scan else 0
+        if len(scan) != 4 + 2 * count:
+            return False
+        first, last, bits_left = scan[-3], scan[-2], scan[-1] & 15
+        for component in scan[1 : 1 + 2 * count : 2]:
+            if not header.progressive:
+                missing.pop(component, None)
+            elif bits_left == 0 and component in missing:
+                missing[component].difference_update(range(first, last + 1))
+    return not any(missing.values())
+
+
+def _segments_of_scans(data: bytes, position: int) -> Iterator[tuple[int, int, int]]:
+    """Yields the marker, offset and end of each whole segment from the first start of scan on, up to the end marker."""
+    for _ in range(_MAX_SEGMENTS):
+        end = position + 2 + int.from_bytes(data[position + 2 : position + 4], "big")
         if end > len(data):
-            break
-        if data[position + 1] == _SOS:
-            scan = data[position + 4 : end]
-            count = scan[0] if scan else 0
-            if len(scan) != 4 + 2 * count:
-                return False
-            first, last, bits_left = scan[-3], scan[-2], scan[-1] & 15
-            for component in scan[1 : 1 + 2 * count : 2]:
-                if not header.progressive:
-                    missing.pop(component, None)
-                elif bits_left == 0 and component in missing:
-                    missing[component].difference_update(range(first, last + 1))
+            return
+        yield data[position + 1], position, end
         match = _NEXT_MARKER.search(data, end)
         if match is None or data[match.start() + 1] == _EOI:
-            break
+            return
         position = match.start()
-    return not any(missing.values())
+    raise BadImage(_TOO_MANY_SEGMENTS)
 
 
 def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -210,28 +245,24 @@ def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     Bytes between segments are skipped, as libjpeg does.
     """
     position = 2
-    while True:
-        position = data.find(b"\xff", position)
-        if position < 0 or position + 4 > len(data):
+    for _ in range(_MAX_SEGMENTS):
+        match = _NEXT_SEGMENT.search(data, position)
+        if match is None or match.start() + 4 > len(data):
             raise BadImage("truncated JPEG: it ends before the image data")
-        kind = data[position + 1]
-        if kind == 0xFF:
-            position += 1
-        elif kind == 0 or kind in _STANDALONE:
-            position += 2
-        elif kind == _EOI:
+        position, kind = match.start(), data[match.start() + 1]
+        if kind == _EOI:
             raise BadImage("damaged JPEG: no image data")
-        else:
-            length = int.from_bytes(data[position + 2 : position + 4], "big")
-            end = position + 2 + length
-            if length < 2:
-                raise BadImage("damaged JPEG: a segment of impossible length")
-            if end > len(data):
-                raise BadImage("truncated JPEG: it ends before the image data")
-            yield kind, position, end
-            if kind == _SOS:
-                return
-            position = end
+        length = int.from_bytes(data[position + 2 : position + 4], "big")
+        end = position + 2 + length
+        if length < 2:
+            raise BadImage("damaged JPEG: a segment of impossible length")
+        if end > len(data):
+            raise BadImage("truncated JPEG: it ends before the image data")
+        yield kind, position, end
+        if kind == _SOS:
+            return
+        position = end
+    raise BadImage(_TOO_MANY_SEGMENTS)
 
 
 def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
@@ -250,35 +281,24 @@ def _read_frame(frame: bytes, kind: int) -> tuple[int, int, bytes]:
     return width, height, frame[6::3]
 
 
-def _open(data: bytes, header: JpegHeader) -> JpegImagePlugin.JpegImageFile:
-    """Opens a file with the JPEG plugin. No other format is tried, and no process-wide pixel limit or warning applies.
+@functools.lru_cache
+def _crops_wrongly(factors: bytes) -> bool:
+    """Returns what `JpegHeader.crops_wrongly` says of sampling factors.
 
     Raises:
-        OSError: The end marker is missing. Bytes after it do no harm.
+        BadImage: They do not divide each other: libjpeg reads the data of such a file, and cannot make its pixels.
     """
-    if not data.endswith(EOI) and data.find(EOI, data.rfind(b"\xff\xda")) < 0:
-        # Pillow notices this in 19 of 20 files only, depending on how many bits its decoder has read ahead.
-        raise OSError("no end marker")
-    image = JpegImagePlugin.JpegImageFile(io.BytesIO(data))
-    if image.size != (header.width, header.height):
-        raise BadImage(SIZES_DIFFER)
-    return image
-
-
-def _is_whole(data: bytes) -> bool:
-    """Returns whether the native library is there and has nothing to complain of."""
-    if not library.is_available():
-        return False
-    try:
-        native_jpeg.check(data)
-    except (native_jpeg.BadJpeg, MemoryError):
-        return False
-    return True
+    sides = [(factor >> 4, factor & 15) for factor in factors]
+    across, down = (max(lengths) for lengths in zip(*sides, strict=True))
+    if not all(1 <= h <= 4 and 1 <= v <= 4 and across % h == 0 and down % v == 0 for h, v in sides):
+        raise BadImage("JPEG whose sampling factors do not divide each other, which no decoder reads")
+    shares = [(across // h, down // v) for h, v in sides]  # of pixels of the image to a sample
+    return any(4 in share and share[0] % 2 == share[1] % 2 == 0 for share in shares)
 
 
 def _hash_pixels(data: bytes, header: JpegHeader) -> bytes:
     """Decodes fully and returns a digest of the samples. A color conversion could hide a change, so none is made."""
-    image = _open(data, header)
+    image = open_jpeg(replace(header, decodable=data))
     image.draft("YCbCr", None)
     image.load()
     digest = hashlib.sha256()

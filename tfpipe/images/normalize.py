@@ -1,8 +1,8 @@
 """Turns one image file into an image of the requested form, or gives a clear reason why it cannot.
 
-A file that every 8-bit decoder reads correctly stays as it is: byte for byte, or with `ImageForm.seekable` coefficient
-for coefficient. Any other file is decoded and encoded here once. So no reader of the shards has to handle CMYK, alpha,
-16 bits, EXIF orientation or a third image format.
+A file that every 8-bit decoder reads correctly, and that `judge` calls whole, stays as it is: byte for byte, or with
+`ImageForm.seekable` coefficient for coefficient. Any other file is decoded and encoded here once. So no reader of the
+shards has to handle CMYK, alpha, 16 bits, EXIF orientation or a third image format.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
+from tfpipe.images.judge import judge
 from tfpipe.images.sniff import name_differs, sniff_format
 
 __all__ = ["BadImage", "Box", "PreparedImage", "get_codec_versions", "prepare_image"]
@@ -39,7 +40,7 @@ class PreparedImage:
             of the source.
         noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),
             "progressive", "animated" (a PNG with more frames; readers show the first); and of `plain` images "turned",
-            "cmyk", "transparent" and "16_bit".
+            "transparent" and "16_bit".
         boxes: The given boxes, turned with the pixels.
         mask: The given mask, turned and resized with the pixels: a gray PNG. None without one.
     """
@@ -93,8 +94,8 @@ def prepare_image(
         boxes: The boxes for the pixels as stored in the file.
         mask: The mask for the pixels as stored in the file, a PNG whose values or palette indices are the classes.
         plain: Whether to keep the pixels that a plain decoder gives, as models and boxes know them that were made with
-            one. It ignores the EXIF orientation. And a JPEG or PNG with CMYK, alpha or 16 bits stays as it is unless
-            `form` changes it; `seekable` and `reencode_progressive` change CMYK.
+            one. It ignores the EXIF orientation. And a PNG with alpha or 16 bits stays as it is unless `form` changes
+            it.
 
     Raises:
         BadImage: The file is not an image, or the image is damaged or too large; or the mask is not a PNG with one
@@ -104,7 +105,7 @@ def prepare_image(
     with other_formats.refuse_unreadable(kind):
         source = _inspect(data, kind, form)
         if plain:
-            _take_plainly(source, form)
+            _take_plainly(source)
         if name_differs(filename, kind):
             source.noticed = (*source.noticed, "name_differs")
         source.boxes = turn_boxes(boxes, source.header.orientation)
@@ -135,7 +136,7 @@ def _inspect(data: bytes, kind: str, form: ImageForm) -> _InputImage:
     if kind == "jpeg":
         header = jpeg.read_header(data, form.max_pixels)
         channels = 1 if header.components == 1 else 3
-        acceptable = header.components != 4 and not header.arithmetic and header.orientation == 1
+        acceptable = _is_usual(header) and header.orientation == 1
         return _InputImage(data, kind, header, channels, False, acceptable, _get_upright_size(header))
     if kind == "png":
         chunks = png.read_header(data, form.max_pixels)
@@ -146,18 +147,20 @@ def _inspect(data: bytes, kind: str, form: ImageForm) -> _InputImage:
     return _InputImage(data, kind, opened, 3, opened.lossless, False, _get_upright_size(opened), changed)
 
 
-def _take_plainly(source: _InputImage, form: ImageForm) -> None:
+def _is_usual(header: jpeg.JpegHeader) -> bool:
+    return header.components != 4 and not header.arithmetic and not header.crops_wrongly
+
+
+def _take_plainly(source: _InputImage) -> None:
     """Lets an image lie as it is stored, and keeps what a plain decoder reads by itself."""
     header = source.header
     if isinstance(header, other_formats.OpenedImage):
         if not header.upright_once_loaded:
             source.header = replace(header, orientation=1)
     elif isinstance(header, jpeg.JpegHeader):
-        properties = {"turned": header.orientation != 1, "cmyk": header.components == 4}
         source.header = replace(header, orientation=1)
-        is_refused_by_gpus = header.components == 4 and (form.seekable or form.reencode_progressive)
-        source.acceptable = not header.arithmetic and not is_refused_by_gpus
-        source.unusual = tuple(name for name, holds in properties.items() if holds)
+        source.acceptable = _is_usual(header)
+        source.unusual = ("turned",) if header.orientation != 1 else ()
     else:
         properties = {
             "turned": header.orientation != 1,
@@ -193,35 +196,33 @@ def _reencodes_progressive(source: _InputImage, form: ImageForm) -> bool:
 def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
     """Decodes the file as a check, and returns its bytes unchanged, or as a seekable JPEG."""
     if isinstance(source.header, jpeg.JpegHeader):
-        if form.seekable and not seekable.has_chosen_interval(source.data):
-            if not _make_seekable(source, form):
-                source.changed = (*source.changed, "rare_jpeg_reencoded")
-                return _render(source, form)
-        else:
-            _verify(source, form)
+        becomes_seekable = form.seekable and not seekable.has_chosen_interval(source.data)
+        if not (_make_seekable(source, form) if becomes_seekable else _judge(source, form)):
+            source.changed = (*source.changed, "rare_jpeg_reencoded")
+            return _render(source, form)
         if source.header.progressive:
             source.noticed = ("progressive", *source.noticed)
         if "made_seekable" in source.changed:  # that left the EXIF block out
             source.unusual = ()
     elif isinstance(source.header, png.PngHeader):
-        png.verify_png(source.header)
+        judge(source.header)
         if source.header.animated:
             source.noticed = ("animated", *source.noticed)
     source.noticed = (*source.unusual, *source.noticed)
     return _make_result(source, source.data, source.kind, source.size, source.channels)
 
 
-def _verify(source: _InputImage, form: ImageForm) -> None:
-    """Decodes a JPEG as a check, and completes it if only its end marker is missing."""
+def _judge(source: _InputImage, form: ImageForm) -> bool:
+    """Returns whether the bytes of a JPEG may be stored, and completes it if only its end marker is missing."""
     assert isinstance(source.header, jpeg.JpegHeader)
     try:
-        jpeg.verify_jpeg(source.header)
+        return judge(source.header)
     except OSError:
-        _complete(source, form)
+        return judge(_complete(source, form))
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
-    """Transcodes a JPEG without loss. This reads all of it, and refuses more than a decode as a check does.
+    """Transcodes a JPEG without loss. This reads all of it, and refuses what `judge` refuses.
 
     Returns:
         Whether it did. It cannot for rare kinds, of which nothing is changed.
@@ -231,7 +232,7 @@ def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
     try:
         transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
     except BadImage:
-        _verify(source, form)  # it explains the damage better, or mends it
+        _judge(source, form)  # it explains the damage better, or mends it
         transcoded = seekable.make_seekable(source.header.decodable, form.max_pixels)
     if transcoded is None:
         return False
@@ -246,9 +247,11 @@ def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
 def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     """Decodes the file, brings the pixels into the requested form and encodes them."""
     size = transcode.fit_size(*source.size, form)
+    if isinstance(source.header, jpeg.JpegHeader):
+        _judge(source, form)
     orientation = source.header.orientation
     turn = 1 if _loads_upright(source) else orientation
-    image, part, changed = _decode(source, form, size)
+    image, part, changed = _decode(source, size)
     if size != source.size:  # resized before the turn, which then has fewer pixels to move
         changed = (*changed, "resized")
         image = transcode.resize(image, size[::-1] if swaps_sides(turn) else size, part)
@@ -259,6 +262,8 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
     if isinstance(source.header, jpeg.JpegHeader) and stored_kind == "jpeg":
         if source.header.arithmetic:
             changed = (*changed, "arithmetic_reencoded")
+        if source.header.crops_wrongly:
+            changed = (*changed, "rare_jpeg_reencoded")
         if source.header.progressive and _reencodes_progressive(source, form):
             changed = (*changed, "progressive_reencoded")
     if stored_kind != source.kind:
@@ -270,14 +275,11 @@ def _render(source: _InputImage, form: ImageForm) -> PreparedImage:
 
 
 def _decode(
-    source: _InputImage, form: ImageForm, size: tuple[int, int]
+    source: _InputImage, size: tuple[int, int]
 ) -> tuple[Image.Image, tuple[float, float] | None, tuple[str, ...]]:
     """Returns the pixels, the part of them to use, and the kinds of change."""
     if isinstance(source.header, jpeg.JpegHeader):
-        try:
-            return transcode.load_jpeg(source.header, size)
-        except OSError:
-            return transcode.load_jpeg(_complete(source, form), size)
+        return transcode.load_jpeg(source.header, size)
     if isinstance(source.header, png.PngHeader):
         image, changed = transcode.load_png(source.header)
         if source.header.animated:

@@ -44,8 +44,11 @@ _ADAM7 = (
 # libpng refuses longer sides unless it is configured otherwise, and TensorFlow does not configure it.
 _MAX_SIDE = 1_000_000
 
-# The longest text that libpng inflates.
+# The longest text that libpng inflates; here of all texts of a file together.
 _MAX_TEXT = 8_000_000
+
+# Encoders put 8 KB and more into a chunk of image data. Millions of empty ones take seconds.
+_MAX_CHUNKS = 100_000
 
 _PIECE_BYTES = 1 << 18
 
@@ -101,9 +104,12 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
     check_size(header.width, header.height, max_pixels)
     if max(header.width, header.height) > _MAX_SIDE:
         raise BadImage(f"{header.width} x {header.height} pixels; a side must not exceed {_MAX_SIDE}")
-    position, before = len(SIGNATURE), b""
+    position, before, count, text_bytes = len(SIGNATURE), b"", 0, 0
     seen: set[bytes] = set()
     while before != b"IEND":
+        count += 1
+        if count > _MAX_CHUNKS:
+            raise BadImage(f"PNG of more than {_MAX_CHUNKS:,} chunks")
         length, name = int.from_bytes(data[position : position + 4], "big"), data[position + 4 : position + 8]
         start, end = position + 8, position + 12 + length
         if end > len(data):
@@ -115,6 +121,8 @@ def read_header(data: bytes, max_pixels: int) -> PngHeader:
         if name in _PIXEL_CHUNKS:
             header.pixel_chunks.append((position, end))
         _read_chunk(header, name, start, end - 4)
+        if name in _COMPRESSED_CHUNKS:
+            text_bytes += _inflate_text(name, data[start : end - 4], _MAX_TEXT - text_bytes)
         seen.add(name)
         position, before = end, name
     if not header.image_data:
@@ -193,8 +201,6 @@ def _read_chunk(header: PngHeader, name: bytes, start: int, end: int) -> None:
         header.orientation = read_orientation(header.data[start:end])
     elif name == b"acTL":
         header.animated = True
-    elif name in _COMPRESSED_CHUNKS:
-        _check_text(name, header.data[start:end])
 
 
 def _check_order(name: bytes, before: bytes, seen: set[bytes], color_type: int) -> None:
@@ -217,19 +223,24 @@ def _check_palette(length: int, header: PngHeader) -> None:
         raise BadImage("damaged PNG: a palette of impossible length")
 
 
-def _check_text(name: bytes, body: bytes) -> None:
-    """Checks that a compressed text or color profile does not expand beyond libpng's limit."""
+def _inflate_text(name: bytes, body: bytes, most: int) -> int:
+    """Returns the bytes to which a compressed text or color profile expands.
+
+    Raises:
+        BadImage: They are more than `most`.
+    """
     packed = body.partition(b"\0")[2][1:]
     if name == b"iTXt":
         if body.partition(b"\0")[2][:1] != b"\1":
-            return
+            return 0
         packed = packed[1:].partition(b"\0")[2].partition(b"\0")[2]
     try:
-        too_long = len(zlib.decompressobj().decompress(packed, _MAX_TEXT + 1)) > _MAX_TEXT
+        size = len(zlib.decompressobj().decompress(packed, most + 1))
     except zlib.error:  # every reader skips such a chunk
-        return
-    if too_long:
-        raise BadImage(f"PNG with a {name.decode()} chunk that expands to more than {_MAX_TEXT} bytes")
+        return 0
+    if size > most:
+        raise BadImage(f"PNG whose texts, up to a {name.decode()} chunk, expand to more than {_MAX_TEXT} bytes")
+    return size
 
 
 def _list_passes(header: PngHeader) -> list[tuple[int, int, int]]:

@@ -14,6 +14,7 @@ same files as `is_seekable`, and chooses the interval as `choose_interval` does.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # without DHT, JPG,
 _SEQUENTIAL = frozenset((0xC0, 0xC1))
 _MAX_COMPONENTS = 4
 _RST0 = 0xD0
+
+# Any number may stand in front of a marker.
+_FILL_BYTES = re.compile(rb"\xff+(?=\xff)")
 
 # A splice costs a tenth of decoding a photograph, and copies what it keeps.
 _MOST_OF_AN_IMAGE = 0.85
@@ -191,8 +195,8 @@ def _read_layout(data: bytes) -> _Layout | None:
         return None
     at, interval, frame, frame_kind, frame_at = 2, 0, b"", 0, 0
     while True:
-        while data[at : at + 2] == b"\xff\xff":  # any number of fill bytes may stand in front of a marker
-            at += 1
+        if fill := _FILL_BYTES.match(data, at):
+            at = fill.end()
         kind, length = data[at + 1 : at + 2], int.from_bytes(data[at + 2 : at + 4], "big")
         segment = data[at + 4 : at + 2 + length]
         if data[at : at + 1] != b"\xff" or length < 2 or len(segment) != length - 2:

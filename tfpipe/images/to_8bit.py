@@ -79,7 +79,7 @@ def get_16bit_raw_mode(image: Image.Image) -> str:
         return ""
     arguments = tiles[0][3]
     raw_mode = arguments if isinstance(arguments, str) else str(arguments[0]) if arguments else ""
-    return raw_mode if ";16" in raw_mode else ""
+    return raw_mode if raw_mode[-4:-1] == ";16" else ""  # "RGB;16B", but not "BGR;16", whose pixels have 16 bits
 
 
 def select_low_bytes(image: Image.Image) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png
 from tfpipe.images.errors import BadImage
+from tfpipe.images.judge import judge
 from tfpipe.images.normalize import prepare_image
 from tfpipe.images.sniff import TITLES, sniff_format
 
@@ -45,8 +46,8 @@ def check_encoded(data: bytes, max_pixels: int = _MAX_PIXELS) -> tuple[int, int,
     with other_formats.refuse_unreadable(kind):
         if kind == "jpeg":
             header = jpeg.read_header(data, max_pixels)
-            jpeg.verify_jpeg(header)
+            judge(header)
             return header.width, header.height, 1 if header.components == 1 else 3
         chunks = png.read_header(data, max_pixels)
-        png.verify_png(chunks)
+        judge(chunks)
         return chunks.width, chunks.height, chunks.channels

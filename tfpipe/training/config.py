@@ -30,7 +30,7 @@ _OPTIONS_OF_FRAMEWORKS = {
     "tflite": ("tensorflow",),
     "steps_per_execution": ("tensorflow",),
     "compile": ("torch",),
-    "num_workers": ("torch", "jax"),
+    "workers": ("torch", "jax"),
 }
 
 _REFERENCE_BATCH_SIZE = 256
@@ -70,7 +70,7 @@ class TrainConfig:
         steps_per_execution: The number of steps between two returns to Python, in TensorFlow. None: 50 on a TPU, where
             a return costs most, else 1. At least 1. Default: None.
         compile: Whether PyTorch compiles the model by `torch.compile`. Default: False.
-        num_workers: The number of processes (PyTorch) or threads (JAX) that make batches. None: in PyTorch no process,
+        workers: The number of processes (PyTorch) or threads (JAX) that make batches. None: in PyTorch no process,
             but threads of the trainer; in JAX a thread for each core. At least 0. Default: None.
         checkpoint_every_steps: The number of steps between checkpoints, which is the most that a killed run loses. The
             end of the training is always saved. At least 1. Default: 500.
@@ -102,7 +102,7 @@ class TrainConfig:
     # running
     steps_per_execution: int | None = option(Count(1), None)
     compile: bool = option(Flag(), False)
-    num_workers: int | None = option(Count(0), None)
+    workers: int | None = option(Count(0), None)
     checkpoint_every_steps: int = option(Count(1), 500)
     keep_checkpoints: int = option(Count(1), 3)
     log_every_steps: int = option(Count(1), 20)

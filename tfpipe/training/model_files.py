@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import DataError, first_line
+from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.system import file_io
+from tfpipe.training.run_dir import MODEL, RUN
 
 PROGRAMS = {"tensorflow": "saved_model.pb", "torch": "model.pt2", "jax": "model.jax"}
 """The file of each framework without which a folder is not a model. It is written last."""
@@ -26,6 +28,27 @@ PROGRAMS = {"tensorflow": "saved_model.pb", "torch": "model.pt2", "jax": "model.
 LABELS_FILE = "labels.txt"
 NOTES_FILE = "tfpipe.json"
 NOTES_VERSION = 1
+
+MAX_MODEL_BYTES = 1 << 36
+_MAX_NOTES_BYTES = 1 << 20
+_MAX_LABELS_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The content of tfpipe.json that a prediction needs.
+
+    Attributes:
+        form: The form in which the dataset stores its images.
+        size: The height and width of the images that the network sees.
+        crop_fraction: The share of the largest centered crop's side that it sees. None: it sees whole images.
+        antialias: Whether an image is averaged where it shrinks.
+    """
+
+    form: ImageForm
+    size: tuple[int, int]
+    crop_fraction: float | None
+    antialias: bool
 
 
 def read_form(manifest: Manifest) -> ImageForm:
@@ -46,6 +69,8 @@ def encode_notes(config: PipelineConfig, label_names: Sequence[str], form: Image
         "tfpipe": __version__,
         "image_size": list(config.size),
         "classes": len(label_names),
+        "crop_fraction": config.augment_options.crop_fraction if config.augment != "none" else None,
+        "antialias": config.augment_options.antialias,
         "form": form.to_json(),
     }
     labels = "".join(f"{name}\n" for name in label_names)
@@ -72,3 +97,57 @@ def write_model(directory: str, program: tuple[str, bytes], config: PipelineConf
             file_io.write_anywhere(file_io.join(directory, file), content)
     except OSError as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
+
+
+def find_model(path: str) -> tuple[str, str]:
+    """Returns the folder of a run's model, or the path itself where it is a model, and the model's framework.
+
+    Raises:
+        ConfigError: There is no model.
+        DataError: The folder cannot be read.
+    """
+    for directory in (path, file_io.join(path, MODEL)):
+        for framework, program in PROGRAMS.items():
+            if file_io.exists(file_io.join(directory, program)):
+                return directory, framework
+    if file_io.exists(file_io.join(path, RUN)):
+        raise ConfigError(
+            f"{path} has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the "
+            "end."
+        )
+    state = "holds neither" if file_io.exists(path) else "does not exist"
+    raise ConfigError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
+
+
+def read_notes(directory: str) -> Notes:
+    """Reads the notes on a model.
+
+    Raises:
+        ConfigError: They are missing.
+        DataError: They cannot be read.
+        FormatError: They are damaged, or of another version.
+    """
+    path = file_io.join(directory, NOTES_FILE)
+    text = _read(path, _MAX_NOTES_BYTES)
+    try:
+        notes = json.loads(text)
+        version, form, (height, width) = notes["version"], dict(notes["form"]), notes["image_size"]
+        seen = (height, width), notes["crop_fraction"], notes["antialias"]
+    except (ValueError, TypeError, KeyError):
+        raise FormatError(f"{path} is damaged. Export the model again.") from None
+    if version != NOTES_VERSION:
+        raise FormatError(f"{path} has version {version}, and this tfpipe reads {NOTES_VERSION}.")
+    return Notes(ImageForm.recorded(form), *seen)
+
+
+def read_labels(directory: str) -> tuple[str, ...]:
+    """Reads the names of a model's classes; raises the errors of `read_notes`."""
+    names = _read(file_io.join(directory, LABELS_FILE), _MAX_LABELS_BYTES)
+    return tuple(names.decode().removesuffix("\n").split("\n"))
+
+
+def _read(path: str, max_bytes: int) -> bytes:
+    try:
+        return file_io.read_bytes(path, max_bytes)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing. Name a complete model that tfpipe exported.") from None

@@ -19,7 +19,7 @@ class AdviseConfig:
         crop: The place where the random crops of training are taken. "host": in the input pipeline. "device": in the
             training step, which `tfpipe.pipeline.device.augment` does. "both": either; both are measured.
             "host", "device" or "both". Default: "both".
-        advise_images: The number of images that are written in every form and measured. None: 1,000, or as many as
+        num_images: The number of images that are written in every form and measured. None: 1,000, or as many as
             take 1 GiB if those are fewer, but at least 64. At least 1. Default: None.
 
     Raises:
@@ -28,7 +28,7 @@ class AdviseConfig:
 
     images_per_second: float = option(Number(above=0))
     crop: Crop = option(Choice(get_args(Crop)), "both")
-    advise_images: int | None = option(Count(1), None)
+    num_images: int | None = option(Count(1), None)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -39,8 +39,8 @@ class AdviseConfig:
         Args:
             mean_bytes: The mean size of an image of the input.
         """
-        if self.advise_images is not None:
-            return self.advise_images
+        if self.num_images is not None:
+            return self.num_images
         return min(_SAMPLE_IMAGES, max(_MIN_SAMPLE_IMAGES, int(_SAMPLE_BYTES / max(mean_bytes, 1))))
 
 

@@ -190,11 +190,11 @@ def load(path: str) -> Bench:
     try:
         document = json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}. Give a file that `save` wrote.") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Give a file that `output` wrote.") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"{path} must be a file that `save` wrote, and is not JSON.") from None
+        raise ConfigError(f"{path} must be a file that `output` wrote, and is not JSON.") from None
     if not isinstance(document, dict) or document.get("kind") != _KIND or document.get("version") != VERSION:
-        raise ConfigError(f"{path} must be a file that `save` of this version wrote.")
+        raise ConfigError(f"{path} must be a file that `output` of this version wrote.")
     try:
         scores = tuple(float(score) for score in document["scores"])
         if len(scores) < MIN_PROCESSES or not all(0 < score < math.inf for score in scores):
@@ -208,4 +208,4 @@ def load(path: str) -> Bench:
             config=dict(document["config"]),
         )
     except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"{path} must be a file that `save` wrote: a part is missing or is not a number.") from None
+        raise ConfigError(f"{path} must be a file that `output` wrote: a part is missing or is not a number.") from None

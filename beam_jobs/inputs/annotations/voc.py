@@ -20,13 +20,14 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
 from beam_jobs.inputs.archive import is_archive
-from beam_jobs.inputs.folder import SPLIT_FOLDERS, Look, check_folder, list_begin
+from beam_jobs.inputs.folder import Look, check_folder, list_begin
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.system.progress import Observer, Progress
 
@@ -128,11 +129,11 @@ def _read_splits(source: str) -> dict[str, str]:
     """Returns the split of each image by its name, in the order of the lists; none if there are no lists."""
     folder = filesystem.join(source, _SETS)
     stems = [name.removesuffix(".txt") for name in filesystem.list_names(folder) if name.endswith(".txt")]
-    stems = [stem for stem in stems if stem in SPLIT_FOLDERS] or [stem for stem in stems if stem == "trainval"]
+    stems = [stem for stem in stems if stem in SPLITS] or [stem for stem in stems if stem == "trainval"]
     splits: dict[str, str] = {}
     for stem in stems:
         path = filesystem.join(folder, f"{stem}.txt")
-        split = SPLIT_FOLDERS.get(stem, "")
+        split = SPLITS.get(stem, "")
         for number, line in enumerate(_read_lines(path), start=1):
             words = line.split()
             if not words:

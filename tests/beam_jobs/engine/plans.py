@@ -133,7 +133,12 @@ CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     "table with splits": (write_tables, {"splits": SPLITS, "shard_size_bytes": 50}),
     "table with groups": (write_tables, {"splits": SPLITS, "group_by": "patient", "seed": 3}),
     "table without copies": (write_tables, {"splits": SPLITS, "drop_duplicates": True}),
-    "table with boxes": (write_boxes, {"num_shards": 3}),
+    "table with boxes": (write_boxes, {"num_shards": 3, "allow_missing": True}),
+    "table with several classes": (write_boxes, {"num_shards": 3, "allow_missing": True, "label_column": "tags"}),
+    "table with other columns": (
+        write_tables,
+        {"num_shards": 4, "label_column": "patient", "label_separator": ",", "caption_column": "label"},
+    ),
     "images in Parquet": (write_embedded, {"num_shards": 2}),
     "images in Parquet without copies": (write_embedded, {"num_shards": 2, "drop_duplicates": True}),
     "folder": (write_folder, {"num_shards": 3}),

@@ -89,7 +89,7 @@ def test_an_input_that_is_not_a_folder_is_refused(tmp_path: Path, name: str, fau
     with pytest.raises(DataError) as caught:
         list_sorted(tmp_path / name)
     assert str(caught.value) == (
-        "The input must be a folder, a .csv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive; "
+        "The input must be a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive; "
         f"{tmp_path / name} {fault}."
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.open_dataset import load_manifest
 
 JPEG = make_jpeg(1)
 
@@ -232,6 +234,69 @@ def test_the_launcher_plans_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert str(choice) == "The launcher makes the plan: the columns of pairs are known once all are read."
     with pytest.raises(ConfigError, match="`plan` engine cannot be used: the columns of pairs"):
         choose_planner(ShardConfig(str(source), "/out", plan="engine"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "txt", "in_json", "note"),
+    [
+        pytest.param([{"caption": "Größe"}, {"caption": ""}], ["Größe", ""], [{}, {}], None, id="caption"),
+        pytest.param(
+            [{"caption": "a\n"}, {"caption": "b", "text": "c"}],
+            ["a\n", "b"],
+            [{"caption": "a\n", "text": ""}, {"text": "c"}],
+            "The .txt files hold the caption of each record. In .json: text.",
+            id="caption and text",
+        ),
+        pytest.param(
+            [{"text": "a"}, {"text": "b\n"}],
+            ["a", "b\n"],
+            [{"text": "a", "caption": None}, {"text": "b\n", "caption": None}],
+            None,
+            id="text",
+        ),
+        pytest.param(
+            [{"caption": ["a", "b"]}, {"caption": ["c"]}],
+            ["a", "c"],
+            [{"caption": ["a", "b"]}, {"caption": ["c"]}],
+            "The .txt files hold the first caption of each record. In .json: all.",
+            id="several",
+        ),
+        pytest.param(
+            [{"prompt": "a"}, {"prompt": "b"}],
+            [],
+            [{"prompt": "a"}, {"prompt": "b"}],
+            "No text is named caption or text, so there are no .txt files. In .json: prompt.",
+            id="prompt",
+        ),
+    ],
+)
+def test_captions_leave_as_txt_and_come_back(
+    tmp_path: Path, rows: list[dict[str, Any]], txt: list[str], in_json: list[dict[str, Any]], note: str | None
+) -> None:
+    names = sorted({name for row in rows for name in row})
+    files_in = {f"{k}.jpg": make_jpeg(k) for k in range(2)}
+    for k, row in enumerate(rows):
+        files_in[f"{k}.json"] = json.dumps({name: row.get(name, "") for name in names}).encode()
+    make_dataset(write_tar(tmp_path / "in.tar", files_in), tmp_path / "made", shuffle=False)
+    report = export(ExportConfig(str(tmp_path / "made"), str(tmp_path / "wds"), to="webdataset", workers=0))
+    assert report.notes == ((note,) if note is not None else ())
+    with tarfile.open(tmp_path / "wds" / "train-00000-of-00001.tar") as tar:
+        files = {name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
+    assert [data.decode() for name, data in files.items() if name.endswith(".txt")] == txt
+    stored = [json.loads(data) for name, data in files.items() if name.endswith(".json")]
+    assert [{name: row[name] for name in row if not name.startswith("image/")} for row in stored] == in_json
+    make_dataset(tmp_path / "wds", tmp_path / "again", shuffle=False)
+    assert describe_records(tmp_path / "again", "train") == describe_records(tmp_path / "made", "train")
+    schemas = [load_manifest(str(tmp_path / name)).schema for name in ("made", "again")]
+    assert schemas[0] == schemas[1]
+
+
+def test_a_null_in_json_says_that_the_txt_is_a_copy(tmp_path: Path) -> None:
+    files = {f"{k}.{end}": data for k in (1, 2) for end, data in (("jpg", JPEG), ("txt", b"words"))}
+    files["1.json"] = b'{"caption": null, "text": "words"}'
+    files["2.json"] = b'{"caption": "others", "text": "words"}'
+    listing = list_pairs(write_tar(tmp_path / "a.tar", files))
+    assert get_rows(listing) == {"1.jpg": ("", "words"), "2.jpg": ("words", "words")}
 
 
 def test_an_export_to_webdataset_comes_back(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.config import ShardConfig
+from beam_jobs.config import USUAL_COLUMNS, ShardConfig
 from beam_jobs.inputs import parquet_images
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.parquet_images import Cell, CopiedRows, copy_rows, list_cells, read_cells
@@ -40,7 +40,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def read_all(path: Path, refs: list[ImageRef], max_bytes: int = 1 << 20) -> list[bytes | str]:
     """Returns the bytes of each image, or the reason why there are none."""
-    found = dict(read_cells(str(path.parent), list_cells(refs), max_bytes))
+    found = dict(read_cells(str(path.parent), list_cells(refs, USUAL_COLUMNS), max_bytes))
     assert sorted(found) == list(range(len(refs)))
     return [str(data) if isinstance(data, UnreadableError) else data for _, data in sorted(found.items())]
 
@@ -114,7 +114,7 @@ def test_a_file_that_has_changed_is_told(tmp_path: Path) -> None:
 def test_a_job_quarantines_what_cannot_be_read(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", [*JPEGS[:4], b"no image", {"bytes": None, "path": "gone.jpg"}])
     damage(path, "image.bytes", 1)
-    manifest = make_dataset(path, tmp_path / "out")
+    manifest = make_dataset(path, tmp_path / "out", max_bad=4)
     assert sorted(read_images(tmp_path / "out").values()) == sorted(JPEGS[:2])
     lines = (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines()
     assert (manifest.quarantined, len(lines)) == (4, 4)
@@ -176,9 +176,9 @@ def test_rows_are_copied_only_where_it_pays(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_copy_is_used_again_and_knows_what_it_lacks(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", [*JPEGS[:2], None])
-    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy_rows(str(tmp_path), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
     path.unlink()
-    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy_rows(str(tmp_path), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
     copy = CopiedRows.open(str(tmp_path / "t.rows"))
     cell = Cell("t.parquet", 0, 1, 1)
     assert copy.read(cell) == JPEGS[1]
@@ -194,7 +194,7 @@ def test_a_copy_is_made_of_some_row_groups_after_the_other(
     monkeypatch.setattr(parquet_images, "_CELLS_AT_ONCE", 3)
     masks = [make_mask(k) for k in range(9)]
     write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks)
-    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy_rows(str(tmp_path), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
     copy = CopiedRows.open(str(tmp_path / "t.rows"))
     cells = [Cell("t.parquet", k // 2, k % 2, 1) for k in range(9)]
     assert [copy.read(cell) for cell in cells] == JPEGS
@@ -205,14 +205,14 @@ def test_a_copy_is_made_of_some_row_groups_after_the_other(
 def test_more_rows_than_bytes_are_not_believed(tmp_path: Path, groups: list[int]) -> None:
     path = write_parquet(tmp_path / "t.parquet", [None] * 100_000, group_rows=100_000)
     assert path.stat().st_size < 100_000
-    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy_rows(str(tmp_path), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
     assert CopiedRows.open(str(tmp_path / "t.rows")).read(Cell("t.parquet", 0, 0, 1)) is None
     assert groups == []
 
 
 def test_a_damaged_file_gives_an_empty_copy(tmp_path: Path) -> None:
     write_files(tmp_path, {"t.parquet": b"x"})
-    copy_rows(str(tmp_path), None, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
+    copy_rows(str(tmp_path), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
     assert CopiedRows.open(str(tmp_path / "t.rows")).read(Cell("t.parquet", 0, 0, 1)) is None
 
 

@@ -22,7 +22,7 @@ from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 from tests.export.datasets import describe_records, make_photo_dataset
 from tests.mask_files import make_mask
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.schema import FeatureSpec
@@ -35,7 +35,7 @@ def list_parquet(source: Path, **options: Any) -> Listing:
 
 
 def refuse(source: Path, **options: Any) -> str:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises((ConfigError, DataError)) as caught:
         list_parquet(source, **options)
     return str(caught.value)
 
@@ -174,7 +174,8 @@ def test_columns_of_other_types_become_text(tmp_path: Path) -> None:
 def test_parquet_files_without_images_are_named(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "t.parquet")
     assert refuse(tmp_path / "t.parquet") == (
-        f"{tmp_path}/t.parquet must have a column 'image', got text. Without images it needs lists of numbers."
+        f"{tmp_path}/t.parquet must have a column 'image', got text. Say which one holds the images with "
+        "`image_column`. Without images it needs lists of numbers."
     )
     with pytest.raises(DataError) as caught:
         make_dataset(tmp_path, tmp_path.with_name("out"))
@@ -253,10 +254,10 @@ def test_a_row_without_a_mask_is_quarantined(tmp_path: Path) -> None:
 
 def test_a_missing_column_of_masks_is_named(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS[:1])
-    assert refuse(path, mask_column="x") == f"{path}, row 1: must have the column 'x' of `mask_column`."
+    assert refuse(path, mask_column="x") == f"`mask_column` must name a column of {path} (image), got 'x'."
     table = tmp_path / "t.csv"
     table.write_text("image,mask,seg\na.jpg,1,a.png\n")
-    assert refuse(table, mask_column="x") == f"{table}, row 1: must have the column 'x' of `mask_column`."
+    assert refuse(table, mask_column="x") == f"`mask_column` must name a column of {table} (image, mask, seg), got 'x'."
     (ref,) = list_parquet(table, mask_column="seg").images
     assert (ref.mask[0], ref.extra) == ("a.png", (1,))
 

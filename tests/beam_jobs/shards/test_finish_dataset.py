@@ -94,10 +94,13 @@ def test_just_enough(mixed: Path, tmp_path: Path, max_bad: Any) -> None:
 
 def test_the_default_limit(tmp_path: Path) -> None:
     good = make_jpeg(1, (8, 8))
-    source = write_files(tmp_path / "in", {"ok.jpg": good} | {f"{i}.jpg": b"bad" for i in range(10)})
+    files = {f"ok{i}.jpg": good for i in range(20)} | {f"{i}.jpg": b"bad" for i in range(10)}
+    source = write_files(tmp_path / "in", files)
     assert make_dataset(source, tmp_path / "ten").quarantined == 10
     (source / "10.jpg").write_bytes(b"bad")
-    assert refused(source, tmp_path / "eleven").startswith("At most 10 of 12 images may be bad, got 11, the first ")
+    assert refused(source, tmp_path / "eleven").startswith("At most 10 of 31 images may be bad, got 11, the first ")
+    few = write_files(tmp_path / "few", {"ok.jpg": good, "1.jpg": b"bad", "2.jpg": b"bad"})
+    assert refused(few, tmp_path / "two").startswith("At most 1 of 3 images may be bad, got 2, the first ")
 
 
 def test_allowing_more_goes_on_without_writing_again(mixed: Path, tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def sparse(tmp_path: Path) -> Path:
     )
 
 
-SPARSE = {"num_shards": 6, "shuffle": False}
+SPARSE = {"num_shards": 6, "shuffle": False, "max_bad": 3}
 
 
 def test_empty_shards_are_left_out_and_the_others_renumbered(sparse: Path, tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch: 
 def test_a_split_without_a_good_image(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", {"train/1.jpg": make_jpeg(1), "test/2.jpg": b"bad", "test/3.jpg": b"bad"})
     output = tmp_path / "out"
-    assert refused(source, output) == (
+    assert refused(source, output, max_bad=2) == (
         f"Split 'test' has no image that can be read; see {output}/quarantine/quarantined.jsonl."
     )
 

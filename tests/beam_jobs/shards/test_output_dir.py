@@ -47,7 +47,8 @@ def photos(tmp_path: Path) -> Path:
 def test_inside_the_input(photos: Path, below: str) -> None:
     output = photos / below
     assert (
-        refused(ConfigError, photos, output) == f"The output must not lie inside the input, got {output} in {photos}."
+        refused(ConfigError, photos, output)
+        == f"The output must not lie inside the input, got {output} in {photos}. Choose another directory."
     )
 
 
@@ -114,7 +115,8 @@ def test_another_dataset(photos: Path, tmp_path: Path) -> None:
     before = read_tree(output)
     message = (
         f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
-        "an empty directory, or replace it with `overwrite`."
+        "an empty directory, or replace it with `overwrite`. To add images to it, write them to another directory NEW, "
+        f"and unite both with: tfpipe merge {output} NEW BOTH"
     )
     for options in ({"seed": 1}, {"num_shards": 2}, {"split": "test"}, {"keep_quarantined": True}):
         assert refused(ConfigError, photos, output, **options) == message

@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from tfpipe.cli.shared.config_option import config_option
+from tfpipe.export.config import ExportConfig
 from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Text, option
+from tfpipe.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,15 @@ def test_what_is_not_given_is_none(args: list[str], options: dict[str, Any]) -> 
 
 def test_a_wrong_word_is_refused() -> None:
     assert "'png' is not one of 'keep', 'jpeg'" in CliRunner().invoke(command, ["--encoding", "png"]).output
+
+
+@pytest.mark.parametrize(("given", "word"), [("pytorch", "torch"), ("torch", "torch"), ("wds", "webdataset")])
+def test_a_word_may_have_a_second_name(given: str, word: str) -> None:
+    config, name = (TrainConfig, "framework") if "torch" in word else (ExportConfig, "to")
+
+    @click.command()
+    @config_option(config, name, "The word.")
+    def show(**options: Any) -> None:
+        click.echo(options[name])
+
+    assert CliRunner().invoke(show, [f"--{name}", given]).output == f"{word}\n"

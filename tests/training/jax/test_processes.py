@@ -16,7 +16,7 @@ OPTIONS = ("--framework", "jax", "--batch-size", "8", "--image-size", "16", "--e
 
 
 def start(processes: Any, dataset: Path, output: Path, **environment: str) -> Any:
-    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, "--output", str(output), "--num-workers", "1")
+    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, "--output", str(output), "--workers", "1")
     return processes.start(*command, JAX_PLATFORMS="cpu", **environment)
 
 

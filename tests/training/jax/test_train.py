@@ -45,7 +45,7 @@ def train(colors: Path, make_config: Callable[..., TrainConfig]) -> Train:
     """Returns a function that trains in this process."""
 
     def run(stop: Callable[[], bool] = lambda: False, **options: Any) -> Any:
-        config = make_config(**{"framework": "jax", "num_workers": 1, "epochs": 2, **options})
+        config = make_config(**{"framework": "jax", "workers": 1, "epochs": 2, **options})
         with join_processes() as place:
             return training.train(load_manifest(str(colors)), config, place, stop=stop)
 

@@ -18,7 +18,7 @@ from tfpipe.training.learner import RunFacts  # noqa: E402
 from tfpipe.training.torch.learner import TorchLearner  # noqa: E402
 from tfpipe.training.torch.processes import Place  # noqa: E402
 
-OPTIONS = ("--framework", "torch", "--batch-size", "8", "--image-size", "16", "--num-workers", "0")
+OPTIONS = ("--framework", "torch", "--batch-size", "8", "--image-size", "16", "--workers", "0")
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ def start_ranks(processes: Any, count: int, dataset: Path, output: Path, *option
     """Starts the processes as torchrun does."""
     port = str(processes.free_ports(1)[0])
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
-    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, *options, "--output", str(output), "--num-workers", "0")
+    command = ("-m", "tfpipe", "train", str(dataset), *OPTIONS, *options, "--output", str(output), "--workers", "0")
     return [processes.start(*command, **shared, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
 
 

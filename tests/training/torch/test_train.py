@@ -53,7 +53,7 @@ def train(colors: Path, make_config: Callable[..., TrainConfig]) -> Train:
     """Returns a function that trains in this process."""
 
     def run(dataset: Path = colors, build: Any = None, stop: Callable[[], bool] = lambda: False, **options: Any) -> Any:
-        config = make_config(**{"framework": "torch", "num_workers": 0, "decoder": DECODER, **options})
+        config = make_config(**{"framework": "torch", "workers": 0, "decoder": DECODER, **options})
         return training.train(load_manifest(str(dataset)), config, Place(torch.device("cpu")), build, stop=stop)
 
     return run
@@ -71,7 +71,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
         epochs=3,
         log_every_steps=1,
         checkpoint_every_steps=4,
-        num_workers=0,
+        workers=0,
     )
     training.train(load_manifest(str(colors)), config, Place(torch.device("cpu")))
     return folder
@@ -130,7 +130,7 @@ def test_a_run_that_is_finished_says_so(train: Train, undisturbed: Path) -> None
     result = train(output=str(undisturbed))
     assert (result.finished, result.was_finished) == (True, True)
     with pytest.raises(ConfigError, match=r"was begun with framework torch, got tensorflow\. Ask for the same"):
-        train(output=str(undisturbed), framework="tensorflow", num_workers=None)
+        train(output=str(undisturbed), framework="tensorflow", workers=None)
 
 
 def test_damaged_checkpoints_cost_only_the_steps_since_the_one_before(
@@ -209,6 +209,6 @@ def test_a_worker_s_error_is_one_sentence(train: Train, colors: Path, tmp_path: 
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
     with pytest.raises(FormatError) as caught:
-        train(dataset=tmp_path / "damaged", num_workers=1)
+        train(dataset=tmp_path / "damaged", workers=1)
     assert "\n" not in str(caught.value)
     assert "Record " in str(caught.value)

@@ -1,4 +1,4 @@
-"""A job as a line for a shell, for `--print-command` and `--advise`."""
+"""A job as a line for a shell, for `--print-command` and `tfpipe advise`."""
 
 import shlex
 from collections.abc import Mapping, Sequence

@@ -15,6 +15,8 @@ import click
 from tfpipe.cli.shared.params import Command, Size
 from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Seed, Share, get_options
 
+_SECOND_NAMES = {"pytorch": "torch", "wds": "webdataset"}
+
 
 def config_option(
     config: type[Any],
@@ -47,6 +49,15 @@ def config_option(
     return click.option(f"--{dashed}", type=_get_type(kind), metavar=metavar, required=required, help=text + suffix)
 
 
+class _Words(click.Choice):
+    """A choice of words, some of which have a second name that people know."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Converts the option's text; click calls it."""
+        word: str = super().convert(_SECOND_NAMES.get(value, value), param, ctx)
+        return word
+
+
 def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that the user gave."""
     return {name: value for name, value in options.items() if value is not None}
@@ -55,7 +66,7 @@ def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
 def _get_type(kind: object) -> Any:
     match kind:
         case Choice(words):
-            return click.Choice(words)
+            return _Words(words)
         case Count() | Seed():
             return int
         case Number() | Share():

@@ -73,7 +73,7 @@ class RunArgs:
         dry_run: Whether to plan only.
         print_command: Whether to print the job as a command only.
         as_json: Whether to print one JSON object.
-        prices: The prices for the costs that a dry run or --advise tells.
+        prices: The prices for the costs that a dry run tells.
     """
 
     beam_args: tuple[str, ...]
@@ -83,13 +83,12 @@ class RunArgs:
     prices: PriceConfig
 
     @classmethod
-    def take(cls, options: dict[str, Any], beam_args: Sequence[str], *, takes_prices: bool = False) -> "RunArgs":
+    def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
         """Removes its options from a command's options.
 
         Args:
             options: The options of the command.
             beam_args: The arguments after --.
-            takes_prices: Whether the command needs prices without a dry run.
 
         Raises:
             ConfigError: Options do not go together.
@@ -102,7 +101,7 @@ class RunArgs:
             )
         flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
         prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
-        if prices != PriceConfig() and not (flags["dry_run"] or takes_prices):
+        if prices != PriceConfig() and not flags["dry_run"]:
             raise ConfigError(
                 "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."
             )

@@ -46,7 +46,7 @@ max_bad_option = click.option(
     type=CountOrShare(),
     metavar="N|SHARE",
     help="Fail if more images than this are bad: a count such as 25, or a share such as 1%.  "
-    "[default: 1%, never below 10 images]",
+    "[default: 1%, or up to 10 images, a third at most]",
 )
 seekable_option = config_option(
     ImageForm,
@@ -133,13 +133,15 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
         facts = {**_plan_json(plan), **(planner if has_choice else {})}
         click.echo(json.dumps({**facts, "estimate": estimate_json(estimate, run_args.prices)}))
     else:
-        _print_plan(plan)
+        _print_plan(config, plan)
         if has_choice:
             click.echo(str(choice))
         print_estimate(estimate, run_args.prices)
 
 
 def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
+    from tfpipe.cli.shared.shard_summary import summarize
+
     manifest = result.manifest
     return {
         "dataset": config.output,
@@ -147,6 +149,7 @@ def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
             name: {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
             for name, split in manifest.splits.items()
         },
+        **summarize(config, manifest),
         "quarantined": manifest.quarantined,
         "changed": dict(manifest.changed),
         "duplicates": asdict(manifest.duplicates),
@@ -156,10 +159,14 @@ def _result_json(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
 
 
 def _print_result(config: ShardConfig, result: "ShardResult") -> None:
+    from tfpipe.cli.shared.shard_summary import format_classes, format_quarantined
+
     manifest = result.manifest
     for name, split in manifest.splits.items():
         shards = human_count(split.num_shards, "shard")
         click.echo(f"{name}: {human_count(split.records, 'record')}, {shards}, {human_bytes(split.bytes)}")
+    for line in format_classes(config, manifest):
+        click.echo(line)
     for kind, count in manifest.changed.items():
         click.echo(f"changed: {count:,} {kind}")
     duplicates = manifest.duplicates
@@ -169,8 +176,8 @@ def _print_result(config: ShardConfig, result: "ShardResult") -> None:
         click.echo(f"duplicates: {counts}, listed in duplicates.jsonl")
     if duplicates.dropped:
         click.echo(f"duplicates: {duplicates.dropped:,} dropped")
-    if manifest.quarantined:
-        click.echo(f"quarantined: {manifest.quarantined:,}, listed in quarantine/quarantined.jsonl")
+    for line in format_quarantined(config, manifest):
+        click.echo(line)
     for reason, count in sorted(manifest.skipped.items()):
         click.echo(f"skipped: {count:,} {reason}")
     kept = f", {human_count(result.kept_shards, 'shard')} finished before" if result.kept_shards else ""
@@ -195,12 +202,17 @@ def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
     return splits
 
 
-def _print_plan(plan: "Plan") -> None:
+def _print_plan(config: ShardConfig, plan: "Plan") -> None:
+    from tfpipe.cli.shared.shard_summary import explain_no_classes
+
     click.echo(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, nothing written")
     for name, split in _splits(plan).items():
         shards = human_count(split["shards"], "shard")
         click.echo(f"{name}: {human_count(split['images'], 'image')}, {human_bytes(split['bytes'])}, {shards}")
         _print_classes(split["classes"])
+    reason = explain_no_classes(config, plan.listing.make_schema(), has_classes=bool(plan.listing.label_names))
+    if reason:
+        click.echo(f"no classes: {clean_line(reason)}")
     for reason, count in sorted((plan.listing.skipped or {}).items()):
         click.echo(f"skipped: {count:,} {reason}")
     if plan.listing.dropped:
@@ -210,7 +222,6 @@ def _print_plan(plan: "Plan") -> None:
 def _print_classes(classes: dict[str, int]) -> None:
     """Prints the largest classes with a bar each, and the number of records of the smallest."""
     if not classes:
-        click.echo("  no labels")
         return
     width = max(len(clean_line(name)) for name in classes)
     most = max(classes.values()) or 1

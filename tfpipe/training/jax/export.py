@@ -4,7 +4,7 @@
 RUN/model/
   model.jax     opened by `jax.export.deserialize`, with plain JAX: StableHLO for CPUs, GPUs and TPUs
   labels.txt    names of classes, one on each line, in the order of their numbers
-  tfpipe.json   how the dataset's images were stored
+  tfpipe.json   for `tfpipe predict`: how the dataset's images were stored
 ```
 
     with open("runs/flowers/model/model.jax", "rb") as file:

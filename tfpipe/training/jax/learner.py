@@ -97,7 +97,7 @@ class JaxLearner(Learner):
         export_model(parameters, self.facts.config.evaluation_pipeline, self.facts.manifest, run_dir.file(MODEL))
 
     def _open(self, split: str, pipeline: Any, start_step: int = 0) -> JaxBatches:
-        threads = self.facts.config.num_workers or None
+        threads = self.facts.config.workers or None
         return JaxBatches(self.facts.manifest, split, pipeline, start_step, self._place.rows, threads)
 
     def _set_state(self, state: Any) -> None:

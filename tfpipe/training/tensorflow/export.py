@@ -175,18 +175,6 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         return augment_on_host(image, None, config)
 
 
-def has_model(directory: str) -> bool:
-    """Returns whether a folder holds a complete SavedModel.
-
-    Raises:
-        DataError: The folder cannot be read.
-    """
-    try:
-        return bool(tf.io.gfile.exists(file_io.join(directory, _MODEL_FILE)))
-    except tf.errors.OpError as error:
-        raise DataError(f"{directory} cannot be read: {first_line(error)}.") from error
-
-
 def _describe_stored_images(form: ImageForm) -> StoredImages:
     """Returns the facts that a form promises for every record. The first bytes of a record tell its format."""
     size = None if form.square is None else (form.square, form.square)

@@ -70,13 +70,13 @@ class TorchLearner(Learner):
         config, self._step = self.facts.config, start_step
         images = TorchBatches(self.facts.manifest, config.split, config.training_pipeline, start_step)
         monitor = self.facts.make_monitor(self._describe_devices(), run_dir)
-        return SingleSteps(_Readable(data_loader(images, config.num_workers)), self._train, monitor)
+        return SingleSteps(_Readable(data_loader(images, config.workers)), self._train, monitor)
 
     def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
         """Yields the sums of each evaluation batch over all processes, float64 [4]."""
         if self._evaluation_loader is None:
             split_images = TorchBatches(self.facts.manifest, split, self.facts.config.evaluation_pipeline)
-            self._evaluation_loader = data_loader(split_images, self.facts.config.num_workers)
+            self._evaluation_loader = data_loader(split_images, self.facts.config.workers)
         if self._place.num_ranks > 1:
             # Moving averages differ between processes until the next step of training. A checkpoint has those of the
             # first, so all evaluate with them: a run that goes on there finds the same numbers.

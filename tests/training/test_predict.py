@@ -19,8 +19,8 @@ from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.image_form import ImageForm
+from tfpipe.training.predict import Classifier, Prediction, Unreadable
 from tfpipe.training.tensorflow.export import export_model
-from tfpipe.training.tensorflow.predict import Classifier, Prediction, Unreadable
 
 CONFIG = PipelineConfig(batch_size=8, image_size=16, training=False, extra_features=("image/filename",))
 
@@ -129,11 +129,6 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
         "/run has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the end."
     )
     (run / "model").mkdir()
-    (run / "model" / "model.pt2").write_bytes(b"")
-    assert refused(run) == (
-        "`tfpipe predict` needs a model of TensorFlow, got /run/model/model.pt2. Open it with torch.export.load or "
-        "jax.export.deserialize."
-    )
     shutil.rmtree(run / "model")
     shutil.copytree(exported, run / "model")
     notes = run / "model" / "tfpipe.json"
@@ -147,3 +142,7 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
     notes.write_text(json.dumps(kept))
     (run / "model" / "saved_model.pb").write_bytes(b"\xff")
     assert refused(run, FormatError).startswith("The model in /run/model is damaged: ")
+    (run / "model" / "saved_model.pb").unlink()
+    for name in ("model.jax", "model.pt2"):
+        (run / "model" / name).write_bytes(b"\xff")
+        assert refused(run, FormatError).startswith(f"The model /run/model/{name} is damaged: ")

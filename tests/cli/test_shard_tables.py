@@ -1,0 +1,310 @@
+"""`tfpipe shard` loses nothing of a newcomer's data without a word: what it keeps, and what it says of the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+import tfpipe as package
+from tests.beam_jobs.datasets import read_records
+from tests.beam_jobs.images import make_jpeg
+from tests.beam_jobs.inputs.parquet_files import write_parquet
+from tests.conftest import Tfpipe
+
+CLASSES = ("cat", "dog", "cat", "owl")
+FOLDER = (
+    "no classes: the images lie in no class folders; put those of each class into a folder of its name, such as "
+    "cat/1.jpg and dog/2.jpg"
+)
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Four images in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"{k}.jpg" for k in range(4)]
+    for k, name in enumerate(names):
+        Path(name).write_bytes(make_jpeg(k))
+    return names
+
+
+def write_csv(path: str, header: Sequence[str], rows: Sequence[Sequence[object]], delimiter: str = ",") -> str:
+    Path(path).write_text("".join(delimiter.join(map(str, row)) + "\n" for row in [header, *rows]))
+    return path
+
+
+def shard(tfpipe: Tfpipe, *args: object) -> list[str]:
+    """Returns the lines that a job without a fault prints, but the last."""
+    done = tfpipe("shard", *args)
+    assert done.code == 0, done.err
+    *lines, last = done.out.splitlines()
+    assert " is complete: " in last
+    return [line for line in lines if "record" not in line]
+
+
+def refuse(tfpipe: Tfpipe, *args: object) -> tuple[int, str]:
+    """Returns the exit code and the last line of a job that is refused."""
+    done = tfpipe("shard", *args)
+    assert "Traceback" not in done.err
+    return done.code, done.err.splitlines()[-1]
+
+
+def read(dataset: str, name: str, split: str = "train") -> list[Any]:
+    """Returns the values of a feature in the order of the names of the images."""
+    records = {bytes(record["image/filename"][0]): record[name] for record in read_records(Path(dataset), split)}
+    return [list(records[image]) for image in sorted(records)]
+
+
+def test_a_csv_with_the_column_class(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("image", "class", "price"), [*zip(images, CLASSES, range(4), strict=True)])
+    assert shard(tfpipe, "t.csv", "out") == [
+        "no classes: no column `label` (found: class, price); use --label-column class",
+        "columns: class, price",
+    ]
+    assert shard(tfpipe, "t.csv", "named", "--label-column", "class") == [
+        "classes: 3 (cat 2, dog 1, owl 1)",
+        "columns: price",
+    ]
+    reason = "no classes: no column `label` (found: class, price); use --label-column class"
+    assert reason in tfpipe("shard", "t.csv", "new", "--dry-run").out.splitlines()
+    done = json.loads(tfpipe("shard", "t.csv", "out", "--json").out)
+    assert (done["classes"], done["columns"], done["first_quarantined"]) == ({}, ["class", "price"], [])
+    assert done["no_classes"] == "no column `label` (found: class, price); use --label-column class"
+    done = json.loads(tfpipe("shard", "t.csv", "named", "--label-column", "class", "--json").out)
+    assert (done["classes"], done["no_classes"]) == ({"cat": 2, "dog": 1, "owl": 1}, None)
+
+
+def test_a_parquet_file_of_paths_with_the_column_labels(images: list[str], tfpipe: Tfpipe) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"image": images, "labels": CLASSES}), "t.parquet")
+    assert shard(tfpipe, "t.parquet", "out") == [
+        "no classes: no column `label` (found: labels); use --label-column labels",
+        "columns: labels",
+    ]
+    assert shard(tfpipe, "t.parquet", "named", "--label-column", "labels") == ["classes: 3 (cat 2, dog 1, owl 1)"]
+
+
+def test_a_flat_folder(images: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
+    assert shard(tfpipe, tmp_path, tmp_path.parent / f"{tmp_path.name}-out") == [FOLDER]
+
+
+def test_more_classes_than_fit_in_a_line(images: list[str], tfpipe: Tfpipe) -> None:
+    rows = [(images[k % 4], f"c{k}") for k in range(8)]
+    lines = shard(tfpipe, write_csv("t.csv", ("image", "label"), rows), "out")
+    assert lines[0] == "classes: 8 (c0 1, c1 1, c2 1, c3 1, c4 1, and 3 more)"
+
+
+def test_an_empty_column_of_labels(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("image", "label", "class"), [(image, "", "a") for image in images])
+    assert shard(tfpipe, "t.csv", "out")[0] == "no classes: column `label` is empty"
+
+
+def test_columns_of_other_names(images: list[str], tfpipe: Tfpipe) -> None:
+    folds = ("train", "val", "train", "test")
+    texts = ("one", "two", "three", "")
+    rows = [*zip(images, CLASSES, folds, texts, range(4), strict=True)]
+    write_csv("t.csv", ("path", "class", "fold", "text", "label"), rows)
+    assert refuse(tfpipe, "t.csv", "out") == (
+        1,
+        "Error: t.csv must have a column 'image', got path, class, fold, text, label. Say which one holds the images "
+        "with --image-column.",
+    )
+    Path("images").mkdir()
+    names = ("--image-column", "path", "--label-column", "class", "--split-column", "fold")
+    assert shard(tfpipe, "t.csv", "out", *names, "--caption-column", "text") == [
+        "classes: 3 (cat 2, dog 1, owl 1)",
+        "columns: caption, label_",
+    ]
+    assert list(package.load_manifest("out").splits) == ["test", "train", "validation"]
+    assert read("out", "caption") == [[b"one"], [b"three"]]
+    assert refuse(tfpipe, "t.csv", "new", "--image-column", "file") == (
+        2,
+        "Error: --image-column must name a column of t.csv (path, class, fold, text, label), got 'file'.",
+    )
+    assert refuse(tfpipe, "t.csv", "new", "--image-column", "path", "--label-column", "path") == (
+        2,
+        "Error: Each column must have one meaning, but two options name 'path'.",
+    )
+    assert refuse(tfpipe, "images", "new", "--label-column", "class") == (
+        2,
+        "Error: --label-column is for tables (CSV, TSV, JSONL or Parquet), got images.",
+    )
+
+
+@pytest.mark.parametrize("plan", ["launcher", "engine"])
+def test_columns_of_parquet_files_that_hold_the_images(
+    plan: str, images: list[str], tfpipe: Tfpipe, tmp_path: Path
+) -> None:
+    data = [Path(name).read_bytes() for name in images]
+    folds, texts, prices = ["train", "dev", "valid", "train"], ["a", "b", "c", "d"], [1, 2, 3, 4]
+    columns = {"label": ["x"] * 4, "photo": data, "kind": CLASSES, "fold": folds, "text": texts, "price": prices}
+    pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
+    named = ("--image-column", "photo", "--label-column", "kind", "--split-column", "fold", "--caption-column", "text")
+    named += ("--target-column", "price")
+    options = ("--plan", plan, "--num-shards", 4, "--drop-duplicates")  # which reads the images a second time
+    assert shard(tfpipe, "t.parquet", "out", *named, *options) == [
+        "classes: 3 (cat 2, dog 1, owl 1)",
+        "columns: caption, target, label_",
+    ]
+    assert list(package.load_manifest("out").splits) == ["train", "validation"]
+    assert read("out", "image/class/text") == [[b"cat"], [b"owl"]]
+    assert (read("out", "caption"), read("out", "target")) == ([[b"a"], [b"d"]], [[1.0], [4.0]])
+    Path("folder").mkdir()
+    Path("t.parquet").rename("folder/t.parquet")
+    assert refuse(tfpipe, "folder", "new", "--image-column", "pixels") == (
+        2,
+        "Error: --image-column must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got "
+        "'pixels'.",
+    )
+    assert refuse(tfpipe, "folder", "new", "--image-column", "photo", "--label-column", "class") == (
+        2,
+        "Error: --label-column must name a column of folder/t.parquet (label, photo, kind, fold, text, price), got "
+        "'class'.",
+    )
+
+
+def test_another_column_is_another_job(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("image", "a", "b"), [(image, "x", "x") for image in images])
+    shard(tfpipe, "t.csv", "out", "--label-column", "a")
+    code, message = refuse(tfpipe, "t.csv", "out", "--label-column", "b")
+    assert code == 2
+    assert message.startswith("Error: out holds a dataset made from other images, with other options")
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "dev", "Validation"])
+def test_one_name_for_the_validation_split(name: str, images: list[str], tfpipe: Tfpipe) -> None:
+    splits = ("training", name, "validation", "train")
+    shard(tfpipe, write_csv("t.csv", ("image", "split"), [*zip(images, splits, strict=True)]), "out")
+    assert {split: info.records for split, info in package.load_manifest("out").splits.items()} == {
+        "train": 2,
+        "validation": 2,
+    }
+
+
+def test_one_name_in_the_options_too(images: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
+    for k in range(4, 40):
+        Path(f"{k}.jpg").write_bytes(make_jpeg(k))
+    out = tmp_path.parent / f"{tmp_path.name}-out"
+    shard(tfpipe, tmp_path, out, "--splits", "train=0.5,val=0.25,dev=0.25")
+    assert list(package.load_manifest(str(out)).splits) == ["train", "validation"]
+    done = tfpipe("shard", "in", "out", "--splits", "train=0.5,val=0.5", "--print-command")
+    assert done.out == "python -m beam_jobs shard in out --splits=train=0.5,validation=0.5\n"
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "embedded"])
+def test_several_labels(form: str, images: list[str], tfpipe: Tfpipe, tmp_path: Path) -> None:
+    tags = [["red", "round"], [], ["round"], ["blue"]]
+    options: list[str] = []
+    if form == "csv":
+        rows = [(image, "; ".join(each)) for image, each in zip(images, tags, strict=True)]
+        source = write_csv("t.csv", ("image", "tags"), rows)
+        options = ["--label-separator", ";"]
+    elif form == "jsonl":
+        source = "t.jsonl"
+        lines = [json.dumps({"image": image, "tags": each}) for image, each in zip(images, tags, strict=True)]
+        Path(source).write_text("\n".join(lines))
+    elif form == "parquet":
+        source = "t.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"image": images, "tags": tags}), source)
+    else:
+        source = "t.parquet"
+        write_parquet(tmp_path / source, [Path(name).read_bytes() for name in images], tags=tags)
+    lines = shard(tfpipe, source, "out", "--label-column", "tags", *options)
+    assert lines == ["classes: 3 (blue 1, red 1, round 2)", "columns: labels"]
+    assert read("out", "labels") == [[1, 2], [], [2], [0]]
+    spec = package.load_manifest("out").schema["labels"]
+    assert (spec.names, spec.shape) == (("blue", "red", "round"), None)
+
+
+def test_several_labels_of_a_batch(images: list[str], tfpipe: Tfpipe) -> None:
+    rows = [*zip(images, ("1|0", "", "0", "2"), strict=True)]
+    write_csv("t.csv", ("image", "label"), rows)
+    shard(tfpipe, "t.csv", "out", "--label-separator", "|")
+    config = package.PipelineConfig(
+        batch_size=4, training=False, image_size=16, extra_features=("labels",), multi_hot=("labels",)
+    )
+    batch = next(iter(package.build_dataset(package.load_manifest("out"), "train", config).as_numpy_iterator()))
+    assert sorted(batch["labels"].tolist()) == [[0, 0, 0], [0, 0, 1], [1, 0, 0], [1, 1, 0]]
+
+
+def test_several_labels_where_one_is_expected(images: list[str], tfpipe: Tfpipe) -> None:
+    lines = [json.dumps({"image": image, "label": label}) for image, label in zip(images, ["a", ["b"]], strict=False)]
+    Path("t.jsonl").write_text("\n".join(lines))
+    assert refuse(tfpipe, "t.jsonl", "out") == (
+        1,
+        "Error: t.jsonl, row 2: 'label' must be a name or a number from 0, got ['b']. Allow several with "
+        "--label-separator.",
+    )
+    assert shard(tfpipe, "t.jsonl", "out", "--label-separator", ";")[0] == "classes: 2 (a 1, b 1)"
+
+
+def test_the_target_of_a_regression(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("image", "label", "price"), [*zip(images, CLASSES, (1, 2, 3, 4), strict=True)])
+    shard(tfpipe, "t.csv", "out", "--target-column", "price")
+    spec = package.load_manifest("out").schema["target"]
+    assert (spec.dtype, spec.shape) == ("float", ())
+    assert read("out", "target") == [[1.0], [2.0], [3.0], [4.0]]
+    write_csv("u.csv", ("image", "price"), [(images[0], 1), (images[1], "dear")])
+    assert refuse(tfpipe, "u.csv", "new", "--target-column", "price") == (
+        1,
+        "Error: u.csv, row 2: the target 'price' must be a number, got 'dear'.",
+    )
+    write_csv("v.csv", ("image", "price"), [(images[0], 1), (images[1], "")])
+    assert refuse(tfpipe, "v.csv", "new", "--target-column", "price") == (
+        1,
+        "Error: v.csv: the target 'price' must be one number in every row.",
+    )
+
+
+@pytest.mark.parametrize("plan", ["launcher", "engine"])
+def test_half_of_the_images_missing(plan: str, images: list[str], tfpipe: Tfpipe) -> None:
+    names = [*images, "e.jpg", "d.jpg", "c.jpg", "b.jpg"]
+    write_csv("t.csv", ("image", "label"), [(name, "x") for name in names])
+    assert refuse(tfpipe, "t.csv", "out", "--plan", plan) == (
+        1,
+        "Error: t.csv has 8 rows, and 4 of the files that it names do not exist, such as b.jpg, c.jpg, d.jpg. Paths "
+        "start from the folder of the table. Correct them, or leave these images out with --allow-missing.",
+    )
+    assert not Path("out").exists()
+    lines = shard(tfpipe, "t.csv", "out", "--plan", plan, "--allow-missing")
+    assert lines[:2] == ["classes: 1 (x 4)", "quarantined: 4, listed in quarantine/quarantined.jsonl"]
+    assert len(lines) == 5
+    assert {line.split(": ")[1] for line in lines[2:]} == {"cannot be read"}
+
+
+def test_a_few_bad_images_of_a_small_dataset(images: list[str], tfpipe: Tfpipe) -> None:
+    Path("0.jpg").write_bytes(b"no image")
+    write_csv("t.csv", ("image", "label"), [(name, "x") for name in images])
+    lines = shard(tfpipe, "t.csv", "out")
+    assert lines[1] == "quarantined: 1, listed in quarantine/quarantined.jsonl"
+    assert lines[2].startswith("  0.jpg: ")
+    first = json.loads(tfpipe("shard", "t.csv", "out", "--json").out)["first_quarantined"]
+    assert [line["path"] for line in first] == ["0.jpg"]
+    Path("1.jpg").write_bytes(b"no image")
+    code, message = refuse(tfpipe, "t.csv", "new")
+    assert code == 1
+    assert message.startswith("Error: At most 1 of 4 images may be bad, got 2, the first ")
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", "\t")])
+def test_other_separators(name: str, delimiter: str, images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv(name, ("image", "label", "price"), [*zip(images, CLASSES, range(4), strict=True)], delimiter)
+    assert shard(tfpipe, name, "out") == ["classes: 3 (cat 2, dog 1, owl 1)", "columns: price"]
+    assert read("out", "price") == [[0], [1], [2], [3]]
+
+
+def test_more_images_for_a_finished_dataset(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("image", "label"), [(name, "x") for name in images[:2]])
+    shard(tfpipe, "t.csv", "out")
+    write_csv("t.csv", ("image", "label"), [(name, "x") for name in images])
+    assert refuse(tfpipe, "t.csv", "out") == (
+        2,
+        "Error: out holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
+        "an empty directory, or replace it with --overwrite. To add images to it, write them to another directory NEW, "
+        "and unite both with: tfpipe merge out NEW BOTH",
+    )

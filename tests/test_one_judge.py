@@ -1,0 +1,255 @@
+"""What `shard` stores and `verify` calls intact, TensorFlow, NumPy, JAX and PyTorch read.
+
+Each test writes images that are hard to judge, shards them, verifies the dataset and reads it by every face: with the
+native library, and without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+import time
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from tests.beam_jobs.datasets import make_dataset, read_records
+from tests.beam_jobs.images import write_files
+from tests.native.jpeg_writer import Image as Coefficients
+from tests.native.jpeg_writer import Options, Scan, make_component, transform_plane, write_jpeg
+from tfpipe import PipelineConfig, build_dataset
+from tfpipe.format.image_form import ImageForm
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
+
+Pixels = NDArray[np.uint8]
+
+
+@pytest.fixture(params=["native", "pillow"], autouse=True)
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs each test with the native library, and without it."""
+    if request.param == "native":
+        request.getfixturevalue("native_library")
+    else:
+        monkeypatch.setattr("tfpipe.native.library.is_available", lambda: False)
+    return str(request.param)
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """What became of images.
+
+    Attributes:
+        stored: The stored file of each image by its name without an extension.
+        reasons: Why each other image was set aside.
+        changed: What the manifest counts.
+    """
+
+    stored: dict[str, bytes]
+    reasons: dict[str, str]
+    changed: dict[str, int]
+
+
+def shard_and_read(folder: Path, images: dict[str, bytes], form: ImageForm | None = None) -> Sharded:
+    """Shards images of one class, verifies what was stored, and reads all of it by every face."""
+    source = write_files(folder / "in", {f"cat/{name}": data for name, data in images.items()})
+    manifest = make_dataset(source, folder / "out", form=form or ImageForm(), max_bad=len(images), workers=1)
+    lists = (folder / "out").glob("quarantine/quarantined.jsonl")
+    lines = [json.loads(line) for file in lists for line in file.read_text().splitlines()]
+    records = read_records(folder / "out")
+    report = verify(str(folder / "out"), VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (len(records), [])
+    read_by_every_face(folder / "out", len(records))
+    return Sharded(
+        {Path(record["image/filename"][0].decode()).stem: record["image/encoded"][0] for record in records},
+        {Path(line["path"]).stem: line["reason"] for line in lines},
+        dict(manifest.changed),
+    )
+
+
+def read_by_every_face(dataset: Path, count: int) -> None:
+    """Reads an evaluation pass. The pixels differ by little, since decoders without the library are others."""
+    config = PipelineConfig(batch_size=1, training=False, augment="none", image_size=16, image_dtype="uint8")
+    faces = {
+        "tensorflow": [batch["image"].numpy() for batch in build_dataset(str(dataset), "train", config)],
+        "numpy": [batch["image"] for batch in NumpyBatches(str(dataset), "train", config)],
+        "jax": [np.asarray(batch["image"]) for batch in JaxBatches(str(dataset), "train", config)],
+    }
+    loader = data_loader(TorchBatches(str(dataset), "train", config), num_workers=0)
+    faces["torch"] = [torch.movedim(batch["image"], -3, -1).numpy() for batch in loader]
+    for images in faces.values():
+        assert len(images) == count
+        for image, expected in zip(images, faces["tensorflow"], strict=True):
+            assert np.abs(image.astype(int) - expected).mean() < 4
+
+
+def draw(height: int, width: int, seed: int = 0, mode: str = "RGB") -> Image.Image:
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(y / (9 + c) + c) * np.cos(x / (7 + 2 * c)) for c in range(len(mode))]
+    pixels = 128 + 90 * np.stack(waves, -1) + rng.normal(0, 8, (height, width, len(mode)))
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8), mode)
+
+
+def save(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def draw_sampled(factors: tuple[tuple[int, int], ...], options: Options | None = None) -> bytes:
+    """Draws a JPEG of 48 x 64 with a component for each pair of sampling factors."""
+    height, width, table = 48, 64, np.arange(2, 66)
+    image = Coefficients(height, width, [], {0: table})
+    most = max(h for h, _ in factors), max(v for _, v in factors)
+    for k, factor in enumerate(factors):
+        one = make_component(k + 1, height, width, factor, most, 0)
+        y, x = np.mgrid[: 8 * one.blocks.shape[0], : 8 * one.blocks.shape[1]]
+        one.blocks = transform_plane(128 + 60 * np.sin(y / (9 + k)) * np.cos(x / (8 + k)), table)
+        image.components.append(one)
+    return write_jpeg(image, [Scan(tuple(range(len(factors))))], options or Options())
+
+
+def decode_by_tensorflow(data: bytes) -> Pixels:
+    return np.asarray(tf.io.decode_image(data, channels=3, expand_animations=False))
+
+
+def test_a_marker_among_the_image_data(by: str, tmp_path: Path) -> None:
+    photos = [draw(96, 128, seed) for seed in range(4)]
+    encoded = [save(photo) for photo in photos]
+    rng, images = random.Random(8), {}
+    for k in range(60):
+        data = bytearray(encoded[k % 4])
+        data[rng.randrange(data.index(b"\xff\xda") + 14, len(data) - 10)] = 0xFF
+        images[f"{k:02}.jpg"] = bytes(data)
+    got = shard_and_read(tmp_path, {**images, "whole.jpg": encoded[0]})
+    assert got.stored["whole"] == encoded[0]
+    if by == "native":
+        assert set(got.reasons.values()) == {"damaged JPEG: its image data is damaged"}
+        assert len(got.reasons) > 55
+    else:
+        assert "damaged JPEG: a segment among its image data is cut off" in got.reasons.values()
+        assert len(got.reasons) > 45
+    for name in got.stored.keys() - {"whole"} if by == "native" else ():
+        differences = np.abs(decode_by_tensorflow(got.stored[name]).astype(int) - photos[int(name) % 4])
+        assert (differences > 40).any(-1).mean() < 0.2
+
+
+@pytest.mark.parametrize(
+    "form", [ImageForm(resize_short=32), ImageForm("raw", square=32), ImageForm(reencode_progressive=True)]
+)
+def test_damage_is_found_where_an_image_is_encoded_anew(by: str, form: ImageForm, tmp_path: Path) -> None:
+    data = bytearray(save(draw(96, 128), progressive=True))
+    middle = (data.rindex(b"\xff\xda") + len(data)) // 2
+    data[middle : middle + 2] = b"\xff\x02"
+    whole = save(draw(96, 128))
+    images = {"damaged.jpg": bytes(data), "surplus.jpg": whole[:-2] + b"\x12" * 30 + whole[-2:], "a.jpg": whole}
+    got = shard_and_read(tmp_path, images, form)
+    assert ("a" in got.stored, "damaged" in got.reasons) == (True, True)
+    if by == "native":
+        assert got.reasons["surplus"] == "damaged JPEG: it has more data than blocks"
+
+
+def test_fractional_sampling(tmp_path: Path) -> None:
+    images = {"bad.jpg": draw_sampled(((3, 1), (2, 1), (2, 1))), "good.jpg": draw_sampled(((3, 1), (1, 1), (1, 1)))}
+    got = shard_and_read(tmp_path, images)
+    assert got.stored == {"good": images["good.jpg"]}
+    reason = "JPEG whose sampling factors do not divide each other, which no decoder reads"
+    assert got.reasons == {"bad": reason}
+
+
+@pytest.mark.parametrize("form", [ImageForm(), ImageForm(resize_short=24)], ids=["kept", "resized"])
+@pytest.mark.parametrize("luma", [(4, 2), (2, 4), (4, 1)], ids=str)
+def test_crops_of_color_at_a_quarter_and_a_half(luma: tuple[int, int], form: ImageForm, tmp_path: Path) -> None:
+    """Reads crops at half the size, of which libjpeg leaves most color columns as they were in memory."""
+    data = draw_sampled((luma, (1, 1), (1, 1)))
+    got = shard_and_read(tmp_path, {"a.jpg": data}, form)
+    assert got.changed.get("rare_jpeg_reencoded", 0) == (luma != (4, 1))
+    crop = tf.io.decode_and_crop_jpeg(got.stored["a"], [4, 4, 6, 6], channels=3, ratio=2).numpy()
+    whole = tf.io.decode_jpeg(got.stored["a"], channels=3, ratio=2).numpy()
+    np.testing.assert_array_equal(crop[:, 2:-2], whole[4:10, 6:8])
+
+
+@pytest.mark.parametrize("adobe", [None, 0, 2])
+def test_cmyk_becomes_the_rgb_that_tensorflow_makes(adobe: int | None, tmp_path: Path) -> None:
+    data = draw_sampled(((1, 1),) * 4, Options(adobe=adobe))
+    got = shard_and_read(tmp_path, {"a.jpg": data})
+    assert got.changed == {"cmyk_to_rgb": 1}
+    differences = decode_by_tensorflow(got.stored["a"]).astype(int) - decode_by_tensorflow(data)
+    assert np.abs(differences).mean() < 4
+
+
+def test_a_component_that_is_named_twice(by: str, tmp_path: Path) -> None:
+    data = bytearray(draw_sampled(((2, 2), (1, 1), (1, 1))))
+    frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
+    data[frame + 13], data[scan + 7] = data[frame + 10], data[scan + 5]
+    got = shard_and_read(tmp_path, {"a.jpg": bytes(data)})
+    assert got.changed == ({"rare_jpeg_reencoded": 1} if by == "native" else {})
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def test_sums_in_headers_have_limits(tmp_path: Path) -> None:
+    jpeg, png = save(draw(16, 16)), save(draw(16, 16), "PNG")
+    text = _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_001), 9))
+    junk = {"fill": b"\xff" * 10_000_000, "restarts": b"\xff\xd0" * 5_000_000}
+    segments = {"comments": b"\xff\xfe\0\2" * 2_500_000, "applications": b"\xff\xe0\0\2" * 2_500_000}
+    chunks = {"texts": 1000 * text, "empty": 800_000 * _chunk(b"abCd", b"")}
+    images = {f"{name}.jpg": jpeg[:2] + middle + jpeg[2:] for name, middle in (junk | segments).items()}
+    images |= {f"{name}.png": png[:33] + middle + png[33:] for name, middle in chunks.items()}
+    begin = time.process_time()
+    got = shard_and_read(tmp_path, {**images, "short.png": png[:33] + text + png[33:]})
+    assert time.process_time() - begin < 15  # 38 for the texts alone without a limit
+    assert got.stored.keys() == {"fill", "restarts", "short"}
+    assert got.reasons == {
+        **dict.fromkeys(segments, "JPEG of more than 10,000 segments"),
+        "texts": "PNG whose texts, up to a zTXt chunk, expand to more than 8000000 bytes",
+        "empty": "PNG of more than 100,000 chunks",
+    }
+
+
+def _write_bmp(pixels: NDArray[np.uint16]) -> bytes:
+    """Writes a BMP of 5, 6 and 5 bits, from the last row to the first."""
+    height, width = pixels.shape
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 16, 3, pixels.nbytes, 0, 0, 0, 0)
+    masks = struct.pack("<III", 0xF800, 0x07E0, 0x001F)
+    return b"BM" + struct.pack("<IHHI", 66 + pixels.nbytes, 0, 0, 66) + head + masks + pixels[::-1].tobytes()
+
+
+def _write_planar_tiff(planes: NDArray[np.uint16]) -> bytes:
+    _, height, width = planes.shape
+    size, begin = planes[0].nbytes, 8 + 2 + 12 * 10 + 4
+    lists = struct.pack("<3H", 16, 16, 16) + struct.pack("<6I", *(begin + 30 + k * size for k in range(3)), *[size] * 3)
+    tags = [(256, 3, 1, width), (257, 3, 1, height), (258, 3, 3, begin), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [(273, 4, 3, begin + 6), (277, 3, 1, 3), (278, 3, 1, height), (279, 4, 3, begin + 18), (284, 3, 1, 2)]
+    body = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + body + bytes(4) + lists + planes.tobytes()
+
+
+def test_rare_files_of_other_formats(tmp_path: Path) -> None:
+    images = {
+        "565.bmp": _write_bmp(np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)),
+        "planar.tif": _write_planar_tiff(np.zeros((3, 8, 8), np.uint16)),
+        "32.tif": save(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
+    }
+    got = shard_and_read(tmp_path, images)
+    assert got.reasons == {
+        "planar": "a TIFF of 16-bit samples in separate planes, which cannot be read",
+        "32": "32-bit samples, whose range is not known",
+    }
+    colors = [tuple(color) for color in decode_by_tensorflow(got.stored["565"]).reshape(-1, 3).tolist()]
+    assert Counter(colors) == dict.fromkeys([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)], 64)

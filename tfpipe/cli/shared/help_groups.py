@@ -1,0 +1,176 @@
+"""The help of a command in groups: the options of every day first, all others with --help-all.
+
+```
+Input:
+  --input-format ...
+Running:
+  --workers N ...
+  -h, --help          Show this message and exit.
+  --help-all          Show all 53 options and exit.
+```
+
+A command is made with it by `@click.command(cls=GroupedCommand)`. A new option needs its name in `GROUPS`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import click
+
+_ASKED_FOR_ALL = "tfpipe.help_all"
+_MAX_WIDTH = 30  # of the column of options; click puts the text of a longer one on the next line
+
+
+class Group(NamedTuple):
+    """The options under one heading. Names stand without their dashes, with spaces between them.
+
+    Attributes:
+        heading: The heading, in plain words.
+        first: The options that --help shows.
+        more: The options that only --help-all shows.
+    """
+
+    heading: str
+    first: str
+    more: str = ""
+
+
+_COSTS = "price-per-vcpu-hour price-per-gib-month"
+_CLOUDS = Group(
+    "Clouds",
+    "runner project region",
+    "max-workers machine-type service-account network subnetwork temp-location dask-address job-endpoint worker-pool "
+    "print-command",
+)
+_FORM = "encoding resize-short square quality"
+
+_INPUT = (
+    Group(
+        "Input",
+        "input-format image-column label-column split-column labels",
+        "caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
+        "requests-per-host allow-private-hosts",
+    ),
+    Group("Splits", "splits split", "group-by"),
+)
+
+GROUPS: dict[str, tuple[Group, ...]] = {
+    "shard": (
+        *_INPUT,
+        Group("Images", _FORM, "reencode-progressive seekable"),
+        Group(
+            "Bad and equal images", "max-bad drop-duplicates", "allow-missing keep-quarantined max-pixels refuse-nan"
+        ),
+        Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
+        _CLOUDS,
+        Group("Running", "workers dry-run json", f"plan plan-engine-from {_COSTS} debug"),
+    ),
+    "reshard": (
+        Group("Images", f"{_FORM} seekable", "reencode-progressive"),
+        Group("Records", "drop-feature max-bad", "refuse-nan"),
+        Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
+        _CLOUDS,
+        Group("Running", "workers dry-run json", f"{_COSTS} debug"),
+    ),
+    "merge": (
+        Group("Records", "drop-duplicates drop-feature max-bad", "refuse-nan"),
+        Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
+        _CLOUDS,
+        Group("Running", "workers dry-run json", f"{_COSTS} debug"),
+    ),
+    "advise": (
+        Group("Demand", "images-per-second image-size crop num-images price-per-vcpu-hour price-per-gib-month"),
+        *_INPUT,
+        Group("Images", "quality reencode-progressive"),
+        Group("Bad images", "max-bad", "allow-missing max-pixels"),
+        Group("Running", "workers json", "debug"),
+    ),
+    "doctor": (
+        Group("Data", "split config stages batch-size"),
+        Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
+        Group("Output", "report json debug"),
+    ),
+    "profile": (
+        Group("Data", "split config stages batch-size cpu-budget"),
+        Group("Accelerator", "step-ms images-per-second price-per-hour"),
+        Group("Measuring", "seconds host apply max-idle"),
+        Group("Measured before", "hosts trace"),
+        Group("Output", "html json debug"),
+    ),
+    "tune": (
+        Group("Data", "split config stages batch-size cpu-budget"),
+        Group("Search", "seconds images-per-second input-may-change"),
+        Group("Output", "output json debug"),
+    ),
+    "train": (
+        Group("Data", "split batch-size image-size config", "stages cpu-budget workers"),
+        Group(
+            "Training",
+            "framework model epochs learning-rate precision seed",
+            "warmup-epochs weight-decay label-smoothing deterministic compile steps-per-execution",
+        ),
+        Group("Output", "output checkpoint-every-steps tflite", "keep-checkpoints"),
+        Group("Running", "tpu json debug"),
+    ),
+    "serve": (
+        Group("Workers", "workers port host threads"),
+        Group("Check", "check dataset"),
+        Group("Kubernetes", "kubernetes image worker-cpu worker-memory"),
+        Group("Running", "json debug"),
+    ),
+}
+"""The groups of each command with more options than one list shows well, in the order of its help."""
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows its options in groups. Options without a group stand under "Options"."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Returns the arguments and options, with --help-all; click calls it."""
+        return [*super().get_params(ctx), _HELP_ALL]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options; click calls it."""
+        records = self._get_records(ctx)
+        groups = [*GROUPS.get(self.name or "", ()), Group("Options", " ".join(self.list_ungrouped()))]
+        shown = [_list_names(group, bool(ctx.meta.get(_ASKED_FOR_ALL))) for group in groups]
+        last = max(number for number, names in enumerate(shown) if names or number == 0)
+        shown[last] += ["help", *(["help-all"] if any(group.more for group in groups) else [])]
+        width = min(_MAX_WIDTH, max(len(records[name][0]) for names in shown for name in names))
+        for group, names in zip(groups, shown, strict=True):
+            if names:
+                with formatter.section(group.heading):
+                    formatter.write_dl((f"{records[name][0]:{width}}", records[name][1]) for name in names)
+
+    def list_ungrouped(self) -> list[str]:
+        """Returns the names of the options that stand in no group."""
+        grouped = {name for group in GROUPS.get(self.name or "", ()) for name in _list_names(group, True)}
+        options = [_get_name(option) for option in self.params if isinstance(option, click.Option)]
+        return [name for name in options if name not in grouped]
+
+    def _get_records(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
+        """Returns the line of each option, in two parts, by its name."""
+        options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
+        records = {_get_name(option): option.get_help_record(ctx) or ("", "") for option in options}
+        records["help-all"] = ("--help-all", f"Show all {len(options) - 2} options and exit.")
+        return records
+
+
+def _list_names(group: Group, shows_all: bool) -> list[str]:
+    return f"{group.first} {group.more if shows_all else ''}".split()
+
+
+def _get_name(option: click.Option) -> str:
+    return max(option.opts, key=len).removeprefix("--")
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Prints the help with all options, and exits."""
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_ASKED_FOR_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all)

@@ -1,0 +1,43 @@
+"""The one judge of damage. The writer asks it before it stores an image, and `tfpipe verify` asks it again.
+
+```
+image      read by                               is whole if
+JPEG       the native decoder                    it reads all of the data and complains of nothing
+           else, and of a rare kind: Pillow      it makes all pixels, and TensorFlow finds no error either
+PNG        zlib, and libpng's rules              critical chunks have the right checksums, and no row is missing
+```
+"""
+
+from __future__ import annotations
+
+from tfpipe.images import jpeg, png
+from tfpipe.images.errors import BadImage
+from tfpipe.native import jpeg as native_jpeg
+from tfpipe.native import library
+
+
+def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
+    """Checks that every reader makes all pixels of an image. No pixel is computed.
+
+    Returns:
+        Whether the bytes may be stored. Of a JPEG of a rare kind, which only some decoders read, just its pixels may.
+
+    Raises:
+        BadImage: The image is damaged.
+        OSError: The end marker of a JPEG is missing; or Pillow finds damage.
+    """
+    if isinstance(header, png.PngHeader):
+        png.verify_png(header)
+        return True
+    if library.is_available() and not header.arithmetic:
+        jpeg.open_jpeg(header)
+        try:
+            native_jpeg.check(header.decodable, header.width * header.height)
+        except native_jpeg.UnsupportedJpeg:
+            jpeg.verify_by_pillow(header)
+            return False
+        except native_jpeg.BadJpeg as error:
+            raise BadImage(f"damaged JPEG: {error}") from error
+        return True
+    jpeg.verify_by_pillow(header)
+    return not header.arithmetic
