@@ -76,8 +76,18 @@ def test_all_frameworks_give_the_same(
             assert prediction.top[0].probability == pytest.approx(expected.top[0].probability, abs=0.01)
 
 
-@pytest.mark.parametrize("crop_fraction", [0.3, 0.5, 0.7, 0.875, 1.0])
-@pytest.mark.parametrize("size", [(1, 1), (16, 16), (33, 20), (7, 224), (224, 97), (299, 299)], ids=str)
+SIZES, FRACTIONS = [(1, 1), (16, 16), (33, 20), (7, 224), (224, 97), (299, 299)], [0.3, 0.5, 0.7, 0.875, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("size", "crop_fraction"),
+    [
+        pytest.param(size, fraction, marks=() if n % len(FRACTIONS) == k else pytest.mark.slow)
+        for n, size in enumerate(SIZES)
+        for k, fraction in enumerate(FRACTIONS)
+    ],
+    ids=str,
+)
 def test_models_take_just_the_pixels_that_are_meant_for_them(size: tuple[int, int], crop_fraction: float) -> None:
     config = PipelineConfig(
         batch_size=1, image_size=size, training=False, augment_options=AugmentOptions(crop_fraction=crop_fraction)
