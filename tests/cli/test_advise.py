@@ -70,7 +70,7 @@ def advise(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> Advise:
     def call(*args: object, readings: tuple[FormReading, ...] = READINGS) -> Ran:
         def measure(config: Any, demand: Any, pipeline: Any, beam_args: Any, prices: Any) -> Measured:
             figures = [make_figures(one, demand.images_per_second, prices) for one in readings]
-            return Measured(10_000, GIB, 1000, figures)
+            return Measured(10_000, GIB, 1000, demand.images_per_second, pipeline.size[0], figures)
 
         monkeypatch.setattr("tfpipe.cli.advise.measure", measure)
         return tfpipe("advise", "photos", "--images-per-second", 2000, *args)

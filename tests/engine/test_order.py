@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfpipe.engine.order import ORDER_VERSION, Order, check_version, choose_block, host_rows, mixing_score
+from tfpipe.engine.host import Host
+from tfpipe.engine.order import ORDER_VERSION, Order, check_version, choose_block, mixing_score
 from tfpipe.errors import ConfigError
 
 IMAGENET = (1250,) * 1024
@@ -192,7 +193,7 @@ def test_the_global_batch_is_the_same_for_any_number_of_hosts(order: Order, epoc
     step = data.draw(st.integers(0, order.steps_per_epoch - 1))
     whole = order.list_numbers(epoch, step)
     for num_hosts in (n for n in range(1, order.batch_size + 1) if order.batch_size % n == 0):
-        rows = [host_rows(order.batch_size, num_hosts, host) for host in range(num_hosts)]
+        rows = [Host(host, num_hosts, num_hosts).share(order.batch_size) for host in range(num_hosts)]
         parts = [order.list_numbers(epoch, step, some) for some in rows]
         assert {len(part) for part in parts} == {order.batch_size // num_hosts}
         assert np.array_equal(np.concatenate(parts), whole)
@@ -362,12 +363,6 @@ def test_checkpoints_of_other_versions_are_refused():
         (lambda: SMALL.list_numbers(0, 0, range(-4, 0)), "`rows` must be between 0 and 5, got -4."),
         (lambda: SMALL.list_numbers(0, 0, range(4, 8)), "`rows` must be between 0 and 5, got 7."),
         (lambda: SMALL.locate(-1), "`global_step` must be at least 0, got -1."),
-        (
-            lambda: host_rows(64, 3, 0),
-            "`batch_size` must be a multiple of the number of hosts, got 64 for 3 hosts. Use 66.",
-        ),
-        (lambda: host_rows(8, 0, 0), "`num_hosts` must be at least 1, got 0."),
-        (lambda: host_rows(8, 2, 2), "`host` must be between 0 and 1, got 2."),
         (lambda: mixing_score(SMALL, (24,), group_records=0), "`group_records` must be at least 1, got 0."),
         (lambda: mixing_score(SMALL, (20, 3)), "`shard_records` must hold the 24 records of the order, got 23."),
     ],

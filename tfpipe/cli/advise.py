@@ -14,7 +14,7 @@ from tfpipe.cli.advise_run import measure
 from tfpipe.cli.estimate_output import price_options
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.input_options import input_options
+from tfpipe.cli.shared.input_options import KEPT_FORM, input_options, kept_form_options
 from tfpipe.cli.shared.inputs import hide_gpus
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.requirements import require_beam, require_tensorflow
@@ -24,8 +24,6 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.tuning.advise_config import AdviseConfig
-
-_FORM = ("quality", "reencode_progressive", "max_pixels")  # the other fields make the forms that are compared
 
 
 @click.command(
@@ -55,13 +53,7 @@ _FORM = ("quality", "reencode_progressive", "max_pixels")  # the other fields ma
     AdviseConfig, "num_images", "Number of images to measure.", metavar="N", default="1000, or as many as take 1 GiB"
 )
 @input_options
-@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.")
-@config_option(
-    ImageForm,
-    "reencode_progressive",
-    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
-)
-@config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
+@kept_form_options
 @max_bad_option
 @config_option(ShardConfig, "workers", "Number of worker processes.", metavar="N", default="one per core")
 @price_options
@@ -83,7 +75,7 @@ def advise(**options: Any) -> None:
     as_json, size = options.pop("as_json"), options.pop("image_size")
     pipeline = PipelineConfig(batch_size=1, **drop_missing({"image_size": size}))
     demand = AdviseConfig(**drop_missing({name: options.pop(name) for name in AdviseConfig.__dataclass_fields__}))
-    form = ImageForm(**drop_missing({name: options.pop(name) for name in _FORM}))
+    form = ImageForm(**drop_missing({name: options.pop(name) for name in KEPT_FORM}))
     config = ShardConfig(output="OUTPUT", form=form, **drop_missing(options))
     hide_gpus()  # in the processes that are started from here
     try:
@@ -95,7 +87,7 @@ def advise(**options: Any) -> None:
     from tfpipe.cli.advise_output import print_advice, print_json
 
     show = print_json if as_json else print_advice
-    show(measured, config, demand, pipeline, beam_args)
+    show(measured, config, beam_args)
 
 
 @contextmanager

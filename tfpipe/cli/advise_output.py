@@ -11,11 +11,9 @@ from beam_jobs.config import ShardConfig
 from tfpipe.cli.advise_run import Measured
 from tfpipe.cli.shared.command_line import format_command
 from tfpipe.cli.shared.progress import format_duration
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.native import library
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.units import human_bytes, human_count, human_rate
-from tfpipe.tuning.advise_config import AdviseConfig
 from tfpipe.tuning.candidates import describe_changes
 from tfpipe.tuning.form_advice import Advice, FormFigures, choose_forms
 from tfpipe.tuning.stored_forms import ROUNDS
@@ -25,26 +23,18 @@ _PRICE_TITLE = "price a month"
 _GAP = "  "
 
 
-def print_advice(
-    measured: Measured,
-    config: ShardConfig,
-    demand: AdviseConfig,
-    pipeline: PipelineConfig,
-    beam_args: Sequence[str],
-) -> None:
+def print_advice(measured: Measured, config: ShardConfig, beam_args: Sequence[str]) -> None:
     """Prints the table of all forms, and the commands for the best ones.
 
     Args:
         measured: The figures.
         config: The options of the job.
-        demand: The demand, and the size of the sample.
-        pipeline: The options of every pipeline.
         beam_args: The arguments for Beam.
     """
-    rate = f"{human_rate(demand.images_per_second)} images/s"
+    rate = f"{human_rate(measured.images_per_second)} images/s"
     sampled = f"{measured.sampled:,} of {human_count(measured.images, 'image')}"
     cores = human_count(usable_cpus(), "core")
-    click.echo(f"Sample: {sampled}, read as {pipeline.size[0]} px uint8 in {ROUNDS} turns of each form on {cores}.")
+    click.echo(f"Sample: {sampled}, read as {measured.image_size} px uint8 in {ROUNDS} turns of each form on {cores}.")
     click.echo(f"Cores and reads are for {rate}; bytes and write time are for all images.\n")
     for line in format_table(measured.forms):
         click.echo(line)
@@ -62,13 +52,7 @@ def print_advice(
             click.echo(f"  and in the pipeline {describe_changes(form.candidate.changes)}")
 
 
-def print_json(
-    measured: Measured,
-    config: ShardConfig,
-    demand: AdviseConfig,
-    pipeline: PipelineConfig,
-    beam_args: Sequence[str],
-) -> None:
+def print_json(measured: Measured, config: ShardConfig, beam_args: Sequence[str]) -> None:
     """Prints everything as one JSON object; arguments as `print_advice`."""
     advice = choose_forms(measured.forms)
     best = {"keeping_crops": advice.keeping_crops, "of_all": advice.of_all}
@@ -76,8 +60,8 @@ def print_json(
         "images": measured.images,
         "bytes": measured.source_bytes,
         "sampled": measured.sampled,
-        "images_per_second": demand.images_per_second,
-        "image_size": pipeline.size[0],
+        "images_per_second": measured.images_per_second,
+        "image_size": measured.image_size,
         "host_cores": usable_cpus(),
         "forms": [_form_json(form) for form in measured.forms],
         "best": {

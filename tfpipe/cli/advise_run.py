@@ -38,12 +38,16 @@ class Measured:
         images: The number of images in the input.
         source_bytes: The bytes of all its images.
         sampled: The number of images in the sample.
+        images_per_second: The images per second that the training needs.
+        image_size: The side of the images that the model gets, in pixels.
         forms: The figures of each candidate.
     """
 
     images: int
     source_bytes: int
     sampled: int
+    images_per_second: float
+    image_size: int
     forms: "Sequence[FormFigures]"
 
 
@@ -121,8 +125,9 @@ def measure(
             _read_form(candidate, speed, written[candidate.form], pipeline)
             for candidate, speed in zip(candidates, speeds, strict=True)
         ]
-    forms = [make_figures(reading, advise_config.images_per_second, prices) for reading in readings]
-    return Measured(plan.num_images, plan.num_bytes, count, forms)
+    rate = advise_config.images_per_second
+    forms = [make_figures(reading, rate, prices) for reading in readings]
+    return Measured(plan.num_images, plan.num_bytes, count, rate, pipeline.size[0], forms)
 
 
 def _check_room(plan: "Plan", count: int, pipeline: PipelineConfig, folder: str) -> None:

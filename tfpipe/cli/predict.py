@@ -15,7 +15,6 @@ from tfpipe.cli.shared.inputs import quiet_start
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
-from tfpipe.system.extras import check_installed
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 
@@ -23,13 +22,6 @@ if TYPE_CHECKING:
     from tfpipe.training.predict import Prediction, Unreadable
 
 JSON_VERSION = 1
-
-_NEEDS = {
-    "tensorflow": ("tensorflow", "TensorFlow", "tfpipe[tensorflow]"),
-    "torch": ("torch", "PyTorch", "tfpipe[torch]"),
-    "jax": ("jax", "JAX", "tfpipe[jax]"),
-}
-"""The module of each framework, its name, and what to install."""
 
 
 @click.command(cls=GroupedCommand, short_help="Classify image files with a trained model.")
@@ -61,11 +53,6 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
     `tfpipe shard`. Exit code 1 if an image cannot be decoded.
     """
     files = find_images(images)
-    from tfpipe.training.model_files import find_model
-
-    directory, framework = find_model(run)
-    module, library, extra = _NEEDS[framework]
-    check_installed(module, f"The model in {directory}", library, extra)
     # On a machine that trains, the model takes what it needs of a GPU and not all.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -7,7 +7,7 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.input_options import input_options
+from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
@@ -41,14 +41,8 @@ from tfpipe.format.image_form import ImageForm
 )
 @config_option(ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX")
 @config_option(ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX")
-@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.")
-@config_option(
-    ImageForm,
-    "reencode_progressive",
-    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
-)
+@kept_form_options
 @seekable_option
-@config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this.")
 @max_bad_option
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
 @drop_duplicates_option

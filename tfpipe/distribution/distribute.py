@@ -85,11 +85,11 @@ def distribute_dataset(
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)
-    whole_epochs = 1 if not config.training else 0 if start_step % max(plan.steps_per_epoch, 1) else epochs or 0
-    if whole_epochs and plan.steps_per_epoch:
+    steps, passes = plan.steps_per_epoch, epochs if config.training else 1
+    if steps and passes and start_step % steps == 0:  # else the first pass has fewer steps than the others
         # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
         # steps, and with `validation_steps` finds the next evaluation empty. There is no public way to correct it.
-        dataset._cardinality = whole_epochs * plan.steps_per_epoch
+        dataset._cardinality = passes * steps
     return dataset
 
 

@@ -3,7 +3,7 @@
     order = Order(num_records=1_281_167, batch_size=256, block_records=4, seed=7)
     epoch, step = order.locate(global_step)              # where a run goes on after a restart
     order.list_numbers(epoch, step)                      # int64 [256]: records, counted through all shards
-    order.list_numbers(epoch, step, host_rows(256, 2, 0))  # the rows of the first of two hosts
+    order.list_numbers(epoch, step, range(128))          # the rows of the first of two hosts: `Host.share`
 
 ```
 records   0 1 2 3 4 5 6 7 8 ...           counted through all shards, in a circle that begins elsewhere in each epoch
@@ -107,7 +107,7 @@ class Order:
         Args:
             epoch: The epoch, from 0.
             step: The step in the epoch, from 0.
-            rows: The rows of the batch, such as `host_rows(256, 2, 0)`. None: all.
+            rows: The rows of the batch, such as `Host(0, 2, 2).share(256)`. None: all.
 
         Returns:
             int64 [rows], each from 0 to `num_records` - 1.
@@ -174,23 +174,6 @@ def choose_block(record_bytes: float, num_records: int, batch_size: int) -> int:
     long_enough = math.ceil(_BLOCK_BYTES / record_bytes)
     short_enough = num_records // batch_size // _MIN_BLOCKS_OF_A_ROW
     return max(min(long_enough, _MAX_BLOCK_RECORDS, short_enough), 1)
-
-
-def host_rows(global_batch_size: int, num_hosts: int, host: int) -> range:
-    """Returns the rows of each global batch that one host reads. The rows of all hosts are the batch.
-
-    Raises:
-        ConfigError: The hosts cannot share the batch equally, or there is no such host.
-    """
-    _check_range("num_hosts", num_hosts, 1)
-    _check_range("host", host, 0, num_hosts)
-    if global_batch_size % num_hosts:
-        raise ConfigError(
-            f"`batch_size` must be a multiple of the number of hosts, got {global_batch_size} for {num_hosts} "
-            f"hosts. Use {-(-global_batch_size // num_hosts) * num_hosts}."
-        )
-    share = global_batch_size // num_hosts
-    return range(host * share, (host + 1) * share)
 
 
 def check_version(version: int, what: str) -> None:

@@ -24,9 +24,12 @@ from tfpipe.errors import TfpipeError
 from tfpipe.images.decode import decode_crop, resize_crop
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.system import file_io
+from tfpipe.system.extras import check_installed
 from tfpipe.training.model_files import MAX_MODEL_BYTES, PROGRAMS, Notes, find_model, read_labels, read_notes
 
 _MAX_IMAGE_BYTES = 1 << 31
+_LIBRARIES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
+"""The module of each framework, which is also the extra that installs it, and its name."""
 
 Program: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 """From decoded images of one size, [batch, height, width, 3], to probabilities, [batch, classes]."""
@@ -104,8 +107,10 @@ class Classifier:
             ConfigError: There is no such model.
             DataError: The model cannot be read.
             FormatError: The model is damaged, or it comes from a newer tfpipe.
+            MissingDependencyError: The framework of the model is not installed.
         """
         self.directory, framework = find_model(path)
+        check_installed(framework, f"The model in {self.directory}", _LIBRARIES[framework], f"tfpipe[{framework}]")
         notes = read_notes(self.directory)
         self._form, self.label_names = notes.form, read_labels(self.directory)
         if framework == "tensorflow":

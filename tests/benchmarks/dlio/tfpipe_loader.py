@@ -18,7 +18,8 @@ from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType, Form
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 
 import tfpipe
-from tfpipe.engine.order import Order, choose_block, host_rows
+from tfpipe.engine.host import Host
+from tfpipe.engine.order import Order, choose_block
 
 INDEX_FOLDER = "tfpipe"
 """The folder below DLIO's data folder to which `tfpipe index` has written its manifest."""
@@ -47,7 +48,8 @@ class TfpipeLoader(BaseDataLoader):
         num_records, batch = sum(shard.records for shard in shards), self.batch_size * self._args.comm_size
         mean_bytes = sum(shard.bytes for shard in shards) / num_records
         self._order = Order(num_records, batch, choose_block(mean_bytes, num_records, batch))
-        self._rows = host_rows(batch, self._args.comm_size, self._args.my_rank)
+        ranks = self._args.comm_size
+        self._rows = Host(self._args.my_rank, ranks, ranks).share(batch)
         record_bytes = max(shard.bytes // shard.records for shard in shards) + _GAP_BYTES
         # DLIO's own reader has as many threads, and a batch for each of them and two more in memory.
         threads = max(self._args.read_threads, 1)

@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.order import Order, host_rows
+from tfpipe.engine.host import Host
+from tfpipe.engine.order import Order
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
@@ -55,7 +56,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 def order_of(steps: int, first_step: int = 0, hosts: int = 1, host: int = 0) -> list[list[int]]:
     """Lists the ids of each step's batch by `tfpipe.engine.order`."""
-    order, rows = Order(40, 8, 3, IDS.seed), host_rows(8, hosts, host)
+    order, rows = Order(40, 8, 3, IDS.seed), Host(host, hosts, hosts).share(8)
     return [
         order.list_numbers(*order.locate(global_step), rows).tolist()
         for global_step in range(first_step, first_step + steps)

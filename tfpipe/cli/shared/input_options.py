@@ -1,10 +1,11 @@
-"""The options of `shard` and `advise` that say what the input means."""
+"""The options that `shard` and `advise` share: what the input means, and what any form of its images keeps."""
 
 import click
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.params import Shares, all_options
+from tfpipe.format.image_form import ImageForm
 
 input_options = all_options(
     config_option(
@@ -87,3 +88,17 @@ input_options = all_options(
     ),
 )
 """Adds the options to a command."""
+
+KEPT_FORM = ("quality", "reencode_progressive", "max_pixels")
+"""The fields of `ImageForm` that `advise` takes. The others make the forms that it compares."""
+
+kept_form_options = all_options(
+    config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded."),
+    config_option(
+        ImageForm,
+        "reencode_progressive",
+        "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
+    ),
+    config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this."),
+)
+"""Adds the options for them to a command."""

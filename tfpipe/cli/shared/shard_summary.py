@@ -33,9 +33,10 @@ def summarize(config: ShardConfig, manifest: Manifest) -> dict[str, Any]:
         config: The options of the job.
         manifest: The manifest of its dataset.
     """
+    classes = _count_classes(manifest)
     return {
-        "classes": _count_classes(manifest),
-        "no_classes": explain_no_classes(config, manifest.schema, has_classes=bool(_count_classes(manifest))),
+        "classes": classes,
+        "no_classes": explain_no_classes(config, manifest.schema, has_classes=bool(classes)),
         "columns": _list_columns(manifest),
         "first_quarantined": _read_quarantined(config, manifest),
     }
