@@ -14,7 +14,7 @@ ENV PATH=/opt/tfpipe/bin:$PATH
 WORKDIR /source
 COPY . .
 # hadolint ignore=DL3013
-RUN TFPIPE_NATIVE=1 pip install --no-cache-dir '.[tensorflow,dataflow,aws,report]'
+RUN TFPIPE_NATIVE=1 pip install --no-cache-dir '.[tensorflow,dataflow,report]'
 
 FROM python:3.11-slim-bookworm
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.system import file_io, object_store
+from tfpipe.storage import buckets, reading
+from tfpipe.system import file_io
 
 _logger = logging.getLogger(__name__)
 _Data = TypeVar("_Data")
@@ -22,8 +23,8 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     program read other files unnoticed. `root` overrules it, and then there is no warning.
 
     Args:
-        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://
-            or s3://, or another one that TensorFlow can read.
+        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://,
+            s3:// or az://, or another one that TensorFlow can read.
         root: The directory or URL where the shards of an indexed dataset lie, whatever the manifest says.
 
     Raises:
@@ -98,10 +99,10 @@ def check_readable(directory: str) -> None:
         ConfigError: It is a URL of another kind.
         MissingDependencyError: It is in an object store, and obstore is not installed.
     """
-    if not directory.startswith(tuple(f"{scheme}://" for scheme in object_store.SCHEMES)):
+    if not directory.startswith(tuple(f"{scheme}://" for scheme in buckets.SCHEMES)):
         check_local(directory)
         return
-    object_store.check_can_read(directory)
+    reading.check_can_read(directory)
 
 
 def _explain_missing(directory: str) -> DataError:

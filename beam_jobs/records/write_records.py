@@ -53,8 +53,8 @@ class WriteRecords(beam.PTransform):
     except for what `skip_finished` leaves out.
 
     Args:
-        output: The directory of the dataset, as a path or URL (gs://, s3://) that every worker reaches. It must not
-            exist yet, or be empty.
+        output: The directory of the dataset, as a path or URL (gs://, s3://, az://) that every worker reaches. It must
+            not exist yet, or be empty.
         schema: The kind of each value by its name: `tfpipe.Tensor`, `Text`, `Values` or `Label`.
         num_shards: The number of shards of a split, or of each split by its name.
         key: The name of a value that no other record of the split has: a text or a whole number.

@@ -34,7 +34,7 @@ def build_wheel(folder: str, *, needs_native_library: bool = False) -> str:
     The code comes from the packages that this process imports, installed or editable. Name, version, dependencies and
     commands come from the installed distribution, and so does the platform. The native library goes along if it is one
     for Linux on x86-64, which the workers run. The wheel requires the version of Pillow that is installed here: another
-    one may encode the same pixels as other bytes.
+    one may encode the same pixels as other bytes. It also requires obstore, which reads and writes gs://.
 
     Args:
         folder: The folder to write to.
@@ -66,7 +66,7 @@ def build_wheel(folder: str, *, needs_native_library: bool = False) -> str:
         files = (file for file in files if not _LIBRARIES.fullmatch(file[0]))
     stem = _make_stem(distribution)
     info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
-    texts = {name: _pin_pillow(text) for name, text in info.items() if text is not None}
+    texts = {name: _pin_packages(text) for name, text in info.items() if text is not None}
     return _write_wheel(folder, stem, tag, (*files, *_make_dist_info(stem, {**texts, "WHEEL": _make_wheel_text(tag)})))
 
 
@@ -109,8 +109,10 @@ def _make_entry(name: str) -> zipfile.ZipInfo:
     return entry
 
 
-def _pin_pillow(text: str) -> str:
-    version = metadata.version("pillow")
+def _pin_packages(text: str) -> str:
+    version, client = metadata.version("pillow"), f"Requires-Dist: obstore=={metadata.version('obstore')}\n"
+    if client not in text:
+        text = _PILLOW.sub(rf"{client}\g<0>", text)
     if "+" in version:  # a local build, which no package index has
         return text
     return _PILLOW.sub(f"Requires-Dist: pillow=={version}", text)

@@ -10,7 +10,7 @@ from tfpipe.errors import DataError
 
 
 class BeamStore:
-    """A `Store` for the file systems of Beam; `Store` describes the methods.
+    """A `FileStore` for the file systems of Beam; `FileStore` describes the methods.
 
     Args:
         url: A URL of the file system.
@@ -26,15 +26,15 @@ class BeamStore:
             FileSystems.get_filesystem(url)
         except ValueError as error:
             raise DataError(
-                f"No file system is installed for {url.rstrip('/')}; there are gs://, s3://, and those that Apache "
-                "Beam knows."
+                f"No file system is installed for {url.rstrip('/')}; there are gs://, s3://, az://, and those that "
+                "Apache Beam knows."
             ) from error
 
     def check(self, url: str) -> None:
         """Does nothing: only the first use shows whether the file system works."""
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Implements `Store.read`."""
+        """Implements `FileStore.read`."""
         with self.open(url) as file:
             file.seek(offset)
             return file.read() if size is None else file.read(size)
@@ -44,7 +44,7 @@ class BeamStore:
         return cast(BinaryIO, FileSystems.open(url, compression_type="uncompressed"))
 
     def write(self, url: str, data: bytes) -> None:
-        """Implements `Store.write`."""
+        """Implements `FileStore.write`."""
         with self.create(url) as file:
             file.write(data)
 
@@ -62,23 +62,23 @@ class BeamStore:
             raise
 
     def size(self, url: str) -> int:
-        """Implements `Store.size`."""
+        """Implements `FileStore.size`."""
         (match,) = FileSystems.match([url])
         return match.metadata_list[0].size_in_bytes if match.metadata_list else -1
 
-    def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """Implements `Store.list`, but always recursive: by `*`, Beam finds files alone, and no folders."""
-        (match,) = FileSystems.match([f"{prefix}**"])
+    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
+        """Implements `FileStore.list`, but always recursive: by `*`, Beam finds files alone, and no folders."""
+        (match,) = FileSystems.match([f"{folder}**"])
         for metadata in match.metadata_list:
             if not metadata.path.endswith("/"):
                 yield metadata.path, metadata.size_in_bytes
 
     def rename(self, source: str, target: str) -> None:
-        """Implements `Store.rename`."""
+        """Implements `FileStore.rename`."""
         FileSystems.rename([source], [target])
 
     def delete(self, urls: Iterable[str]) -> None:
-        """Implements `Store.delete`."""
+        """Implements `FileStore.delete`."""
         for url in urls:
             if FileSystems.exists(url):
                 FileSystems.delete([url])

@@ -1,4 +1,4 @@
-"""Files by path or URL: the standard library for this machine, and a `Store` for `gs://`, `s3://` and other URLs.
+"""Files by path or URL: the standard library for this machine, a `Store` for gs://, s3:// and az://, Beam for the rest.
 
 Local paths do not go through Beam. So a worker process never imports it (1.2 s and 100 MB), and opening an image costs
 a tenth. A file appears under its final name whole or not at all: locally by a temporary name and a rename, in an
@@ -12,11 +12,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 from uuid import uuid4
 
-from beam_jobs.storage.object_store import Store
+from beam_jobs.storage.file_store import FileStore
 from tfpipe.errors import MissingDependencyError
+from tfpipe.storage.buckets import SCHEMES, StoreOptions
+from tfpipe.storage.store import Store
 from tfpipe.system import file_io
 from tfpipe.system.file_io import explain_os_errors as explain_os_errors
 from tfpipe.system.file_io import is_url as is_url
@@ -202,7 +204,7 @@ def remove(path: str) -> None:
 
 
 _beam_args: tuple[str, ...] = ()
-_stores: dict[str, Store] = {}  # by scheme; a client is of use to one process only
+_stores: dict[str, FileStore] = {}  # by scheme; a client is of use to one process only
 _stores_pid = os.getpid()
 _opening = threading.Lock()  # a runner may work in threads, and one client serves them all
 
@@ -211,7 +213,7 @@ def _folder(path: str) -> str:
     return path.rsplit("/", 1)[0]
 
 
-def _get_store(path: str) -> Store:
+def _get_store(path: str) -> FileStore:
     """Returns the store of a URL, and opens it when it is first needed: the clients take seconds to import."""
     global _stores_pid
     if _stores_pid != os.getpid():  # after a fork, two processes on one connection would get each other's answers
@@ -224,7 +226,9 @@ def _get_store(path: str) -> Store:
         return _stores[scheme]
 
 
-def _open_store(scheme: str, path: str) -> Store:
+def _open_store(scheme: str, path: str) -> FileStore:
+    if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
+        return Store(scheme)
     try:
         from apache_beam.options import pipeline_options
     except ImportError as error:
@@ -232,14 +236,9 @@ def _open_store(scheme: str, path: str) -> Store:
             "A URL is opened through Apache Beam. Install it with: pip install 'tfpipe[beam]'."
         ) from error
     options = pipeline_options.PipelineOptions(list(_beam_args))
-    if scheme == "gs":
-        from beam_jobs.storage.gcs import GcsStore
-
-        return GcsStore(options.view_as(pipeline_options.GoogleCloudOptions))
-    if scheme == "s3":
-        from beam_jobs.storage.s3 import S3Store
-
-        return S3Store(options.view_as(pipeline_options.S3Options))
+    if scheme in SCHEMES:
+        google = options.view_as(pipeline_options.GoogleCloudOptions)
+        return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
     if scheme == "http":
         from beam_jobs.storage.web import WebOptions, WebStore
 
@@ -247,3 +246,18 @@ def _open_store(scheme: str, path: str) -> Store:
     from beam_jobs.storage.beam_store import BeamStore
 
     return BeamStore(path, options)
+
+
+def _read_options(google: Any, amazon: Any) -> StoreOptions:
+    """Returns what Beam's `GoogleCloudOptions` and `S3Options` say about a store."""
+    return StoreOptions(
+        credentials="none" if google.no_auth else "needed",
+        impersonate=google.impersonate_service_account,
+        endpoint=amazon.s3_endpoint_url,
+        region=amazon.s3_region_name,
+        access_key_id=amazon.s3_access_key_id,
+        secret_access_key=amazon.s3_secret_access_key,
+        session_token=amazon.s3_session_token,
+        disable_ssl=bool(amazon.s3_disable_ssl),
+        verify=amazon.s3_verify,
+    )

@@ -21,9 +21,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.retry import with_exponential_backoff
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from beam_jobs.storage.object_store import ignore_warning, shorten
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError
+from tfpipe.storage.failures import shorten
 
 _REPEATED = (408, 429, 500, 502, 503, 504)  # a server that is busy or has a passing fault
 _PIECE_BYTES = 2**16
@@ -67,7 +67,7 @@ class WebOptions(PipelineOptions):  # type: ignore[misc]  # Beam has no types
 
 
 class WebStore:
-    """A `Store` for `http://` and `https://` that can only be read; `Store` describes the methods.
+    """A `FileStore` for `http://` and `https://` that can only be read; `FileStore` describes the methods.
 
     Args:
         options: `WebOptions`.
@@ -102,7 +102,7 @@ class WebStore:
             num_retries=limits.attempts - 1,
             initial_delay_secs=limits.first_pause_s,
             max_delay_secs=limits.longest_pause_s,
-            logger=ignore_warning,
+            logger=_ignore_warning,
             retry_filter=lambda error: isinstance(error, _BrokenBody),
         )(self._read_once)
 
@@ -113,7 +113,7 @@ class WebStore:
         )
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Implements `Store.read`, for whole files only."""
+        """Implements `FileStore.read`, for whole files only."""
         if offset or size is not None:
             self._refuse(url)
         try:
@@ -142,9 +142,9 @@ class WebStore:
         """Refuses: to ask for a size costs as much as to read an image."""
         self._refuse(url)
 
-    def list(self, prefix: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
+    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Refuses: the web has no folders."""
-        self._refuse(prefix)
+        self._refuse(folder)
 
     def rename(self, source: str, target: str) -> None:
         """Refuses: nothing can be written."""
@@ -248,3 +248,7 @@ def _explain(error: Exception) -> str:
     if isinstance(cause, urllib3.exceptions.ReadTimeoutError):
         return "the host does not answer in time"
     return shorten(str(cause))
+
+
+def _ignore_warning(*_: object) -> None:
+    """Does nothing, in place of Beam's warning with a traceback for every repetition."""

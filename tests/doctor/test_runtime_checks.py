@@ -145,7 +145,7 @@ def test_a_store_that_only_tensorflow_reads() -> None:
         "file access",
         "warning",
         "gs://b/pets can be read from any host, but here by TensorFlow alone, in throughput order.",
-        "Install tfpipe[buckets] for the exact order.",
+        "Install tfpipe[cloud] for the exact order.",
     )
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from beam_jobs.storage import filesystem
-from beam_jobs.storage.object_store import split_url
 from tests.beam_jobs.commands import ROOT
+from tests.object_stores.google_xml import GoogleProxy
 from tests.object_stores.proxy import Proxy
+from tfpipe.storage.urls import split_url
 
 _numbers = count()
 
@@ -56,6 +57,10 @@ class Cloud:
         folder = split_url(url)[1].rstrip("/") + "/"
         return {name[len(folder) :]: self.get(name) for name in sorted(self.names()) if name.startswith(folder)}
 
+    def unfinished(self) -> int:
+        """Returns the uploads in parts that were neither completed nor aborted."""
+        raise NotImplementedError
+
     def run(self, *args: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Runs a real `tfpipe` command that finds this store."""
         process = subprocess.run(
@@ -74,7 +79,9 @@ class Cloud:
 class Google(Cloud):
     scheme = "gs"
 
-    def __init__(self, proxy: Proxy) -> None:
+    proxy: GoogleProxy
+
+    def __init__(self, proxy: GoogleProxy) -> None:
         super().__init__(proxy)
         self.environment = {"STORAGE_EMULATOR_HOST": proxy.url}
         self.direct = "http://{}:{}".format(*proxy.target)
@@ -99,6 +106,9 @@ class Google(Cloud):
 
     def get(self, name: str) -> bytes:
         return self._client.bucket("data").blob(name).download_as_bytes()
+
+    def unfinished(self) -> int:
+        return self.proxy.unfinished()
 
 
 class Amazon(Cloud):
@@ -142,7 +152,6 @@ class Amazon(Cloud):
         return self._client.get_object(Bucket="data", Key=name)["Body"].read()
 
     def unfinished(self) -> int:
-        """Returns the uploads in parts that were neither completed nor aborted."""
         return len(self._client.list_multipart_uploads(Bucket="data").get("Uploads", ()))
 
 
@@ -152,7 +161,7 @@ def google_server() -> Iterator[Google]:
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="data")
     server.start()
-    proxy = Proxy(("127.0.0.1", server._api._httpd.server_port))
+    proxy = GoogleProxy(("127.0.0.1", server._api._httpd.server_port), server._storage)
     yield Google(proxy)
     proxy.stop()
     server.stop()

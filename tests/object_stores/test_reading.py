@@ -25,7 +25,7 @@ from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.readers.data_source import data_source
-from tfpipe.system import object_store
+from tfpipe.storage import reading
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16, seed=3)
 
@@ -42,19 +42,19 @@ def store(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
     with pose_as_google(copy.parent, lambda tls: FolderStore(copy.parent, tls)) as (store, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        object_store.forget_buckets()
+        reading.forget_buckets()
         yield store
-        object_store.forget_buckets()
+        reading.forget_buckets()
 
 
 @pytest.fixture
 def bucket(amazon: Amazon, small_dataset: Path) -> Iterator[str]:
     """The URL of the dataset in a bucket of Amazon's."""
-    object_store.forget_buckets()
+    reading.forget_buckets()
     paths = [path for path in small_dataset.rglob("*") if path.is_file()]
     files = {path.relative_to(small_dataset).as_posix(): path.read_bytes() for path in paths}
     yield amazon.put(amazon.new(), files)
-    object_store.forget_buckets()
+    reading.forget_buckets()
 
 
 def read(place: str | Path, config: PipelineConfig, steps: int, split: str = "train", begin: int = 0) -> list[Any]:
@@ -181,7 +181,7 @@ def test_a_public_bucket_needs_no_credentials(
     monkeypatch.setenv("HOME", str(tmp_path))
     name = f"{bucket.removeprefix('s3://data/')}/manifest.json"
     amazon._client.put_object_acl(Bucket="data", Key=name, ACL="public-read")
-    object_store.forget_buckets()
+    reading.forget_buckets()
     assert load_manifest(bucket).splits["train"].records == 12
     assert signed == [True, False]
 

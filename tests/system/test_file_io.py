@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
-from tfpipe.system import file_io, object_store
+from tfpipe.storage import reading
+from tfpipe.system import file_io
 
 FORMS = ("", "file://")
 
@@ -84,7 +85,7 @@ def test_checking_local_files_asks_for_their_size(folder: Path) -> None:
 
 def test_a_url_needs_tensorflow_or_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setattr(object_store, "can_read", lambda url: False)
+    monkeypatch.setattr(reading, "can_read", lambda url: False)
     sentence = r"Reading gs://a/b needs TensorFlow\. Install it with: pip install 'tfpipe\[tensorflow\]'\."
     for call in (lambda: file_io.read_bytes("gs://a/b", 9), lambda: file_io.read_start("gs://a/b", 9)):
         with pytest.raises(MissingDependencyError, match=sentence):

@@ -127,7 +127,7 @@ def check_file_access(path: str, target: TargetConfig, lacks_client: bool = Fals
     name, hosts = "file access", target.num_hosts or 1
     if lacks_client:
         finding = f"{path} can be read from any host, but here by TensorFlow alone, in throughput order."
-        return Check(name, "warning", finding, "Install tfpipe[buckets] for the exact order.")
+        return Check(name, "warning", finding, "Install tfpipe[cloud] for the exact order.")
     if is_url(path):
         return Check(name, "ok", f"{path} can be read from any host.")
     if target.tpu_elsewhere:

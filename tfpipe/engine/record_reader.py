@@ -44,8 +44,8 @@ from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import read_record_at, unframe
 from tfpipe.open_dataset import check_readable
+from tfpipe.storage.ranges import Range, RangeReader
 from tfpipe.system.file_io import is_url, join, open_descriptor, read_bytes
-from tfpipe.system.object_store import Range, RangeReader
 
 _MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
@@ -98,7 +98,8 @@ class RecordReader:
     manifest's `label_base`.
 
     Args:
-        directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs:// or s3://.
+        directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs://, s3://
+            or az://.
         manifest: The manifest of the dataset, from `load_manifest`.
         split: The name of a split.
 

@@ -1,8 +1,8 @@
 """Reading and writing the files of a dataset, on a local disk or in an object store.
 
 Small files are read whole. A local file is written under a temporary name and renamed, so nobody finds half of one.
-Local files are opened so that the call cannot block. What lies in gs:// or s3:// is read by `object_store`, where that
-can be. Any other URL, and all writing, goes through `tf.io.gfile`.
+Local files are opened so that the call cannot block. What lies in gs://, s3:// or az:// is read by `tfpipe.storage`,
+where that can be. Any other URL, and all writing, goes through `tf.io.gfile`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any, BinaryIO, cast
 
 from tfpipe.errors import DataError, FormatError, first_line
-from tfpipe.system import object_store
+from tfpipe.storage import buckets, reading
 from tfpipe.system.extras import importing
 
 _WRITE_BUFFER_BYTES = 1 << 20
@@ -285,8 +285,8 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
         MissingDependencyError: The path is a URL, and neither obstore nor TensorFlow is installed.
     """
     try:
-        if object_store.can_read(path):
-            return object_store.read_object(path, max_bytes)
+        if reading.can_read(path):
+            return reading.read_object(path, max_bytes)
         if is_url(path):
             return _read_remote(path, max_bytes)
         with open_file(path) as file:
@@ -304,8 +304,8 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
 def read_start(path: str, num_bytes: int) -> bytes:
     """Reads the first `num_bytes` of a file, or all of a shorter one. Raises the errors of `read_bytes`."""
     try:
-        if object_store.can_read(path):
-            return object_store.read_start(path, num_bytes)
+        if reading.can_read(path):
+            return reading.read_start(path, num_bytes)
         if is_url(path):
             tf = _tensorflow(path)
             try:
@@ -350,8 +350,8 @@ def find(pattern: str) -> list[str]:
     if not is_url(pattern):
         return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
     folder, _, name = pattern.rpartition("/")
-    if object_store.can_read(pattern) and not glob.has_magic(folder):
-        return sorted(url for url in object_store.list_sizes(folder) if fnmatch.fnmatchcase(url, f"{folder}/{name}"))
+    if reading.can_read(pattern) and not glob.has_magic(folder):
+        return sorted(url for url in reading.list_sizes(folder) if fnmatch.fnmatchcase(url, f"{folder}/{name}"))
     tf = _tensorflow(pattern)
     try:
         return sorted(tf.io.gfile.glob(pattern))
@@ -363,8 +363,8 @@ def read_size(path: str) -> int:
     """Returns the bytes of a file, on this machine or in an object store. Raises the errors of `read_bytes`."""
     if not is_url(path):
         return os.stat(path).st_size
-    if object_store.can_read(path):
-        return object_store.get_size(path)
+    if reading.can_read(path):
+        return reading.get_size(path)
     tf = _tensorflow(path)
     try:
         return int(tf.io.gfile.stat(path).length)
@@ -390,10 +390,10 @@ def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
     """
     if paths and is_url(paths[0]):
         directory = paths[0].rpartition("/")[0]
-        if object_store.can_read(directory):
+        if reading.can_read(directory):
             found: dict[str, int] = {}
             for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
-                found |= object_store.list_sizes(folder)
+                found |= reading.list_sizes(folder)
             for path, size in zip(paths, sizes, strict=True):
                 _check_found(path, size, found.get(path))
             return
@@ -490,7 +490,7 @@ def _tensorflow(path: str) -> Any:
         import tensorflow
     scheme = path.partition("://")[0]
     if scheme not in tensorflow.io.gfile.get_registered_schemes():
-        install = f"install {object_store.REQUIREMENT}, " if scheme in object_store.SCHEMES else ""
+        install = f"install {buckets.REQUIREMENT}, " if scheme in buckets.SCHEMES else ""
         raise DataError(
             f"TensorFlow cannot read {scheme}:// URLs, got {path}. Copy the dataset to a local disk or to gs://, "
             f"{install}or mount the bucket as a folder and name that."

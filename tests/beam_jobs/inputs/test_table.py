@@ -417,7 +417,7 @@ def test_jsonl_that_is_not_unicode_is_refused(tmp_path: Path, line: bytes) -> No
 
 
 def explain_no_file_system(url: str) -> str:
-    return f"No file system is installed for {url}; there are gs://, s3://, and those that Apache Beam knows."
+    return f"No file system is installed for {url}; there are gs://, s3://, az://, and those that Apache Beam knows."
 
 
 def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows) -> None:

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(build_wheel(str(tmp_path_factory.mktemp("wheel"))))
 
 
-def test_the_wheel_holds_all_code_and_pins_pillow(wheel: Path) -> None:
+def test_the_wheel_holds_all_code_and_pins_packages(wheel: Path) -> None:
     assert wheel.name == f"{STEM}-py3-none-{'linux_x86_64' if LIBRARY.exists() else 'any'}.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
@@ -44,6 +44,7 @@ def test_the_wheel_holds_all_code_and_pins_pillow(wheel: Path) -> None:
     about = inside[f"{STEM}.dist-info/METADATA"].decode()
     assert "Name: tfpipe\n" in about
     assert f"Requires-Dist: pillow=={metadata.version('pillow')}\n" in about
+    assert f"Requires-Dist: obstore=={metadata.version('obstore')}\n" in about
     assert "Requires-Dist: google-crc32c>=" in about
     assert b"tfpipe = tfpipe.cli.main:main" in inside[f"{STEM}.dist-info/entry_points.txt"]
 

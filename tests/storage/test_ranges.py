@@ -13,8 +13,9 @@ import pytest
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
-from tfpipe.system import file_io, object_store
-from tfpipe.system.object_store import Range, RangeReader
+from tfpipe.storage import reading
+from tfpipe.storage.ranges import Range, RangeReader
+from tfpipe.system import file_io
 
 DATA = bytes(range(256)) * 4
 
@@ -29,29 +30,29 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderSto
     with pose_as_google(tmp_path, lambda tls: FolderStore(tmp_path, tls)) as (store, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        object_store.forget_buckets()
+        reading.forget_buckets()
         yield store
-        object_store.forget_buckets()
+        reading.forget_buckets()
 
 
 def test_a_whole_object(store: FolderStore) -> None:
-    assert object_store.read_object("gs://data/photos/a", 1024) == DATA
-    assert object_store.get_size("gs://data/photos/a") == 1024
+    assert reading.read_object("gs://data/photos/a", 1024) == DATA
+    assert reading.get_size("gs://data/photos/a") == 1024
     with pytest.raises(FormatError, match=r"^gs://data/photos/a must have at most 1,023 bytes, got 1,024\.$"):
-        object_store.read_object("gs://data/photos/a", 1023)
+        reading.read_object("gs://data/photos/a", 1023)
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: 'gs://data/photos/none'$"):
-        object_store.read_object("gs://data/photos/none", 1023)
+        reading.read_object("gs://data/photos/none", 1023)
 
 
 def test_the_start_of_an_object(store: FolderStore) -> None:
-    assert object_store.read_start("gs://data/photos/a", 3) == DATA[:3]
-    assert object_store.read_start("gs://data/photos/a", 5000) == DATA
-    assert object_store.read_start("gs://data/photos/b&c", 3) == b""
+    assert reading.read_start("gs://data/photos/a", 3) == DATA[:3]
+    assert reading.read_start("gs://data/photos/a", 5000) == DATA
+    assert reading.read_start("gs://data/photos/b&c", 3) == b""
 
 
 def test_a_folder_is_listed_without_those_in_it(store: FolderStore) -> None:
-    assert object_store.list_sizes("gs://data/photos") == {"gs://data/photos/a": 1024, "gs://data/photos/b&c": 0}
-    assert object_store.list_sizes("gs://data/nothing") == {}
+    assert reading.list_sizes("gs://data/photos") == {"gs://data/photos/a": 1024, "gs://data/photos/b&c": 0}
+    assert reading.list_sizes("gs://data/nothing") == {}
 
 
 def test_files_anywhere_are_read_by_it(store: FolderStore) -> None:
@@ -167,10 +168,10 @@ def test_other_processes(store: FolderStore, method: str) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(object_store, "_is_installed", lambda: False)
-    assert not object_store.can_read("gs://data/photos/a")
+    monkeypatch.setattr(reading, "_is_installed", lambda: False)
+    assert not reading.can_read("gs://data/photos/a")
     with pytest.raises(MissingDependencyError) as error:
-        object_store.check_can_read("s3://data/photos")
+        reading.check_can_read("s3://data/photos")
     assert str(error.value) == (
-        "Reading s3://data/photos without TensorFlow needs obstore. Install it with: pip install 'tfpipe[buckets]'."
+        "Reading s3://data/photos without TensorFlow needs obstore. Install it with: pip install 'tfpipe[cloud]'."
     )

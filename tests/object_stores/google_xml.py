@@ -1,0 +1,150 @@
+"""The other interface of Google's store, XML, which obstore speaks. The emulator has little of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+from tests.object_stores.proxy import Answer, Proxy
+
+_DATED = ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+_ENTRY = (
+    "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>"
+    "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+)
+
+
+class GoogleProxy(Proxy):
+    """A proxy before the emulator. It serves requests of the XML interface from the emulator's memory.
+
+    Args:
+        target: The emulator.
+        storage: What the emulator keeps.
+        tls: See `Server`.
+    """
+
+    def __init__(self, target: tuple[str, int], storage: Any, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(target, tls)
+        self.storage = storage
+        self._uploads: dict[str, dict[int, bytes]] = {}
+        self._numbers = count()
+
+    def unfinished(self) -> int:
+        """Returns the uploads in parts that were neither completed nor aborted."""
+        return len(self._uploads)
+
+    def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Answers for the XML interface, and asks the emulator in all other cases."""
+        parts = urlsplit(path)
+        bucket, _, name = unquote(parts.path).lstrip("/").partition("/")
+        query = parse_qs(parts.query, keep_blank_values=True)
+        if bucket in ("storage", "upload", "download", "batch", "resumable", "b", ""):
+            return super().ask(command, path, headers, body)
+        if bucket not in self.storage.buckets:
+            return _refuse(404, "NoSuchBucket", "The specified bucket does not exist.")
+        if not name:
+            return self._list(bucket, query)
+        if "uploads" in query or "uploadId" in query:
+            return self._upload(command, bucket, name, query, body)
+        answer: Callable[..., Answer] = {
+            "GET": self._read,
+            "HEAD": self._read,
+            "PUT": self._write,
+            "DELETE": self._delete,
+        }[command]
+        return answer(bucket, name, {key.lower(): value for key, value in headers.items()}, body)
+
+    def _list(self, bucket: str, query: dict[str, list[str]]) -> Answer:
+        prefix, delimiter = query.get("prefix", [None])[0], query.get("delimiter", [None])[0]
+        found, folders = self.storage.get_file_list(bucket, prefix, delimiter)
+        entries = "".join(_ENTRY.format(key=escape(one["name"]), size=one["size"]) for one in found)
+        entries += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+        return _to_xml(f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>")
+
+    def _read(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
+        data = self._get(bucket, name)
+        if data is None:
+            return _refuse(404, "NoSuchKey", "The specified key does not exist.")
+        described = [_DATED, ("ETag", _digest(data))]
+        if (match := re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))) is None:
+            return Answer(200, described, data, str(len(data)))
+        begin, end = int(match[1]), min(int(match[2] or len(data)) + 1, len(data))
+        if begin >= len(data):
+            return _refuse(416, "InvalidRange", "The requested range cannot be satisfied.")
+        return Answer(206, [*described, ("Content-Range", f"bytes {begin}-{end - 1}/{len(data)}")], data[begin:end])
+
+    def _write(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
+        if source := headers.get("x-goog-copy-source"):
+            found = self._get(*unquote(source).lstrip("/").split("/", 1))
+            if found is None:
+                return _refuse(404, "NoSuchKey", "The specified key does not exist.")
+            body = found
+        self._put(bucket, name, body)
+        return Answer(200, [("ETag", _digest(body))], b"")
+
+    def _delete(self, bucket: str, name: str, headers: dict[str, str], body: bytes) -> Answer:
+        if self._get(bucket, name) is None:
+            return _refuse(404, "NoSuchKey", "The specified key does not exist.")
+        self.storage._hard_delete_file(bucket, name)
+        return Answer(204, [], b"")
+
+    def _upload(self, command: str, bucket: str, name: str, query: dict[str, list[str]], body: bytes) -> Answer:
+        """Begins an upload in parts, takes one, or makes an object of them or forgets them."""
+        if "uploads" in query:
+            number = str(next(self._numbers))
+            self._uploads[number] = {}
+            return _to_xml(
+                f"<InitiateMultipartUploadResult><UploadId>{number}</UploadId></InitiateMultipartUploadResult>"
+            )
+        number = query["uploadId"][0]
+        if number not in self._uploads:
+            # The store says once more that an upload is complete, for a client that did not get the first answer.
+            known = command == "POST" and self._get(bucket, name) is not None
+            return _completed(name) if known else _refuse(404, "NoSuchUpload", "There is no such upload.")
+        if command == "PUT":
+            self._uploads[number][int(query["partNumber"][0])] = body
+            return Answer(200, [("ETag", _digest(body))], b"")
+        parts = self._uploads.pop(number)
+        if command == "DELETE":
+            return Answer(204, [], b"")
+        self._put(bucket, name, b"".join(parts[key] for key in sorted(parts)))
+        return _completed(name)
+
+    def _get(self, bucket: str, name: str) -> bytes | None:
+        from gcp_storage_emulator.exceptions import NotFound
+
+        try:
+            self.storage.get_file_obj(bucket, name)
+            return self.storage.get_file(bucket, name)
+        except NotFound:
+            return None
+
+    def _put(self, bucket: str, name: str, data: bytes) -> None:
+        from gcp_storage_emulator.handlers import objects
+
+        resource = objects._make_object_resource(self.url, bucket, name, "application/octet-stream", str(len(data)))
+        self.storage.create_file(bucket, name, data, objects._checksums(data, resource))
+
+
+def _digest(data: bytes) -> str:
+    return f'"{hashlib.md5(data).hexdigest()}"'
+
+
+def _completed(name: str) -> Answer:
+    document = f"<ETag>1</ETag><Key>{escape(name)}</Key>"
+    return _to_xml(f"<CompleteMultipartUploadResult>{document}</CompleteMultipartUploadResult>")
+
+
+def _to_xml(document: str) -> Answer:
+    return Answer(200, [("Content-Type", "application/xml")], document.encode())
+
+
+def _refuse(status: int, code: str, message: str) -> Answer:
+    document = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return Answer(status, [("Content-Type", "application/xml")], document.encode())

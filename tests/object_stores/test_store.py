@@ -1,0 +1,190 @@
+"""The store of a scheme, against real protocol servers on loopback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.object_stores.conftest import Amazon, Cloud, Google
+from tfpipe.errors import DataError, MissingDependencyError
+from tfpipe.storage import buckets, upload
+from tfpipe.storage.buckets import StoreOptions
+from tfpipe.storage.retries import RetryConfig
+from tfpipe.storage.store import Store
+from tfpipe.storage.urls import split_url
+
+HASTY = RetryConfig(first_s=1, retry_s=1, first_attempts=2, attempts=3, first_pause_s=0.02)
+OBJECTS = {"a": b"0123456789", "x/b": b"bb", "x/[odd] *?%41.jpg": b"odd", "x/läufer": b"", "y/c": b"c"}
+
+
+@pytest.fixture
+def store(cloud: Cloud) -> Store:
+    return Store(cloud.scheme, retries=HASTY)
+
+
+@pytest.fixture
+def folder(cloud: Cloud) -> str:
+    return cloud.put(cloud.new(), OBJECTS)
+
+
+def test_objects_are_read_whole_and_in_part(store: Store, folder: str) -> None:
+    assert {name: store.read(f"{folder}/{name}") for name in OBJECTS} == OBJECTS
+    assert store.read(f"{folder}/a", 3, 4) == b"3456"
+    assert store.read(f"{folder}/a", 8, 4) == b"89"
+    assert store.read(f"{folder}/a", 8) == b"89"
+    assert store.read(f"{folder}/a", 10, 4) == store.read(f"{folder}/a", 3, 0) == b""
+    with store.open(f"{folder}/a") as file:
+        assert (file.seek(-4, os.SEEK_END), file.read(2), file.tell(), file.read()) == (6, b"67", 8, b"89")
+    assert [store.size(f"{folder}/{name}") for name in ("a", "x/läufer", "none")] == [10, 0, -1]
+
+
+def test_folders_are_listed(store: Store, folder: str) -> None:
+    sizes = {f"{folder}/{name}": len(data) for name, data in OBJECTS.items()}
+    assert dict(store.list(f"{folder}/")) == sizes
+    assert dict(store.list(f"{folder}/", recursive=False)) == {
+        f"{folder}/a": 10,
+        f"{folder}/x/": -1,
+        f"{folder}/y/": -1,
+    }
+    assert [*store.list(f"{folder}/none/")] == []
+
+
+def test_marks_of_folders_are_no_objects(cloud: Cloud, store: Store) -> None:
+    folder = cloud.put(cloud.new(), {"x/a": b"a", "x/": b"", "": b""})
+    assert [*store.list(f"{folder}/")] == [(f"{folder}/x/a", 1)]
+    assert [*store.list(f"{folder}/", recursive=False)] == [(f"{folder}/x/", -1)]
+
+
+def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, folder: str) -> None:
+    store.write(f"{folder}/new", b"new")
+    store.rename(f"{folder}/new", f"{folder}/x/newer")
+    assert cloud.tree(folder) == {**OBJECTS, "x/newer": b"new"}
+    store.delete([f"{folder}/{name}" for name in ("a", "none", "x/newer", "x/b")])
+    assert cloud.tree(folder).keys() == OBJECTS.keys() - {"a", "x/b"}
+    with pytest.raises(FileNotFoundError, match=f"No such file or directory: '{folder}/none'"):
+        store.rename(f"{folder}/none", f"{folder}/other")
+
+
+def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(
+    amazon: Amazon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Amazon refuses to copy more than 5 GiB at once."""
+    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
+    folder, data = amazon.new(), bytes(range(256)) * (6 * 2**20 // 256)
+    amazon.put(folder, {"large": data})
+    amazon.proxy.harm = lambda seen: 400 if seen.method == "PUT" and "partNumber" not in seen.path else None
+    Store("s3", retries=HASTY).rename(f"{folder}/large", f"{folder}/renamed")
+    assert amazon.tree(folder) == {"renamed": data}
+
+
+@pytest.mark.parametrize("size", [0, 3, 11 * 2**20], ids=["empty", "small", "in parts"])
+def test_a_new_object_appears_when_the_block_ends(
+    cloud: Cloud, store: Store, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
+    folder = cloud.new()
+    with store.create(f"{folder}/a") as file:
+        for begin in range(0, size, 2**20):
+            file.write(bytes(min(2**20, size - begin)))
+        assert cloud.tree(folder) == {}
+    assert cloud.tree(folder) == {"a": bytes(size)}
+
+
+def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "PART_BYTES", 2**18)
+    folder = cloud.new()
+
+    def write() -> None:
+        with store.create(f"{folder}/a") as file:
+            for _ in range(100):
+                file.write(bytes(2**18))
+
+    cloud.proxy.harm = lambda seen: 403 if "partNumber=2" in seen.path else None
+    with pytest.raises(PermissionError, match="Permission denied, the store says: HTTP status 403"):
+        write()
+    assert (cloud.tree(folder), cloud.unfinished()) == ({}, 0)
+
+
+@pytest.mark.parametrize("fault", [429, 503, "drop", "cut", "lost"])
+def test_every_request_is_repeated(cloud: Cloud, store: Store, folder: str, fault: int | str) -> None:
+    cloud.proxy.harm = lambda seen: fault if seen.number % 2 == 0 else None
+    store.check(folder)
+    assert store.read(f"{folder}/a") == OBJECTS["a"]
+    assert store.size(f"{folder}/a") == 10
+    store.write(f"{folder}/new", b"new")
+    assert len([*store.list(f"{folder}/")]) == len(OBJECTS) + 1
+    store.rename(f"{folder}/new", f"{folder}/newer")
+    store.delete([f"{folder}/newer"])
+    assert cloud.tree(folder) == OBJECTS
+
+
+def test_a_name_that_obstore_does_not_take_is_a_sentence(amazon: Amazon) -> None:
+    folder = amazon.put(amazon.new(), {"x//a": b""})
+    store = Store("s3", retries=HASTY)
+    names = r"^The names of objects must have no empty part, no '\.' and no '\.\.' between their slashes, got "
+    with pytest.raises(DataError, match=names):
+        list(store.list(f"{folder}/"))
+    with pytest.raises(DataError, match=names):
+        store.read(f"{folder}/x//a")
+
+
+def test_options_come_before_the_environment(amazon: Amazon, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = amazon.put(amazon.new(), OBJECTS)
+    for name in amazon.environment:
+        if name != "AWS_EC2_METADATA_DISABLED":
+            monkeypatch.delenv(name)
+    options = StoreOptions(endpoint=amazon.proxy.url, access_key_id="key", secret_access_key="secret")
+    assert Store("s3", options, HASTY).read(f"{folder}/a") == OBJECTS["a"]
+    with pytest.raises(DataError, match=r"^S3's client refuses its options: Invalid endpoint: nowhere\.$"):
+        Store("s3", StoreOptions(endpoint="nowhere"), HASTY).check(folder)
+
+
+def test_a_bucket_is_opened_once(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    make = buckets._open_google
+
+    def note(name: str, options: StoreOptions, client: dict[str, object]) -> object:
+        opened.append(name)
+        return make(name, options, client)
+
+    monkeypatch.setattr(buckets, "_open_google", note)
+    folder, store = google.put(google.new(), OBJECTS), Store("gs", retries=HASTY)
+    assert [store.size(f"{folder}/{name}") for name in OBJECTS] == [*map(len, OBJECTS.values())]
+    assert opened == [split_url(folder)[0]]
+
+
+def test_amazon_tells_the_region_of_a_bucket(amazon: Amazon) -> None:
+    import boto3
+
+    where = {"LocationConstraint": "eu-west-1"}
+    amazon._client.create_bucket(Bucket="elsewhere", CreateBucketConfiguration=where)
+    assert buckets._find_region(boto3.Session(), "elsewhere", "us-east-1") == "eu-west-1"
+    assert buckets._find_region(boto3.Session(), "none", "us-east-2") == "us-east-2"
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError) as error:
+        Store("gs")
+    assert str(error.value) == "gs:// needs obstore. Install it with: pip install 'tfpipe[cloud]'."
+
+
+class _Expired:
+    """Credentials that cannot be renewed."""
+
+    config: Mapping[str, str] = {}
+
+    def __call__(self) -> object:
+        raise RuntimeError("Reauthentication is needed. Please log in.")
+
+
+def test_credentials_that_cannot_be_renewed_are_one_sentence(
+    google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(buckets, "_answer_emulator", buckets._Renewed(_Expired()))
+    sentence = r"^The credentials for gs://data cannot be used: Reauthentication is needed\. Please log in\.$"
+    with pytest.raises(DataError, match=sentence):
+        Store("gs", retries=HASTY).check("gs://data/a")

@@ -1,0 +1,275 @@
+"""Opening buckets with obstore: the address, the credentials and the limits of their clients.
+
+Credentials are those that the cloud's own tools leave behind, found by Google's and Amazon's libraries; for az:// by
+obstore, in the variables AZURE_* and from the `az` command.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from tfpipe.errors import DataError
+from tfpipe.storage import failures
+from tfpipe.storage.retries import RETRIES, RetryConfig, make_client_options, make_retry_options
+from tfpipe.system.extras import importing
+
+SCHEMES = ("gs", "s3", "az")
+REQUIREMENT = "tfpipe[cloud]"
+_REGION = "us-east-1"  # of Amazon, where nothing says another
+_SCOPES = tuple(
+    f"https://www.googleapis.com/auth/devstorage.{right}" for right in ("full_control", "read_only", "read_write")
+)
+_LOGIN_GOOGLE = (
+    "gs:// needs credentials, and none were found. Log in with `gcloud auth application-default login`, or name a key "
+    "file in GOOGLE_APPLICATION_CREDENTIALS; a public bucket can be read with -- --no_auth."
+)
+_LOGIN_AMAZON = (
+    "s3:// needs credentials, and none were found. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in with "
+    "`aws configure`."
+)
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What the user says about a store. Everything else is found as the cloud's own tools find it.
+
+    Attributes:
+        credentials: "needed": it is an error if there are none. "optional": a bucket is then read as a public one is.
+            "none": requests are never signed.
+        impersonate: The Google service accounts to act as, as in Beam's `--impersonate_service_account`: the last of
+            the names between commas, by way of the others.
+        endpoint: The address of a store with Amazon's protocol.
+        region: Amazon's region.
+        access_key_id: Amazon's key.
+        secret_access_key: The secret of that key.
+        session_token: The token of a passing key.
+        disable_ssl: Whether Amazon's store is asked by HTTP.
+        verify: The file with the certificates to trust, or "False" to trust any.
+    """
+
+    credentials: Literal["needed", "optional", "none"] = "needed"
+    impersonate: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    disable_ssl: bool = False
+    verify: str | None = None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """An open bucket.
+
+    Attributes:
+        once: obstore's client that makes each request once.
+        patient: obstore's client that repeats requests itself, for what is sent or read in several requests.
+    """
+
+    once: Any
+    patient: Any
+
+
+def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryConfig = RETRIES) -> Bucket:
+    """Opens a bucket. Nothing is asked of the store yet.
+
+    Raises:
+        DataError: There are no credentials, or an option is not valid.
+        MissingDependencyError: obstore or a library for credentials is not installed.
+    """
+    check_not_forked(f"{scheme}://{name}")
+    with importing(f"{scheme}://", "obstore, boto3 and google-auth", REQUIREMENT):
+        opener = {"gs": _open_google, "s3": _open_amazon, "az": _open_azure}[scheme]
+        make = opener(name, options, make_client_options(retries))
+    return Bucket(make({"max_retries": 0}), make(make_retry_options(retries)))
+
+
+_Make = Callable[[dict[str, Any]], Any]
+
+
+def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _Make:
+    from obstore.store import GCSStore
+
+    config: dict[str, Any] = {}
+    provider: Any = None
+    if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+        config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
+        client["allow_http"] = config["base_url"].startswith("http://")
+        provider = _answer_emulator
+    elif options.credentials != "none":
+        provider = _find_google_credentials(options)
+    if provider is None:
+        config["skip_signature"] = True
+
+    def make(retry: dict[str, Any]) -> Any:
+        return GCSStore(
+            name,
+            config=config,  # type: ignore[arg-type]
+            client_options=client,  # type: ignore[arg-type]
+            retry_config=retry,  # type: ignore[arg-type]
+            credential_provider=provider,
+        )
+
+    return make
+
+
+def _answer_emulator() -> dict[str, Any]:
+    """Returns a token for an emulator, which takes any. Without one obstore asks this machine for one."""
+    return {"token": "emulator", "expires_at": None}
+
+
+def _find_google_credentials(options: StoreOptions) -> Any:
+    import google.auth
+    from google.auth import exceptions, impersonated_credentials
+    from obstore.auth.google import GoogleCredentialProvider
+
+    try:
+        credentials, _ = google.auth.default(scopes=_SCOPES)
+        if options.impersonate:
+            *delegates, target = options.impersonate.split(",")
+            make: Any = impersonated_credentials.Credentials  # without type hints
+            credentials = make(credentials, target, _SCOPES, delegates)
+    except exceptions.GoogleAuthError as error:
+        # The message is another one if a key file is named, but it is missing or not valid.
+        if "default credentials were not found" not in str(error):
+            raise DataError(f"Google's credentials cannot be used: {failures.shorten(str(error))}.") from error
+        if options.credentials == "optional":
+            return None
+        raise DataError(_LOGIN_GOOGLE) from error
+    return _Renewed(GoogleCredentialProvider(credentials))
+
+
+def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _Make:
+    import boto3
+    from botocore.exceptions import BotoCoreError
+    from obstore.auth.boto3 import Boto3CredentialProvider
+    from obstore.store import S3Store
+
+    try:
+        session = boto3.Session(
+            aws_access_key_id=options.access_key_id,
+            aws_secret_access_key=options.secret_access_key,
+            aws_session_token=options.session_token,
+            region_name=options.region,
+        )
+        config: dict[str, Any] = {"region": session.region_name or _REGION}
+        endpoint = _find_endpoint(session, options, config["region"])
+        credentials = None if options.credentials == "none" else session.get_credentials()
+    except (BotoCoreError, ValueError) as error:  # a wrong endpoint, or a damaged file of the `aws` command
+        raise DataError(f"S3's client refuses its options: {failures.shorten(str(error))}.") from error
+    if credentials is None and options.credentials == "needed":
+        raise DataError(_LOGIN_AMAZON)
+    provider: Any = None
+    if credentials is not None:
+        provider = _Renewed(Boto3CredentialProvider(session))
+    else:
+        config["skip_signature"] = True
+    if not endpoint.endswith(".amazonaws.com") or options.disable_ssl:  # another store with Amazon's protocol
+        config["endpoint"], client["allow_http"] = endpoint, endpoint.startswith("http://")
+    else:
+        config["region"] = _find_region(session, name, config["region"])
+    if options.verify == "False":
+        client["allow_invalid_certificates"] = True
+    elif options.verify:
+        with open(options.verify, "rb") as file:
+            client["root_certificate"] = file.read()
+
+    def make(retry: dict[str, Any]) -> Any:
+        return S3Store(
+            name,
+            config=config,  # type: ignore[arg-type]
+            client_options=client,  # type: ignore[arg-type]
+            retry_config=retry,  # type: ignore[arg-type]
+            credential_provider=provider,
+        )
+
+    return make
+
+
+def _find_endpoint(session: Any, options: StoreOptions, region: str) -> str:
+    """Returns the address that Amazon's own client takes from the options, the variables and its files."""
+    client = session.client("s3", region_name=region, endpoint_url=options.endpoint, use_ssl=not options.disable_ssl)
+    return str(client.meta.endpoint_url)
+
+
+def _find_region(session: Any, bucket: str, region: str) -> str:
+    """Asks Amazon for the region of a bucket, which answers this to everybody. obstore must know it beforehand."""
+    from botocore import UNSIGNED
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    config = Config(signature_version=UNSIGNED, connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
+    try:
+        answer = session.client("s3", region_name=region, config=config).head_bucket(Bucket=bucket)
+    except ClientError as error:
+        answer = error.response
+    except BotoCoreError:
+        return region  # the first request says what is wrong
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("x-amz-bucket-region", region))
+
+
+def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Make:
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore
+
+    endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT") or os.environ.get("AZURE_ENDPOINT", "")
+    client["allow_http"] = endpoint.startswith("http://")
+    config: dict[str, Any] = {}
+    if options.credentials == "none":
+        config["skip_signature"] = True
+    elif Path("~/.azure/azureProfile.json").expanduser().exists():
+        config["use_azure_cli"] = True  # where no variable holds credentials
+
+    def make(retry: dict[str, Any]) -> Any:
+        try:
+            return AzureStore(
+                name,
+                config=config,  # type: ignore[arg-type]
+                client_options=client,  # type: ignore[arg-type]
+                retry_config=retry,  # type: ignore[arg-type]
+            )
+        except (BaseError, ValueError) as error:
+            raise DataError(
+                f"az://{name} needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and credentials in other "
+                f"variables AZURE_* or from `az login`. The client says: {failures.shorten(str(error))}."
+            ) from error
+
+    return make
+
+
+class _Renewed:
+    """The credentials of a bucket. Their library's own errors become one kind of error."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+        self.config = getattr(provider, "config", {})
+
+    def __call__(self) -> Any:
+        try:
+            return self._provider()
+        except Exception as error:
+            raise failures.CredentialsError(str(error)) from error
+
+
+@cache
+def _get_first_process() -> int:
+    """Returns the process that first opened a bucket: this one, or that from which it was forked."""
+    return os.getpid()
+
+
+def check_not_forked(url: str) -> None:
+    """Refuses a forked process: the threads of obstore do not live on in it, so a request would hang.
+
+    Raises:
+        DataError: An ancestor read from a store before it forked this process.
+    """
+    if _get_first_process() != os.getpid():
+        raise DataError(
+            f"A forked process cannot read {url}, because it has none of the threads that its parent reads with. Start "
+            "it with the method spawn or forkserver."
+        )

@@ -1,0 +1,117 @@
+"""What obstore's errors mean: the HTTP status, the reason, and the sentence for the user."""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+from tfpipe.errors import DataError
+from tfpipe.storage.urls import get_bucket_url
+
+NOT_FOUND, BEHIND_THE_END = 404, 416
+_DENIED = (401, 403)
+_STATUS = re.compile(r"non-2xx status code: (\d{3}) ?([^:\n]*):? ?(.*)", re.DOTALL)
+_REASONS = (re.compile(r"<Message>(.+?)</Message>", re.DOTALL), re.compile(r"<Code>(.+?)</Code>"))
+_SYSTEM_REASON = re.compile(r'(?:message|error): "([^"]+)"')
+_DEBUG = "\n\nDebug source:"
+_MARKS = {
+    "TimedOut": "no answer in time",
+    "kind: Timeout": "no answer in time",
+    "IncompleteMessage": "the connection was closed",
+    "IncompleteBody": "the connection was closed",
+    "UnexpectedEof": "the connection was closed",
+}
+
+
+class CredentialsError(Exception):
+    """The cloud's own library cannot renew its credentials. obstore raises an error of its own with this one's text."""
+
+
+_NOT_RENEWED = re.compile(r"CredentialsError: (.*)")
+
+
+def read_failure(error: BaseException) -> tuple[int | None, str]:
+    """Returns the HTTP status, if there is one, and the part of the message that is worth reading."""
+    message, _, debug = str(error).partition(_DEBUG)
+    if found := _STATUS.search(message):
+        status, phrase, body = int(found[1]), found[2], found[3]
+        reason = next((match[1] for pattern in _REASONS if (match := pattern.search(body))), phrase)
+        return status, f"HTTP status {status}, {reason}" if reason else f"HTTP status {status}"
+    if found := _NOT_RENEWED.search(message):
+        return None, found[1]
+    if isinstance(error, FileNotFoundError):
+        return NOT_FOUND, message
+    if reasons := _SYSTEM_REASON.findall(debug):
+        return None, str(reasons[-1])
+    return None, next((words for mark, words in _MARKS.items() if mark in debug), message)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Returns whether the same request may succeed later: the store is busy or broken, or the network is."""
+    from obstore.exceptions import BaseError, InvalidPathError
+
+    if not isinstance(error, (BaseError, OSError)) or isinstance(error, InvalidPathError):
+        return False
+    status = read_failure(error)[0]
+    return status is None or status in (408, 429) or status >= 500
+
+
+def make_error(url: str, error: BaseException) -> Exception:
+    """Returns the error to raise for a request about one object that failed for good.
+
+    Args:
+        url: The object.
+        error: The error of obstore.
+    """
+    status, reason = read_failure(error)
+    if status == NOT_FOUND:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    if status in _DENIED:
+        return PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}, the store says: {shorten(reason)}", url)
+    return DataError(
+        f"{get_bucket_url(url)} failed again and again, at last with: {shorten(reason)}. Finished shards are kept; run "
+        "the same command again to go on."
+    )
+
+
+def make_first_error(url: str, error: BaseException) -> DataError:
+    """Returns the error to raise for the first request of a job, which is about the bucket."""
+    bucket, (status, reason) = get_bucket_url(url), read_failure(error)
+    if status == NOT_FOUND:
+        return DataError(f"There is no bucket {bucket}. Create it, or check the name.")
+    if status in _DENIED:
+        return DataError(f"{bucket} must let these credentials list and read it, but says: {shorten(reason)}.")
+    if _NOT_RENEWED.search(str(error)):
+        return DataError(f"The credentials for {bucket} cannot be used: {shorten(reason)}.")
+    return DataError(f"{bucket} cannot be reached: {shorten(reason)}. Check the network and the store's endpoint.")
+
+
+@contextlib.contextmanager
+def explain(url: str) -> Iterator[None]:
+    """Turns an error of obstore into one of the object or of the store.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        PermissionError: The credentials do not allow it.
+        DataError: The store fails, or a name is one that obstore does not take.
+    """
+    from obstore.exceptions import BaseError, InvalidPathError
+
+    try:
+        yield
+    except (InvalidPathError, ValueError) as error:
+        if not isinstance(error, InvalidPathError) and "parse path" not in str(error):
+            raise
+        raise DataError(
+            f"The names of objects must have no empty part, no '.' and no '..' between their slashes, got {url}: "
+            f"{shorten(str(error))}. Rename the object."
+        ) from error
+    except (BaseError, OSError) as error:
+        raise make_error(url, error) from error
+
+
+def shorten(reason: str) -> str:
+    """Returns the first line of a library's message, at most 300 characters of it, without its full stop."""
+    lines = reason.strip().splitlines() or ["no reason given"]
+    return lines[0][:300].rstrip(". ")

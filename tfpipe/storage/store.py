@@ -1,0 +1,235 @@
+"""One object store of a scheme: what a job asks of it, and the errors for one that fails.
+
+- An image costs one request. A bucket is opened once in each process and keeps its connections.
+- A failure becomes one sentence that says which bucket failed, why, and what to do.
+- An object that is cut off by an error never appears.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import IO, Any, BinaryIO, TypeVar, cast
+
+from tfpipe.storage import failures, upload
+from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
+from tfpipe.storage.failures import explain
+from tfpipe.storage.retries import RETRIES, RetryConfig, repeat
+from tfpipe.storage.seekable import open_seekable
+from tfpipe.storage.upload import Upload
+from tfpipe.storage.urls import get_bucket_url, split_url
+from tfpipe.system.extras import check_installed
+
+Result = TypeVar("Result")
+
+_TOO_LARGE_TO_COPY = 400  # Amazon copies 5 GiB at most; a larger object then goes through this machine
+_DELETE_AT_ONCE = 1000  # no store allows more
+_THREADS = 8
+
+
+class Store:
+    """A store of objects by URL.
+
+    All methods raise a `FileNotFoundError` or `PermissionError` for an object that is missing or may not be read, and a
+    `DataError` for a store that fails. Threads may share a store; a forked process may not.
+
+    Args:
+        scheme: "gs", "s3" or "az".
+        options: What the user says about the store.
+        retries: The limits on time and attempts.
+
+    Raises:
+        MissingDependencyError: obstore is not installed.
+    """
+
+    def __init__(self, scheme: str, options: StoreOptions = StoreOptions(), retries: RetryConfig = RETRIES) -> None:  # noqa: B008
+        check_installed("obstore", f"{scheme}://", "obstore", REQUIREMENT)
+        self._scheme, self._options, self._retries = scheme, options, retries
+        self._buckets: dict[str, Bucket] = {}
+        self._opening = threading.Lock()
+
+    def check(self, url: str) -> None:
+        """Checks, with few retries, that the bucket can be reached.
+
+        Raises:
+            DataError: It cannot, or there are no credentials.
+        """
+        import obstore
+        from obstore.exceptions import BaseError
+
+        bucket, key = self._find(url)
+        try:
+            repeat(lambda: next(iter(obstore.list(bucket.once, key or None)), None), self._retries, is_first=True)
+        except (BaseError, OSError) as error:
+            raise failures.make_first_error(url, error) from error
+
+    def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Returns `size` bytes of the object from `offset`, by default all; fewer only at the end of the object."""
+        import obstore
+
+        if size == 0:
+            return b""
+        bucket, key = self._find(url)
+        options: Any = {}
+        if offset or size is not None:
+            options = {"range": {"offset": offset} if size is None else (offset, offset + size)}
+
+        def ask() -> bytes:
+            try:
+                return bytes(obstore.get(bucket.once, key, options=options).bytes())
+            except Exception as error:
+                if failures.read_failure(error)[0] == failures.BEHIND_THE_END:
+                    return b""
+                raise
+
+        return self._ask(url, ask)
+
+    def open(self, url: str) -> BinaryIO:
+        """Opens an object for reading at any place.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+        """
+        return open_seekable(partial(self.read, url), self._get_size(url))
+
+    def write(self, url: str, data: bytes) -> None:
+        """Writes a small object."""
+        import obstore
+
+        bucket, key = self._find(url)
+        self._ask(url, lambda: obstore.put(bucket.once, key, data, use_multipart=False))
+
+    @contextlib.contextmanager
+    def create(self, url: str) -> Iterator[IO[bytes]]:
+        """Opens a new object that appears when the block ends well, and otherwise never."""
+        import obstore
+
+        bucket, key = self._find(url)
+
+        def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
+            return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
+
+        file = Upload(url, partial(self.write, url), put_parts)
+        try:
+            yield cast(IO[bytes], file)
+            file.complete()
+        except BaseException:
+            file.abort()
+            raise
+
+    def size(self, url: str) -> int:
+        """Returns the bytes of an object, or -1 if there is none."""
+        try:
+            return self._get_size(url)
+        except FileNotFoundError:
+            return -1
+
+    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
+        """Yields URL and bytes of all objects in a folder.
+
+        If not recursive, a folder comes as its URL with a slash at the end, and -1.
+        """
+        import obstore
+
+        bucket, key = self._find(folder)
+        base, prefix = get_bucket_url(folder), key.rstrip("/")
+        if recursive:
+            for name, num_bytes in _without_markers(self._list_all(folder, bucket, prefix)):
+                yield f"{base}/{name}", num_bytes
+            return
+        found = self._ask(folder, lambda: obstore.list_with_delimiter(bucket.once, prefix or None))
+        for entry in found["objects"]:
+            if entry["path"] != prefix:
+                yield f"{base}/{entry['path']}", entry["size"]
+        for name in found["common_prefixes"]:
+            yield f"{base}/{name}/", -1
+
+    def rename(self, source: str, target: str) -> None:
+        """Gives an object another name within its bucket, by a copy and a removal."""
+        import obstore
+
+        bucket, key = self._find(source)
+        new_key = split_url(target)[1]
+        with explain(source):
+            try:
+                repeat(lambda: obstore.copy(bucket.once, key, new_key), self._retries)
+            except Exception as error:
+                if failures.read_failure(error)[0] != _TOO_LARGE_TO_COPY:
+                    raise
+                with self.create(target) as file:
+                    for part in obstore.get(bucket.patient, key).stream(min_chunk_size=upload.PART_BYTES):
+                        file.write(part)
+        self.delete([source])
+
+    def delete(self, urls: Iterable[str]) -> None:
+        """Removes objects of one bucket; one that does not exist is ignored."""
+        remaining = iter(urls)
+        while chunk := list(islice(remaining, _DELETE_AT_ONCE)):
+            if self._scheme == "gs":  # which removes one object with each request
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    for _ in pool.map(self._delete, ([url] for url in chunk)):
+                        pass
+            else:
+                self._delete(chunk)
+
+    def _delete(self, urls: Sequence[str]) -> None:
+        import obstore
+
+        bucket, _ = self._find(urls[0])
+        keys = [split_url(url)[1] for url in urls]
+        with contextlib.suppress(FileNotFoundError):
+            self._ask(urls[0], lambda: obstore.delete(bucket.once, keys))
+
+    def _get_size(self, url: str) -> int:
+        import obstore
+
+        bucket, key = self._find(url)
+        return self._ask(url, lambda: int(obstore.head(bucket.once, key)["size"]))
+
+    def _list_all(self, folder: str, bucket: Bucket, prefix: str) -> Iterator[tuple[str, int]]:
+        """Yields name and bytes of all objects, page by page. A page that fails is asked for again."""
+        import obstore
+
+        pages: Any = None
+        last: str | None = None
+
+        def ask() -> Any:
+            nonlocal pages
+            pages = pages or iter(obstore.list(bucket.once, prefix or None, offset=last, chunk_size=1000))
+            try:
+                return next(pages, None)
+            except BaseException:
+                pages = None
+                raise
+
+        while (page := self._ask(folder, ask)) is not None:
+            for entry in page:
+                last = entry["path"]
+                if last != prefix:
+                    yield last, entry["size"]
+
+    def _ask(self, url: str, call: Callable[[], Result]) -> Result:
+        with explain(url):
+            return repeat(call, self._retries)
+
+    def _find(self, url: str) -> tuple[Bucket, str]:
+        """Returns the bucket of a URL, opened when it is first needed, and the name of the object in it."""
+        name, key = split_url(url)
+        check_not_forked(url)
+        with self._opening:
+            if name not in self._buckets:
+                self._buckets[name] = open_bucket(self._scheme, name, self._options, self._retries)
+            return self._buckets[name], key
+
+
+def _without_markers(entries: Iterator[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Leaves out the empty objects by which other tools mark a folder. obstore drops the slash at their end."""
+    held: tuple[str, int] | None = None
+    for entry in entries:
+        if held is not None and not (held[1] == 0 and entry[0].startswith(f"{held[0]}/")):
+            yield held
+        held = entry
+    if held is not None:
+        yield held
