@@ -196,25 +196,6 @@ main()
     assert done == (1, "", f"Error: {message}\n")
 
 
-def test_the_report_of_an_error_needs_no_dataset(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text(f'batch_size = 64\ncache = "bytes"\ncache_dir = "{tmp_path}"\n')
-    done = tfpipe("doctor", "--report", "--config", file)
-    assert (done.code, done.err) == (0, "")
-    assert done.lines[-2:] == [
-        "config        batch_size 64, cache bytes, cache_dir (given)",
-        "dataset       none",
-    ]
-    document = tfpipe("doctor", small_dataset, "--report", "--json").json
-    assert list(document) == ["tfpipe", "libraries", "machine", "settings", "config", "dataset"]
-    assert (document["config"], document["dataset"]["splits"]) == ({"batch_size": 128}, 2)
-
-
-def test_a_check_needs_a_dataset(tfpipe: Tfpipe) -> None:
-    message = "Name the DATASET to check, or give --report for the facts that a report of an error needs."
-    assert tfpipe("doctor") == (2, "", f"Error: {message}\n")
-
-
 def test_images_for_a_gpu_are_checked_without_tensorflow(small_dataset: Path) -> None:
     code = """
 import importlib.util, sys

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from beam_jobs.prices import PriceConfig, Range
+from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.params import all_options
 from tfpipe.cli.shared.progress import format_duration
 from tfpipe.system.units import human_bytes, human_count
@@ -13,17 +14,14 @@ if TYPE_CHECKING:
     from beam_jobs.estimate import ConfidenceInterval, Estimate
 
 price_options = all_options(
-    click.option(
-        "--price-per-vcpu-hour",
-        type=float,
+    config_option(
+        PriceConfig,
+        "price_per_vcpu_hour",
+        "For costs: the price of one core for an hour, memory included.",
         metavar="X",
-        help="For costs: the price of one core for an hour, memory included.",
     ),
-    click.option(
-        "--price-per-gib-month",
-        type=float,
-        metavar="X",
-        help="For costs: the price of storing 1 GiB for a month.",
+    config_option(
+        PriceConfig, "price_per_gib_month", "For costs: the price of storing 1 GiB for a month.", metavar="X"
     ),
 )
 

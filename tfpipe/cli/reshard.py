@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
@@ -69,12 +69,5 @@ def reshard(**options: Any) -> None:
             "To join several datasets, use `tfpipe merge`."
         )
     require_beam("reshard")
-    form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}
-    dataset = options.pop("dataset")
-    config = ShardConfig(
-        input=dataset,
-        datasets=(dataset,),
-        form_changes=drop_missing(form),
-        **drop_missing(options),
-    )
-    run_job(config, run_args)
+    form, dataset = take(ImageForm, options), options.pop("dataset")
+    run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.requirements import require_beam
@@ -74,5 +74,5 @@ def shard(**options: Any) -> None:
             f"INPUT and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
         )
     require_beam("shard")
-    form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}
-    run_job(ShardConfig(form=ImageForm(**drop_missing(form)), **drop_missing(options)), run_args)
+    form = ImageForm(**take(ImageForm, options))
+    run_job(ShardConfig(form=form, **drop_missing(options)), run_args)

@@ -75,25 +75,39 @@ def test_an_option_without_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch
     assert lines[4:7] == ["Paint:", "  --color NAME    The color.", "  --thickness MM  The thickness."]
 
 
-def test_the_commands_stand_in_the_order_of_use(tfpipe: Tfpipe) -> None:
-    lines = tfpipe("--help", columns=80).lines
-    assert lines[lines.index("Commands:") + 1 :] == [
-        "  shard    Write images as TFRecord shards.",
-        "  advise   Measure in which form to store images, before they are sharded.",
-        "  inspect  Show what a dataset holds.",
-        "  verify   Check every record, image, index and checksum.",
-        "  doctor   Check data, pipeline and machine before a run.",
-        "  profile  Say why the accelerator waits, and what to change.",
-        "  tune     Search for faster options, and write them to a file.",
-        "  bench    Measure a pipeline's rate, and compare it with an earlier result.",
-        "  train    Train a classifier on a dataset, and export it.",
-        "  predict  Classify image files with a trained model.",
-        "  serve    Run workers that make batches for trainers.",
-        "  index    Make a dataset of TFRecords that another tool wrote.",
-        "  reshard  Rewrite a dataset with other shards or another form of images.",
-        "  merge    Join datasets into one.",
-        "  export   Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.",
-        "  repair   Write the undamaged records as a clean dataset.",
+def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> None:
+    lines = tfpipe("--help", columns=90).lines
+    assert lines[lines.index("Make a dataset:") :] == [
+        "Make a dataset:",
+        "  shard        Write images as TFRecord shards.",
+        "  advise       Measure in which form to store images, before they are sharded.",
+        "  index        Make a dataset of TFRecords that another tool wrote.",
+        "  merge        Join datasets into one.",
+        "  reshard      Rewrite a dataset with other shards or another form of images.",
+        "",
+        "Look at it:",
+        "  inspect      Show what a dataset holds.",
+        "  verify       Check every record, image, index and checksum.",
+        "  repair       Write the undamaged records as a clean dataset.",
+        "  export       Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.",
+        "",
+        "Read it fast:",
+        "  doctor       Check data, options and machine before a run.",
+        "  profile      Say why the accelerator waits, and what to change.",
+        "  tune         Search for faster options, and write them to a file.",
+        "  bench        Measure a pipeline's rate, and compare it with an earlier result.",
+        "",
+        "Train:",
+        "  train        Train a classifier on a dataset, and export it.",
+        "  predict      Classify image files with a trained model.",
+        "  serve        Run workers that make batches for trainers.",
+        "  serve-check  Check running workers from the trainer's machine.",
+        "",
+        "Report an error:",
+        "  report       Print versions, machine and options for a bug report.",
+        "",
+        "  Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. The help of a",
+        "  command: tfpipe shard --help",
     ]
 
 
@@ -117,9 +131,6 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "Clouds:",
         "  --runner [direct|dataflow|dask|portable]",
         "                                  Where the job runs; direct means this machine.  [default: direct]",
-        "  --project ID                    Dataflow: the Google Cloud project.",
-        "  --region TEXT                   Dataflow: the region, such as europe-west4. Take the region of the",
-        "                                  buckets.",
         "",
         "Running:",
         "  --workers N                     Number of worker processes.  [default: one per core]",
@@ -138,7 +149,7 @@ def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
         text = tfpipe("shard", flag).out
         return list_options("Clouds:\n" + text.partition("\nClouds:\n")[2].partition("\n\n")[0])
 
-    assert list_clouds("--help") == ["runner", "project", "region"]
+    assert list_clouds("--help") == ["runner"]
     assert list_clouds("--help-all") == [
         *("runner", "project", "region", "max-workers", "machine-type", "service-account", "network", "subnetwork"),
         *("temp-location", "dask-address", "job-endpoint", "worker-pool", "print-command"),

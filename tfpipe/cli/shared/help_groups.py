@@ -6,7 +6,7 @@ Input:
 Running:
   --workers N ...
   -h, --help          Show this message and exit.
-  --help-all          Show all 53 options and exit.
+  --help-all          Show all 55 options and exit.
 ```
 
 A command is made with it by `@click.command(cls=GroupedCommand)`. A new option needs its name in `GROUPS`.
@@ -39,17 +39,17 @@ class Group(NamedTuple):
 _COSTS = "price-per-vcpu-hour price-per-gib-month"
 _CLOUDS = Group(
     "Clouds",
-    "runner project region",
-    "max-workers machine-type service-account network subnetwork temp-location dask-address job-endpoint worker-pool "
-    "print-command",
+    "runner",
+    "project region max-workers machine-type service-account network subnetwork temp-location dask-address "
+    "job-endpoint worker-pool print-command",
 )
 _FORM = "encoding resize-short square quality"
 
 _INPUT = (
     Group(
         "Input",
-        "input-format image-column label-column split-column labels",
-        "caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
+        "image-column label-column split-column labels",
+        "input-format caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
         "requests-per-host allow-private-hosts",
     ),
     Group("Splits", "splits split", "group-by"),
@@ -89,7 +89,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
     "doctor": (
         Group("Data", "split config stages batch-size"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
-        Group("Output", "report json debug"),
+        Group("Output", "json debug"),
     ),
     "profile": (
         Group("Data", "split config stages batch-size cpu-budget"),
@@ -112,12 +112,6 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         ),
         Group("Output", "output checkpoint-every-steps tflite", "keep-checkpoints"),
         Group("Running", "tpu json debug"),
-    ),
-    "serve": (
-        Group("Workers", "workers port host threads"),
-        Group("Check", "check dataset"),
-        Group("Kubernetes", "kubernetes image worker-cpu worker-memory"),
-        Group("Running", "json debug"),
     ),
 }
 """The groups of each command with more options than one list shows well, in the order of its help."""

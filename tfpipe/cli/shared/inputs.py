@@ -62,23 +62,32 @@ def read_config(
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
 
 
-def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
-    """Opens a dataset and one of its splits, or foreign files without a split."""
+def open_files(dataset: str) -> "Manifest | Source":
+    """Opens a dataset, or files that another tool wrote."""
     if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
         from tfpipe.engine.source import tfrecord_files
 
-        if split is not None:
-            raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
-        return tfrecord_files(dataset), None
+        return tfrecord_files(dataset)
     from tfpipe.open_dataset import load_manifest
 
-    manifest = load_manifest(dataset)
-    names = list(manifest.splits)
+    return load_manifest(dataset)
+
+
+def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
+    """Opens a dataset and one of its splits, or files of another tool without a split."""
+    from tfpipe.format.manifest import Manifest
+
+    data = open_files(dataset)
+    if not isinstance(data, Manifest):
+        if split is not None:
+            raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
+        return data, None
+    names = list(data.splits)
     if split is None:
         split = "train" if "train" in names or len(names) != 1 else names[0]
     if split not in names:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(names)}. Choose one with --split.")
-    return manifest, split
+    return data, split
 
 
 def load_stages(stages: str | None) -> "Customize | None":

@@ -1,14 +1,14 @@
 """The options of `shard`, `reshard` and `merge` for the runner, the place where the job runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, take
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
@@ -93,16 +93,17 @@ class RunArgs:
         Raises:
             ConfigError: Options do not go together.
         """
-        runner = RunnerConfig(**drop_missing({field.name: options.pop(field.name) for field in fields(RunnerConfig)}))
+        runner, prices = RunnerConfig(**take(RunnerConfig, options)), PriceConfig(**take(PriceConfig, options))
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
             raise ConfigError(
                 f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
         flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
-        prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
         if prices != PriceConfig() and not flags["dry_run"]:
             raise ConfigError(
                 "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."
             )
+        if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
+            raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
         return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)

@@ -11,9 +11,9 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.estimate_output import estimate_json, price_options, print_estimate
 from tfpipe.cli.shared.command_line import format_command
-from tfpipe.cli.shared.config_option import config_option
+from tfpipe.cli.shared.config_option import Command, Size, config_option
 from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.params import Command, CountOrShare, Size, all_options, debug_option, json_option
+from tfpipe.cli.shared.params import CountOrShare, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.runner_options import RunArgs, runner_options
 from tfpipe.format.image_form import ImageForm
@@ -31,34 +31,38 @@ def layout_options(unshuffled: str) -> Callable[[Command], Command]:
     """Adds the options for the layout of shards; `unshuffled` describes --no-shuffle."""
     return all_options(
         config_option(ShardConfig, "num_shards", "Number of shards of each split.", default="from --shard-size"),
-        click.option(
-            *("--shard-size", "shard_size_bytes"),
-            type=Size(),
-            help=f"Approximate size of a shard.  [default: {ShardConfig.shard_size_bytes >> 20}MiB]",
+        config_option(
+            ShardConfig,
+            "shard_size_bytes",
+            "Approximate size of a shard.",
+            flag="--shard-size",
+            kind=Size(),
+            default=f"{ShardConfig.shard_size_bytes >> 20}MiB",
         ),
         config_option(ShardConfig, "shuffle", f"Shuffle all images of a split, or {unshuffled}."),
         config_option(ShardConfig, "seed", "Seed of the shuffle."),
     )
 
 
-max_bad_option = click.option(
-    "--max-bad",
-    type=CountOrShare(),
+max_bad_option = config_option(
+    ShardConfig,
+    "max_bad",
+    "Fail if more images than this are bad: a count such as 25, or a share such as 1%.",
+    kind=CountOrShare(),
     metavar="N|SHARE",
-    help="Fail if more images than this are bad: a count such as 25, or a share such as 1%.  "
-    "[default: 1%, or up to 10 images, a third at most]",
+    default="1%, or up to 10 images, a third at most",
 )
 seekable_option = config_option(
     ImageForm,
     "seekable",
     "Give every JPEG restart markers, without loss, so that a crop is decoded faster. Needs the native library.",
 )
-drop_features_option = click.option(
-    "--drop-feature",
+drop_features_option = config_option(
+    ShardConfig,
     "drop_features",
-    multiple=True,
+    "Leave this feature out of the records. Repeat it for several. The image and its class always stay.",
+    flag="--drop-feature",
     metavar="NAME",
-    help="Leave this feature out of the records. Repeat it for several. The image and its class always stay.",
 )
 refuse_nan_option = config_option(ShardConfig, "refuse_nan", "Fail if a tensor of a record holds NaN.")
 drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of images with equal bytes, keep only one.")
