@@ -6,7 +6,6 @@ quarantined: 1, listed in quarantine/quarantined.jsonl
 a/17.jpg: cannot be decoded: image file is truncated
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, repeat
@@ -15,15 +14,14 @@ from typing import Any
 from beam_jobs.config import ShardConfig
 from beam_jobs.storage import filesystem
 from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.dataset_facts import list_columns, read_quarantined
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
 
 _MAX_CLASSES = 5
-_MAX_REASONS = 3
 _HEAD_BYTES = 1 << 16
-_OURS = frozenset((*keys.IMAGE_KEYS, *keys.class_schema().names, *keys.BOX_COLUMNS, keys.BBOX_TEXT, keys.IMAGE_MASK))
 
 
 def summarize(config: ShardConfig, manifest: Manifest) -> dict[str, Any]:
@@ -37,8 +35,8 @@ def summarize(config: ShardConfig, manifest: Manifest) -> dict[str, Any]:
     return {
         "classes": classes,
         "no_classes": explain_no_classes(config, manifest.schema, has_classes=bool(classes)),
-        "columns": _list_columns(manifest),
-        "first_quarantined": _read_quarantined(config, manifest),
+        "columns": list_columns(manifest),
+        "first_quarantined": _read_first(config, manifest),
     }
 
 
@@ -50,7 +48,7 @@ def format_classes(config: ShardConfig, manifest: Manifest) -> Iterator[str]:
     else:
         reason = explain_no_classes(config, manifest.schema, has_classes=False)
         yield from [f"no classes: {clean_line(reason)}"] if reason else []
-    columns = _list_columns(manifest)
+    columns = list_columns(manifest)
     if columns:
         yield f"columns: {clean_line(', '.join(columns))}"
 
@@ -60,7 +58,7 @@ def format_quarantined(config: ShardConfig, manifest: Manifest) -> Iterator[str]
     if not manifest.quarantined:
         return
     yield f"quarantined: {manifest.quarantined:,}, listed in {file_names.QUARANTINE}"
-    for line in _read_quarantined(config, manifest):
+    for line in _read_first(config, manifest):
         yield clean_line(f"  {line['path']}: {line['reason']}")
 
 
@@ -96,15 +94,9 @@ def explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: bool
     return list_inputs.explain_no_classes(config)
 
 
-def _list_columns(manifest: Manifest) -> list[str]:
-    return [name for name in manifest.schema.names if name not in _OURS | manifest.schema.sizes_keys]
-
-
-def _read_quarantined(config: ShardConfig, manifest: Manifest) -> list[dict[str, str]]:
+def _read_first(config: ShardConfig, manifest: Manifest) -> list[dict[str, str]]:
     """Returns the first images that were set aside, each with its path and the reason."""
     if not manifest.quarantined:
         return []
     path = filesystem.join(filesystem.resolve_links(config.output), file_names.QUARANTINE)
-    lines = filesystem.read_range(path, 0, _HEAD_BYTES).split(b"\n")[:-1]  # the last one may be cut off
-    rows = [json.loads(line) for line in lines[:_MAX_REASONS]]
-    return [{"path": row["path"], "reason": row["reason"]} for row in rows]
+    return read_quarantined(filesystem.read_range(path, 0, _HEAD_BYTES))
