@@ -135,7 +135,7 @@ def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch: 
     [
         (["--split", "test"], 2, "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
         (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
-        (["--num-replicas", 0], 2, "--num-replicas must be above 0, got 0."),
+        (["--num-replicas", 0], 2, "--num-replicas must be at least 1, got 0."),
     ],
     ids=str,
 )

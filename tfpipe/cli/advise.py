@@ -15,7 +15,7 @@ from tfpipe.cli.estimate_output import price_options
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
-from tfpipe.cli.shared.inputs import hide_gpus
+from tfpipe.cli.shared.inputs import hide_gpus, refuse_records
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.requirements import require_beam, require_tensorflow
 from tfpipe.cli.shared.shard_command import max_bad_option
@@ -67,6 +67,7 @@ def advise(**options: Any) -> None:
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(f"INPUT must be one path, got another, {beam_args[0]!r}. Write options for Beam after --.")
     require_beam("advise")
+    refuse_records("advise", options["input"])
     require_tensorflow("advise")
     prices, demand = PriceConfig(**take(PriceConfig, options)), AdviseConfig(**take(AdviseConfig, options))
     as_json, size = options.pop("as_json"), options.pop("image_size")

@@ -117,8 +117,33 @@ GROUPS: dict[str, tuple[Group, ...]] = {
 """The groups of each command with more options than one list shows well, in the order of its help."""
 
 
+_MEANT = {
+    "global-batch-size": "batch-size",
+    "image-size": "resize-short square",
+    "num-workers": "workers",
+    "resize": "resize-short square",
+    "size": "resize-short square image-size",
+}
+"""The options that people mean by names which a command lacks."""
+
+
 class GroupedCommand(click.Command):
     """A command whose help shows its options in groups. Options without a group stand under "Options"."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; click calls it. Errors name what is meant, and what an option takes."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = _MEANT.get(error.option_name.removeprefix("--"), "").split()
+            own = {_get_name(option) for option in self.params if isinstance(option, click.Option)}
+            error.possibilities = [f"--{name}" for name in names if name in own] or error.possibilities
+            raise
+        except click.BadOptionUsage as error:
+            option = next((one for one in self.params if error.option_name in one.opts), None)
+            if option is not None and option.nargs > 1:
+                error.message += f" Give {error.option_name} {option.metavar}."
+            raise
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Returns the arguments and options, with --help-all; click calls it."""

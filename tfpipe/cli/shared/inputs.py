@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import BATCH_SIZE
 from tfpipe.cli.shared.requirements import require_tensorflow
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format import file_names
 from tfpipe.system.child_process import silence_stderr
+from tfpipe.system.file_io import is_url
 
 if TYPE_CHECKING:
     from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.stage import Customize
     from tfpipe.tuning.trials import PipelineJob
+
+_RECORDS = re.compile(r"\.tfrecords?(\.gz)?(-|$)", re.IGNORECASE)
 
 
 @contextmanager
@@ -88,6 +93,29 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
     if split not in names:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(names)}. Choose one with --split.")
     return data, split
+
+
+def refuse_records(command: str, path: str) -> None:
+    """Refuses a finished dataset, or TFRecords, where a command takes images.
+
+    Args:
+        command: The name of the command.
+        path: Its INPUT.
+
+    Raises:
+        DataError: It is one of these.
+    """
+    if is_url(path) or not os.path.exists(path):
+        return
+    names = os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
+    has_records = any(_RECORDS.search(name) for name in names)
+    if has_records and file_names.MANIFEST in names:
+        raise DataError(
+            f"`tfpipe {command}` takes images, and {path} is a dataset. `tfpipe reshard` writes it in another form, "
+            "`tfpipe merge` joins it with others, `tfpipe inspect` shows it."
+        )
+    if has_records and all(_RECORDS.search(name) or name.startswith(".") for name in names):
+        raise DataError(f"`tfpipe {command}` takes images, and {path} holds TFRecords: `tfpipe index` describes them.")
 
 
 def load_stages(stages: str | None) -> "Customize | None":
