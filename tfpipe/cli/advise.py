@@ -11,13 +11,13 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
 from tfpipe.cli.advise_run import measure
-from tfpipe.cli.estimate_output import price_options
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.inputs import hide_gpus, refuse_records
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.requirements import require_beam, require_tensorflow
+from tfpipe.cli.shared.runner_options import price_options
 from tfpipe.cli.shared.shard_command import max_bad_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -29,7 +29,7 @@ from tfpipe.tuning.advise_config import AdviseConfig
 @click.command(
     cls=GroupedCommand,
     short_help="Measure in which form to store images, before they are sharded.",
-    epilog="Example: tfpipe advise photos --images-per-second 2000. Options after -- go to Beam.",
+    epilog="Options after -- go to Beam.",
 )
 @click.argument("input")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 @click.command(
     cls=GroupedCommand,
     short_help="Check data, options and machine before a run.",
-    epilog="Example: tfpipe doctor flowers --batch-size 256 --images-per-second 2000",
 )
 @click.argument("dataset")
 @split_option

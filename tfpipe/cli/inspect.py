@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 @click.command(
     cls=GroupedCommand,
     short_help="Show what a dataset holds.",
-    epilog="Examples: tfpipe inspect flowers --show 12 sheet.png, tfpipe inspect flowers --record train:0",
 )
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")

@@ -209,7 +209,7 @@ def _describe_column(split: Mapping[str, Any], has_images: bool) -> dict[str, st
 def _describe_balance(counts: Sequence[int]) -> str:
     """Describes how even the classes are."""
     empty = sum(not count for count in counts)
-    return f"{len(counts):,}, {f'{empty:,} empty' if empty else f'imbalance {max(counts) / min(counts):,.1f}:1'}"
+    return f"{len(counts):,}, " + (f"{empty:,} empty" if empty else f"imbalance {max(counts) / min(counts):,.1f}:1")
 
 
 def _class_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator["Table"]:
@@ -229,9 +229,10 @@ def _class_table(title: str, names: Sequence[str], counts: Mapping[str, Sequence
     first, *others = counts.values()
     order = sorted(range(len(names)), key=lambda k: -first[k])
     table, most = _new_table(title, *counts, style="bold cyan"), max(1, *first)
+    width = len(f"{most:,}")
     for k in order[:_MAX_CLASSES]:
         bar = "▇" * max(round(_BAR_WIDTH * first[k] / most), min(first[k], 1))
-        _add_row(table, names[k], f"{first[k]:>{len(f'{most:,}')},}  {bar}", *(f"{other[k]:,}" for other in others))
+        _add_row(table, names[k], f"{first[k]:>{width},}  {bar}", *(f"{other[k]:,}" for other in others))
     if len(order) > _MAX_CLASSES:
         _add_row(table, f"and {len(order) - _MAX_CLASSES:,} more", f"down to {first[order[-1]]:,}")
     return table

@@ -25,7 +25,7 @@ from tfpipe.format.image_form import ImageForm
 @click.command(
     cls=GroupedCommand,
     short_help="Rewrite a dataset with other shards or another form of images.",
-    epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
+    epilog="Options after -- go to Beam.",
 )
 @click.argument("dataset")
 @click.argument("output")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 @click.command(
     cls=GroupedCommand,
     short_help="Run workers that make batches for trainers.",
-    epilog="Example: tfpipe serve --workers 2, and on the trainer's machine: tfpipe serve-check 10.0.0.6:5050",
 )
 @config_option(ServiceConfig, "port", "Port of the first worker; the others take the next ports. 0 takes free ones.")
 @config_option(ServiceConfig, "workers", "Number of worker processes; each uses all cores.", metavar="N")

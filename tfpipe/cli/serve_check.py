@@ -13,7 +13,6 @@ from tfpipe.system.options import Addresses
     "serve-check",
     cls=GroupedCommand,
     short_help="Check running workers from the trainer's machine.",
-    epilog="Example: tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
 )
 @click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
 @click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")

@@ -27,7 +27,7 @@ from tfpipe.format.image_form import ImageForm
 @click.command(
     cls=GroupedCommand,
     short_help="Write images as TFRecord shards.",
-    epilog="Arguments after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
+    epilog="Options after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
 @click.argument("input")
 @click.argument("output")

@@ -52,7 +52,13 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
 @click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
 @stages_option
 @budget_option
-@config_option(PipelineConfig, "batch_size", "Images in a batch, over all replicas.", metavar="N")
+@config_option(
+    PipelineConfig,
+    "batch_size",
+    "Images in a batch, over all replicas.",
+    metavar="N",
+    default="from the number of records, at most 128 for each replica",
+)
 @click.option(
     "--image-size",
     type=int,
@@ -60,7 +66,11 @@ _RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
     help="Side of the square images that the model gets, in pixels.  [default: 64 for small_cnn, else 224]",
 )
 @config_option(
-    TrainConfig, "learning_rate", "Learning rate for a batch of 256; it is scaled with the batch size.", metavar="R"
+    TrainConfig,
+    "learning_rate",
+    "Learning rate for a batch of 256; it is scaled with the batch size.",
+    metavar="R",
+    default="0.5 for small_cnn, else 0.1",
 )
 @config_option(
     TrainConfig,

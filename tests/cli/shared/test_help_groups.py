@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.conftest import ROOT, Tfpipe
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.help_groups import GROUPS, Group, GroupedCommand
+from tfpipe.cli.shared.help_groups import EXAMPLES, GROUPS, Group, GroupedCommand
 
 MOST = 25
 OPTION = re.compile(r"  (?:-h, )?--([a-z-]+)")
@@ -44,8 +45,13 @@ def test_every_option_stands_in_one_group_and_few_stand_in_the_first_help(tfpipe
     assert len(shown) <= MOST
 
 
-def test_groups_are_of_commands() -> None:
+def test_groups_are_of_commands_and_each_has_an_example_that_it_takes() -> None:
     assert set(GROUPS) <= set(commands.commands)
+    assert list(EXAMPLES) == list(commands.commands)
+    for name, example in EXAMPLES.items():
+        program, command, *args = shlex.split(example)
+        assert (program, command) == ("tfpipe", name)
+        commands.commands[name].make_context(name, args)
 
 
 def test_an_option_without_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +146,9 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "  -h, --help                      Show this message and exit.",
         "  --help-all                      Show all 28 options and exit.",
         "",
-        "  Arguments after -- are passed on to Beam, as with tfpipe shard.",
+        "  Example: tfpipe merge flowers more-flowers all-flowers",
+        "",
+        "  Options after -- go to Beam.",
     ]
 
 

@@ -87,7 +87,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Running", "workers json", "debug"),
     ),
     "doctor": (
-        Group("Data", "split config stages batch-size"),
+        Group("Data", "split batch-size config stages"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
         Group("Output", "json debug"),
     ),
@@ -116,6 +116,28 @@ GROUPS: dict[str, tuple[Group, ...]] = {
 }
 """The groups of each command with more options than one list shows well, in the order of its help."""
 
+
+EXAMPLES = {
+    "shard": "tfpipe shard photos flowers --splits train=0.9,validation=0.1",
+    "advise": "tfpipe advise photos --images-per-second 2000",
+    "index": 'tfpipe index "/data/train-*"',
+    "merge": "tfpipe merge flowers more-flowers all-flowers",
+    "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",
+    "inspect": "tfpipe inspect flowers --show 12 sheet.png",
+    "verify": "tfpipe verify flowers --quick",
+    "repair": "tfpipe repair flowers clean-flowers",
+    "export": "tfpipe export flowers flowers-wds --to webdataset",
+    "doctor": "tfpipe doctor flowers --batch-size 256 --images-per-second 2000",
+    "profile": "tfpipe profile flowers --step-ms 30 --batch-size 256",
+    "tune": "tfpipe tune flowers --batch-size 256 --output fast.toml",
+    "bench": "tfpipe bench flowers --batch-size 256 --output today.json",
+    "train": "tfpipe train flowers --framework torch --epochs 10",
+    "predict": 'tfpipe predict runs/flowers "photos/*.jpg"',
+    "serve": "tfpipe serve --workers 2 --port 5050",
+    "serve-check": "tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
+    "report": "tfpipe report flowers",
+}
+"""An example of each command, which stands below its help."""
 
 _MEANT = {
     "global-batch-size": "batch-size",
@@ -161,6 +183,14 @@ class GroupedCommand(click.Command):
             if names:
                 with formatter.section(group.heading):
                     formatter.write_dl((f"{records[name][0]:{width}}", records[name][1]) for name in names)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the example; click calls it."""
+        if self.name in EXAMPLES:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"Example: {EXAMPLES[self.name]}")
+        super().format_epilog(ctx, formatter)
 
     def list_ungrouped(self) -> list[str]:
         """Returns the names of the options that stand in no group."""

@@ -12,6 +12,17 @@ from tfpipe.cli.shared.config_option import config_option, take
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
+price_options = all_options(
+    config_option(
+        PriceConfig,
+        "price_per_vcpu_hour",
+        "For costs: the price of one core for an hour, memory included.",
+        metavar="X",
+    ),
+    config_option(
+        PriceConfig, "price_per_gib_month", "For costs: the price of storing 1 GiB for a month.", metavar="X"
+    ),
+)
 runner_options = all_options(
     config_option(RunnerConfig, "runner", "Where the job runs; direct means this machine."),
     config_option(RunnerConfig, "project", "Dataflow: the Google Cloud project.", metavar="ID"),
@@ -104,6 +115,8 @@ class RunArgs:
             raise ConfigError(
                 "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."
             )
+        if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
+            raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
         if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
             raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
         return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)
