@@ -124,7 +124,7 @@ def _run_checks(
 
 def _check_images_alone(dataset: str, split: str | None) -> "Iterable[Check]":
     """Yields what can be said of images for a GPU where TensorFlow is missing, as a trainer in PyTorch needs none."""
-    from tfpipe.doctor.image_kinds import check_images
+    from tfpipe.doctor.gpu_checks import check_images
     from tfpipe.doctor.result import Check
 
     yield check_images(*open_data(dataset, split))

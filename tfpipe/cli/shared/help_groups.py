@@ -159,13 +159,12 @@ class GroupedCommand(click.Command):
         except click.NoSuchOption as error:
             names = _MEANT.get(error.option_name.removeprefix("--"), "").split()
             own = {_get_name(option) for option in self.params if isinstance(option, click.Option)}
-            error.possibilities = [f"--{name}" for name in names if name in own] or error.possibilities
-            raise
+            meant = [f"--{name}" for name in names if name in own]
+            raise click.NoSuchOption(error.option_name, None, meant or error.possibilities, ctx) from None
         except click.BadOptionUsage as error:
             option = next((one for one in self.params if error.option_name in one.opts), None)
-            if option is not None and option.nargs > 1:
-                error.message += f" Give {error.option_name} {option.metavar}."
-            raise
+            takes = f" Give {error.option_name} {option.metavar}." if option is not None and option.nargs > 1 else ""
+            raise click.BadOptionUsage(error.option_name, error.message + takes, ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Returns the arguments and options, with --help-all; click calls it."""
