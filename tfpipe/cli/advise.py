@@ -33,26 +33,18 @@ from tfpipe.tuning.advise_config import AdviseConfig
 )
 @click.argument("input")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+@config_option(AdviseConfig, "images_per_second", metavar="RATE", required=True)
 @config_option(
-    AdviseConfig,
-    "images_per_second",
-    "Images that the training consumes per second.",
-    metavar="RATE",
-    required=True,
+    PipelineConfig, "image_size", "The side of the square images that the model gets.", kind=click.INT, metavar="PX"
 )
-@config_option(
-    PipelineConfig, "image_size", "Side of the square images that the model gets.", kind=click.INT, metavar="PX"
-)
-@config_option(
-    AdviseConfig, "crop", "Where the random crops of training are taken, in the input pipeline or in the training step."
-)
+@config_option(AdviseConfig, "crop", "Where random crops are taken: in the input pipeline or in the training step.")
 @config_option(
     AdviseConfig, "num_images", "Number of images to measure.", metavar="N", default="1000, or as many as take 1 GiB"
 )
 @input_options
 @kept_form_options
 @max_bad_option
-@config_option(ShardConfig, "workers", "Number of worker processes.", metavar="N", default="one per core")
+@config_option(ShardConfig, "workers", metavar="N", default="one per core")
 @price_options
 @json_option
 @debug_option

@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 @config_option(
     TargetConfig,
     "num_replicas",
-    "Accelerators of all hosts together.",
+    "The accelerators of all hosts together.",
     metavar="N",
     default="each host has as many as this machine",
 )
-@config_option(TargetConfig, "num_hosts", "Machines that read the data.", metavar="N", default="1")
+@config_option(TargetConfig, "num_hosts", "The machines that read the data.", metavar="N", default="1")
 @config_option(
     TargetConfig,
     "images_per_second",
-    "Images that all accelerators together consume per second. Measures whether this host can deliver its share.",
+    "The images that all accelerators together consume per second. Measures whether this host can deliver its share.",
     metavar="RATE",
 )
 @config_option(

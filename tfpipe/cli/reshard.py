@@ -39,7 +39,7 @@ from tfpipe.format.image_form import ImageForm
 )
 @config_option(ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX")
 @config_option(ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX")
-@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.", default="that of DATASET")
+@config_option(ImageForm, "quality", metavar="N", default="that of DATASET")
 @config_option(
     ImageForm,
     "reencode_progressive",

@@ -23,18 +23,10 @@ if TYPE_CHECKING:
     cls=GroupedCommand,
     short_help="Run workers that make batches for trainers.",
 )
-@config_option(ServiceConfig, "port", "Port of the first worker; the others take the next ports. 0 takes free ones.")
-@config_option(ServiceConfig, "workers", "Number of worker processes; each uses all cores.", metavar="N")
-@config_option(
-    ServiceConfig,
-    "host",
-    "Name or address of the interface on which workers listen, such as 127.0.0.1.",
-    metavar="NAME",
-    default="all interfaces",
-)
-@config_option(
-    ServiceConfig, "threads", "Threads with which a worker decodes.", metavar="N", default="one for each core"
-)
+@config_option(ServiceConfig, "port", metavar="N")
+@config_option(ServiceConfig, "workers", metavar="N")
+@config_option(ServiceConfig, "host", metavar="NAME", default="all interfaces")
+@config_option(ServiceConfig, "threads", metavar="N", default="one for each core")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, when the workers are ready.")
 @debug_option
 def serve(as_json: bool, **options: Any) -> None:

@@ -30,7 +30,7 @@ _Run = Callable[["Output | None"], "TrainResult"]
 
 @click.command(cls=GroupedCommand, short_help="Train a classifier on a dataset, and export it.")
 @click.argument("dataset")
-@config_option(TrainConfig, "framework", "Library that trains; pytorch means torch.")
+@config_option(TrainConfig, "framework", "The library that trains; pytorch means torch.")
 @config_option(
     TrainConfig,
     "model",
@@ -39,29 +39,29 @@ _Run = Callable[["Output | None"], "TrainResult"]
     "small_cnn, resnet50 and yours, JAX has small_cnn.",
     metavar="NAME",
 )
-@config_option(TrainConfig, "epochs", "Passes over all images.", metavar="N", default="100 for small_cnn, else 90")
+@config_option(TrainConfig, "epochs", metavar="N", default="100 for small_cnn, else 90")
 @config_option(
     TrainConfig,
     "output",
-    "Folder for the run: checkpoints, logs, model.",
+    "The folder for the run: checkpoints, logs, model.",
     metavar="RUN",
     default="runs/ and the name of DATASET",
 )
-@config_option(TrainConfig, "split", "Split to train on.", metavar="NAME", default="train, or the only one")
+@config_option(TrainConfig, "split", "The split to train on.", metavar="NAME", default="train, or the only one")
 @config_file_option
 @stages_option
 @budget_option
 @config_option(
     PipelineConfig,
     "batch_size",
-    "Images in a batch, over all replicas.",
+    "The images in a batch, over all replicas.",
     metavar="N",
     default="from the number of records, at most 128 for each replica",
 )
 @config_option(
     PipelineConfig,
     "image_size",
-    "Side of the square images that the model gets, in pixels.",
+    "The side of the square images that the model gets, in pixels.",
     kind=click.INT,
     metavar="PX",
     default="64 for small_cnn, else 224",
@@ -69,56 +69,30 @@ _Run = Callable[["Output | None"], "TrainResult"]
 @config_option(
     TrainConfig,
     "learning_rate",
-    "Learning rate for a batch of 256; it is scaled with the batch size.",
+    "The learning rate for a batch of 256; it grows with the batch.",
     metavar="R",
     default="0.5 for small_cnn, else 0.1",
 )
 @config_option(
     TrainConfig,
     "warmup_epochs",
-    "Epochs in which the learning rate rises to its value.",
+    "The number of epochs in which the learning rate rises to its value.",
     metavar="N",
     default="5, at most a tenth of --epochs",
 )
-@config_option(
-    TrainConfig,
-    "weight_decay",
-    "Weight decay (L2): the factor of the weights that is added to their gradient.",
-    metavar="W",
-)
-@config_option(
-    TrainConfig, "label_smoothing", "Share of each label that is spread evenly over all classes.", metavar="SHARE"
-)
-@config_option(TrainConfig, "precision", "Number type of the model's computation.")
-@config_option(PipelineConfig, "seed", "Seed of the weights, the order of the images and the crops.", metavar="N")
-@config_option(
-    TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it. This is slower."
-)
-@config_option(
-    TrainConfig,
-    "steps_per_execution",
-    "Number of steps that run without a return to Python (TensorFlow).",
-    metavar="N",
-    default="50 on a TPU, else 1",
-)
+@config_option(TrainConfig, "weight_decay", metavar="W")
+@config_option(TrainConfig, "label_smoothing", metavar="SHARE")
+@config_option(TrainConfig, "precision", "The type of the numbers with which the model computes.")
+@config_option(PipelineConfig, "seed", "The seed of the weights, the order of the images and the crops.", metavar="N")
+@config_option(TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it; slower.")
+@config_option(TrainConfig, "steps_per_execution", metavar="N", default="50 on a TPU, else 1")
 @config_option(TrainConfig, "compile", "Compile the model by torch.compile (PyTorch).")
-@config_option(
-    TrainConfig,
-    "workers",
-    "Processes (PyTorch) or threads (JAX) that read and decode.",
-    metavar="N",
-    default="one for each core",
-)
-@config_option(
-    TrainConfig,
-    "checkpoint_every_steps",
-    "Steps between checkpoints. A killed run loses no more than these.",
-    metavar="N",
-)
-@config_option(TrainConfig, "keep_checkpoints", "Number of checkpoints to keep; older ones are deleted.", metavar="K")
+@config_option(TrainConfig, "workers", metavar="N", default="one for each core")
+@config_option(TrainConfig, "checkpoint_every_steps", metavar="N")
+@config_option(TrainConfig, "keep_checkpoints", metavar="N")
 @config_option(TrainConfig, "tflite", "Also export a quantized TFLite model.")
 @click.option(
-    "--tpu", metavar="NAME", help="Name or address of a TPU, or local.  [default: the devices of this machine]"
+    "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each epoch, and one at the end.")
 @debug_option

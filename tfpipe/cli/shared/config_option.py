@@ -6,13 +6,15 @@ gives `--quality INTEGER` with `[default: 95]`. The command gets None if the use
 default itself stays at the field.
 """
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 import click
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import SENTENCE_END, ConfigError
 from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Seed, Share, get_options
 from tfpipe.system.units import A_SIZE, parse_bytes
 
@@ -24,7 +26,7 @@ _SECOND_NAMES = {"pytorch": "torch", "wds": "webdataset"}
 def config_option(
     config: type[Any],
     name: str,
-    text: str,
+    text: str | None = None,
     *,
     flag: str | None = None,
     kind: click.ParamType | None = None,
@@ -37,7 +39,7 @@ def config_option(
     Args:
         config: The class.
         name: The name of the field; `keep_checkpoints` becomes `--keep-checkpoints`.
-        text: The help text.
+        text: The help text. None: the first sentence that documents the field.
         flag: The option, if it has not the name of its field: `--tensor` for `tensors`.
         kind: The type of its value. None: that of the field.
         metavar: The name of the value in the help. None: click's name of its type.
@@ -48,6 +50,7 @@ def config_option(
     facts = get_options(config).get(name)
     given = None if field.default is MISSING else field.default
     flag = flag or f"--{name.replace('_', '-')}"
+    text = describe_field(config, name) if text is None else text
     if default is None:
         default = "" if given is None or given is False or given == () else _describe(given, flag)
     text += f"  [default: {default}]" if default else ""
@@ -57,6 +60,14 @@ def config_option(
     value = kind or (str if facts is None else _get_type(facts.kind))
     several = given == () and not required
     return click.option(flag, name, type=value, metavar=metavar, required=required, multiple=several, help=text)
+
+
+def describe_field(config: type[Any], name: str) -> str:
+    """Returns the first sentence on a field in the docstring of its class; an option of one runner names that too."""
+    entry = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(config) or "", re.MULTILINE)
+    sentence = SENTENCE_END.split(" ".join(entry[1].replace("`", "").split()))[0] if entry else ""
+    (runner,) = (field.metadata.get("runner") for field in fields(config) if field.name == name)
+    return sentence if runner is None else f"{runner.capitalize()}: {sentence[0].lower()}{sentence[1:]}"
 
 
 class Size(click.ParamType):

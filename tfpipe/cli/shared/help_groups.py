@@ -159,8 +159,10 @@ class GroupedCommand(click.Command):
         except click.NoSuchOption as error:
             names = _MEANT.get(error.option_name.removeprefix("--"), "").split()
             own = {_get_name(option) for option in self.params if isinstance(option, click.Option)}
-            meant = [f"--{name}" for name in names if name in own]
-            raise click.NoSuchOption(error.option_name, None, meant or error.possibilities, ctx) from None
+            meant = " or ".join(f"--{name}" for name in names if name in own)
+            if not meant:
+                raise
+            raise click.NoSuchOption(error.option_name, f"{error.message} Use {meant}.", None, ctx) from None
         except click.BadOptionUsage as error:
             option = next((one for one in self.params if error.option_name in one.opts), None)
             takes = f" Give {error.option_name} {option.metavar}." if option is not None and option.nargs > 1 else ""

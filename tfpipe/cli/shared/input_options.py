@@ -21,35 +21,13 @@ input_options = all_options(
         "`annotations/instances_*.json` and `captions_*.json` in INPUT count, if there are such.",
         metavar="FILE",
     ),
-    config_option(
-        ShardConfig,
-        "image_column",
-        "Column of the images in a table or in Parquet files with images.",
-        metavar="COLUMN",
-        default="image",
-    ),
-    config_option(ShardConfig, "label_column", "Column of the classes.", metavar="COLUMN", default="label"),
-    config_option(ShardConfig, "split_column", "Column of the splits.", metavar="COLUMN", default="split"),
-    config_option(ShardConfig, "caption_column", "Column of the captions.", metavar="COLUMN", default="caption"),
-    config_option(
-        ShardConfig,
-        "label_separator",
-        "Text between the classes of an image with several, such as ';'. They become the list `labels`.",
-        metavar="TEXT",
-    ),
-    config_option(
-        ShardConfig,
-        "target_column",
-        "Column of the target of a regression, a number. It becomes the feature `target`.",
-        metavar="COLUMN",
-    ),
-    config_option(
-        ShardConfig,
-        "mask_column",
-        "Column of the masks in a table or in Parquet files with images.",
-        metavar="COLUMN",
-        default="mask, or what looks like one",
-    ),
+    config_option(ShardConfig, "image_column", metavar="COLUMN", default="image"),
+    config_option(ShardConfig, "label_column", metavar="COLUMN", default="label"),
+    config_option(ShardConfig, "split_column", metavar="COLUMN", default="split"),
+    config_option(ShardConfig, "caption_column", metavar="COLUMN", default="caption"),
+    config_option(ShardConfig, "label_separator", metavar="TEXT"),
+    config_option(ShardConfig, "target_column", metavar="COLUMN"),
+    config_option(ShardConfig, "mask_column", metavar="COLUMN", default="mask, or what looks like one"),
     config_option(
         ShardConfig,
         "tensors",
@@ -63,7 +41,9 @@ input_options = all_options(
         "segmentation_masks",
         "Draw the segmentations in COCO's annotations as the masks of the images. Class 0 is the background.",
     ),
-    config_option(ShardConfig, "split", "Name of the split, if there is only one.", metavar="NAME", default="train"),
+    config_option(
+        ShardConfig, "split", "The name of the split, if there is only one.", metavar="NAME", default="train"
+    ),
     config_option(
         ShardConfig,
         "splits",
@@ -71,22 +51,11 @@ input_options = all_options(
         kind=Shares(),
     ),
     config_option(
-        ShardConfig,
-        "group_by",
-        "With --splits: keep images with the same value in this column in one split.",
-        metavar="COLUMN",
+        ShardConfig, "group_by", "With --splits: images with one value in this column stay together.", metavar="COLUMN"
     ),
-    config_option(
-        ShardConfig,
-        "labels",
-        "File with the class names, one per line, in the order of their labels.",
-        metavar="FILE",
-        default="sorted names",
-    ),
+    config_option(ShardConfig, "labels", metavar="FILE", default="sorted names"),
     config_option(ShardConfig, "allow_missing", "Go on if a table names files that do not exist."),
-    config_option(
-        ShardConfig, "requests_per_host", "Images that each worker fetches at once from one host of the web."
-    ),
+    config_option(ShardConfig, "requests_per_host", metavar="N"),
     config_option(
         ShardConfig, "allow_private_hosts", "Fetch images from hosts of private networks too, if the table names them."
     ),
@@ -94,12 +63,12 @@ input_options = all_options(
 """Adds the options to a command."""
 
 kept_form_options = all_options(
-    config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded."),
+    config_option(ImageForm, "quality", metavar="N"),
     config_option(
         ImageForm,
         "reencode_progressive",
         "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
     ),
-    config_option(ImageForm, "max_pixels", "Quarantine images with more pixels than this."),
+    config_option(ImageForm, "max_pixels", metavar="N"),
 )
 """Adds the options of `ImageForm` that `advise` takes too. The others make the forms that it compares."""

@@ -73,16 +73,18 @@ stages_option = click.option(
     metavar="MODULE:FUNCTION",
     help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
 )
-config_file_option = click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
+config_file_option = click.option(
+    "--config", metavar="FILE", help="The file with the pipeline's options, .toml or .json."
+)
 budget_option = config_option(
     PipelineConfig,
     "cpu_budget",
-    "Share of the cores that the pipeline may take, such as 0.5, in whole threads.",
+    "The share of the cores that the pipeline may take, such as 0.5, in whole threads.",
     metavar="SHARE",
     default="all cores",
 )
 batch_option = config_option(
-    PipelineConfig, "batch_size", "Images in a batch, over all replicas.", metavar="N", default=str(BATCH_SIZE)
+    PipelineConfig, "batch_size", "The images in a batch, over all replicas.", metavar="N", default=str(BATCH_SIZE)
 )
 
 

@@ -13,61 +13,22 @@ from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
 price_options = all_options(
-    config_option(
-        PriceConfig,
-        "price_per_vcpu_hour",
-        "For costs: the price of one core for an hour, memory included.",
-        metavar="X",
-    ),
-    config_option(
-        PriceConfig, "price_per_gib_month", "For costs: the price of storing 1 GiB for a month.", metavar="X"
-    ),
+    config_option(PriceConfig, "price_per_vcpu_hour", metavar="X"),
+    config_option(PriceConfig, "price_per_gib_month", metavar="X"),
 )
 runner_options = all_options(
     config_option(RunnerConfig, "runner", "Where the job runs; direct means this machine."),
-    config_option(RunnerConfig, "project", "Dataflow: the Google Cloud project.", metavar="ID"),
-    config_option(
-        RunnerConfig, "region", "Dataflow: the region, such as europe-west4. Take the region of the buckets."
-    ),
-    config_option(
-        RunnerConfig,
-        "max_workers",
-        "Dataflow: the largest number of machines.",
-        metavar="N",
-        default="the service decides",
-    ),
-    config_option(
-        RunnerConfig, "machine_type", "Dataflow: the type of the machines, such as n2-standard-4.", metavar="TYPE"
-    ),
-    config_option(
-        RunnerConfig, "service_account", "Dataflow: the account under which the machines run.", metavar="EMAIL"
-    ),
-    config_option(RunnerConfig, "network", "Dataflow: the network of the machines.", metavar="NAME"),
-    config_option(
-        RunnerConfig, "subnetwork", "Dataflow: the subnetwork, as regions/REGION/subnetworks/NAME.", metavar="PATH"
-    ),
-    config_option(
-        RunnerConfig,
-        "temp_location",
-        "Dataflow: a gs:// folder for temporary files.",
-        metavar="URL",
-        default="in OUTPUT",
-    ),
-    config_option(
-        RunnerConfig,
-        "dask_address",
-        "Dask: the address of the scheduler, as tcp://HOST:PORT.",
-        metavar="URL",
-        default="a new cluster on this machine",
-    ),
-    config_option(RunnerConfig, "job_endpoint", "Portable: the address of a Beam job service.", metavar="HOST:PORT"),
-    config_option(
-        RunnerConfig,
-        "worker_pool",
-        "Portable: the address of a Beam worker pool.",
-        metavar="HOST:PORT",
-        default="this process",
-    ),
+    config_option(RunnerConfig, "project", metavar="ID"),
+    config_option(RunnerConfig, "region", metavar="NAME"),
+    config_option(RunnerConfig, "max_workers", metavar="N", default="the service decides"),
+    config_option(RunnerConfig, "machine_type", metavar="TYPE"),
+    config_option(RunnerConfig, "service_account", metavar="EMAIL"),
+    config_option(RunnerConfig, "network", metavar="NAME"),
+    config_option(RunnerConfig, "subnetwork", metavar="PATH"),
+    config_option(RunnerConfig, "temp_location", metavar="URL", default="in OUTPUT"),
+    config_option(RunnerConfig, "dask_address", metavar="URL", default="a new cluster on this machine"),
+    config_option(RunnerConfig, "job_endpoint", metavar="HOST:PORT"),
+    config_option(RunnerConfig, "worker_pool", metavar="HOST:PORT", default="this process"),
     click.option(
         "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
     ),

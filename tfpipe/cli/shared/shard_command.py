@@ -22,17 +22,17 @@ from tfpipe.system.interrupts import restore_interrupts
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
     """Adds the options for the layout of shards; `unshuffled` describes --no-shuffle."""
     return all_options(
-        config_option(ShardConfig, "num_shards", "Number of shards of each split.", default="from --shard-size"),
+        config_option(ShardConfig, "num_shards", metavar="N", default="from --shard-size"),
         config_option(
             ShardConfig,
             "shard_size_bytes",
-            "Approximate size of a shard.",
+            "The approximate size of a shard.",
             flag="--shard-size",
             kind=Size(),
             default=f"{ShardConfig.shard_size_bytes >> 20}MiB",
         ),
         config_option(ShardConfig, "shuffle", f"Shuffle all images of a split, or {unshuffled}."),
-        config_option(ShardConfig, "seed", "Seed of the shuffle."),
+        config_option(ShardConfig, "seed", metavar="N"),
     )
 
 
@@ -64,7 +64,7 @@ def run_options(command: Command) -> Command:
     """Adds the options for the run of the job and for its output."""
     options = all_options(
         config_option(ShardConfig, "overwrite", "Replace the dataset that is in OUTPUT, once the new one is complete."),
-        config_option(ShardConfig, "workers", "Number of worker processes.", metavar="N", default="one per core"),
+        config_option(ShardConfig, "workers", metavar="N", default="one per core"),
         runner_options,
         click.option(
             "--dry-run",
