@@ -135,7 +135,7 @@ def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch: 
     [
         (["--split", "test"], 2, "The dataset has no split 'test'; it has train, validation. Choose one with --split."),
         (["--config", "none.toml"], 2, "There is no configuration file none.toml. Check its name."),
-        (["--num-replicas", 0], 2, "--num-replicas must be above 0, got 0."),
+        (["--num-replicas", 0], 2, "--num-replicas must be at least 1, got 0."),
     ],
     ids=str,
 )
@@ -194,25 +194,6 @@ main()
     done = run(small_dataset, code=code)
     message = "`tfpipe doctor` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
     assert done == (1, "", f"Error: {message}\n")
-
-
-def test_the_report_of_an_error_needs_no_dataset(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    file.write_text(f'batch_size = 64\ncache = "bytes"\ncache_dir = "{tmp_path}"\n')
-    done = tfpipe("doctor", "--report", "--config", file)
-    assert (done.code, done.err) == (0, "")
-    assert done.lines[-2:] == [
-        "config        batch_size 64, cache bytes, cache_dir (given)",
-        "dataset       none",
-    ]
-    document = tfpipe("doctor", small_dataset, "--report", "--json").json
-    assert list(document) == ["tfpipe", "libraries", "machine", "settings", "config", "dataset"]
-    assert (document["config"], document["dataset"]["splits"]) == ({"batch_size": 128}, 2)
-
-
-def test_a_check_needs_a_dataset(tfpipe: Tfpipe) -> None:
-    message = "Name the DATASET to check, or give --report for the facts that a report of an error needs."
-    assert tfpipe("doctor") == (2, "", f"Error: {message}\n")
 
 
 def test_images_for_a_gpu_are_checked_without_tensorflow(small_dataset: Path) -> None:

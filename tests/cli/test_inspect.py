@@ -65,39 +65,30 @@ def test_the_summary_on_80_columns(inspect, small_dataset: Path) -> None:
     assert max(map(len, done.lines)) <= 80
     version = load_manifest(str(small_dataset)).tool_version
     train, validation = load_manifest(str(small_dataset)).splits.values()
-    sizes = f"Size                {train.bytes / 1000:.1f} KB            {validation.bytes / 1000:.1f} KB"
-    assert done.lines == [
-        f"images  written by tfpipe {version}, format 1",
+    sizes = f"Size             {train.bytes / 1000:.1f} KB               {validation.bytes / 1000:.1f} KB"
+    assert done.lines[done.lines.index(f"from images by tfpipe {version}, format 1") + 1 :] == [
         "Images: JPEG and PNG as in the source, quality 95 where re-encoded",
         "",
-        "Split               train             validation",
-        "─" * 53,
-        "Records             12                3",
-        "Shards              2                 2",
+        "Split            train                validation",
+        "─" * 56,
+        "Records          12                   3",
+        "Shards           2                    2",
         sizes,
-        "Records per shard   6                 1–2",
-        "Width, px           24–34, mean 28    26–35, mean 30",
-        "Height, px          16–26, mean 20    18–27, mean 22",
-        "Formats             6 JPEG, 6 PNG     3 JPEG",
-        "Read at once        1 record          1 record",
-        "Mixing              1.00 at batch 8   1.00 at batch 2",
+        "Width, px        24–34, mean 28       26–35, mean 30",
+        "Height, px       16–26, mean 20       18–27, mean 22",
+        "Formats          6 JPEG, 6 PNG        3 JPEG",
+        "Classes          3, imbalance 3.0:1   3, imbalance 1.0:1",
+        "Mixing, 0 to 1   1.00 at batch 8      1.00 at batch 2",
         "",
-        "Mixing: how well the pipeline's shuffle mixes records that are neighbors on",
-        "disk, from 0 to 1 (perfectly). A split that was shuffled when it was written",
-        "does not need 1.00.",
-        "",
-        "train: 3 classes, imbalance 3.0:1        validation: 3 classes, imbalance 1.0:1",
-        "cat  6  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   cat  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
-        "dog  4  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇             dog  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
-        "owl  2  ▇▇▇▇▇▇▇▇▇▇                       owl  1  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇",
+        "Class   train                     validation",
+        "─" * 44,
+        "cat     6  ▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇▇   1",
+        "dog     4  ▇▇▇▇▇▇▇▇▇▇▇▇▇          1",
+        "owl     2  ▇▇▇▇▇▇▇                1",
         "",
         "Labels       3: cat, dog, owl",
-        "Changed      none",
-        "Noticed      none",
-        "Skipped      none",
         "Quarantined  1 that could not be repaired",
         "             train/cat/broken.jpg: truncated JPEG",
-        "Duplicates   none",
         "Seed         0",
     ]
 
@@ -112,7 +103,7 @@ def test_no_line_is_wider_than_the_terminal(inspect, small_dataset: Path, column
 
 def test_one_split(inspect, small_dataset: Path) -> None:
     done = inspect(small_dataset, "--split", "validation")
-    assert "Records             3" in done.lines
+    assert "Records          3" in done.lines
     assert list(inspect(small_dataset, "--split", "validation", "--json").json["splits"]) == ["validation"]
 
 
@@ -159,12 +150,12 @@ def test_seekable_jpegs(inspect, copy: Path) -> None:
     splits = json.loads((copy / "manifest.json").read_text())["splits"]
     splits["train"] |= {"seekable": False, "seekable_jpegs": 4}
     edit(copy, splits=splits)
-    assert "Seekable            4 of 6 JPEG       no" in inspect(copy).lines
+    assert "Seekable         4 of 6 JPEG          no" in inspect(copy).lines
     splits["train"] |= {"seekable": True, "seekable_jpegs": 6}
     image = json.loads((copy / "manifest.json").read_text())["image"] | {"seekable": True}
     edit(copy, splits=splits, image=image)
     lines = inspect(copy).lines
-    assert "Seekable            all JPEG          no" in lines
+    assert "Seekable         all JPEG             no" in lines
     assert "quality 95 where re-encoded; JPEGs are seekable, by restart markers" in " ".join(lines)
     document = inspect(copy, "--json").json
     assert [(split["seekable"], split["seekable_jpegs"]) for split in document["splits"].values()] == [
@@ -192,12 +183,12 @@ def test_the_mixing_score_is_that_of_the_default_order(
     batch_size: int | None,
     block_records: int | None,
 ) -> None:
-    from tfpipe.cli.inspect_summary import mixing
+    from tfpipe.cli.inspect_summary import compute_mixing
 
     manifest = load_manifest(str(small_dataset))
     split = manifest.splits["train"]
     split = replace(split, shards=tuple(replace(split.shards[0], records=records) for records in shard_records))
-    found = mixing(replace(manifest, splits={"train": split}), split)
+    found = compute_mixing(replace(manifest, splits={"train": split}), split)
     assert found == (None if score is None else (pytest.approx(score, abs=0.005), batch_size, block_records))
 
 
@@ -216,12 +207,12 @@ def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
     begin = next(k for k, line in enumerate(done.lines) if line.startswith("Changed"))
     assert done.lines[begin:] == [
         "Changed      1,234 cmyk_to_rgb",
-        "Noticed      none",
         "Skipped      2 *.txt",
         "Quarantined  5 that could not be repaired",
         "             cat/0.jpg: truncated JPEG",
         "             cat/1.jpg: truncated JPEG",
-        "             and 3 more, listed in quarantine/quarantined.jsonl",
+        "             cat/2.jpg: truncated JPEG",
+        "             and 2 more, listed in quarantine/quarantined.jsonl",
         "Duplicates   3 within train, 7 dropped",
         "             2 in more than one split: evaluation images are among the training images; see duplicates.jsonl",
         "Seed         0",
@@ -237,13 +228,14 @@ def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
     splits["train"]["class_counts"] = [0] * 18 + [9, 3]
     edit(copy, label_names=names, splits=splits)
     done = inspect(copy)
-    begin = done.lines.index("train: 20 classes, 18 with no image")
-    assert done.lines[begin + 1 : begin + 4] == [
-        "class 18  9  " + "▇" * 63,
-        "class 19  3  " + "▇" * 21,
-        "class 00  0",
+    assert "Classes          20, 18 empty" in done.lines
+    begin = done.lines.index("Class        train")
+    assert done.lines[begin + 2 : begin + 5] == [
+        "class 18     9  " + "▇" * 20,
+        "class 19     3  " + "▇" * 7,
+        "class 00     0",
     ]
-    assert done.lines[begin + 13] == "and 8 more, down to 0"
+    assert done.lines[begin + 14] == "and 8 more   down to 0"
 
 
 def test_names_are_neither_markup_nor_control_characters(inspect, copy: Path) -> None:
@@ -251,9 +243,9 @@ def test_names_are_neither_markup_nor_control_characters(inspect, copy: Path) ->
     edit(copy, name="[link=evil]pets\x07[/link]", label_names=names, skipped={"*[/]\x9b": 1})
     done = inspect(copy, columns=160)
     assert done.code == 0
-    assert done.lines[0].startswith("[link=evil]pets\ufffd[/link]  written by")
+    assert done.lines[1].startswith("from [link=evil]pets\ufffd[/link] by tfpipe")
     text = "\n".join(done.lines)
-    assert "[bold red]cat[/]              6  ▇" in text
+    assert "[bold red]cat[/]               6  ▇" in text
     assert "dog\ufffd[2J\ufffd" in text
     assert "\ufffdowl :smile: xxxxxxxxxxxxxx…" in text
     assert "1 *[/]\ufffd" in text
@@ -278,7 +270,7 @@ def test_one_record(inspect, small_dataset: Path) -> None:
     size = int((small_dataset / "index/train-00000-of-00002.idx").read_text().split()[1])
     assert done.lines == [
         f"train:0  train-00000-of-00002.tfrecord, {size:,} bytes from byte 0",
-        f"image/encoded      {len(data):,} bytes: {data[:8].hex(' ')} …",
+        f"image/encoded      {len(data):,} bytes",
         f"image/format       {features['image/format'][0].decode()}",
         f"image/height       {features['image/height'][0]}",
         f"image/width        {features['image/width'][0]}",
@@ -314,7 +306,7 @@ def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Pat
         assert (image.format, image.size) == ("PNG", (8, 8))
         assert image.tobytes() == first_record(raw_dataset)["image/encoded"][0]
     summary = inspect(raw_dataset, columns=120).lines
-    assert summary[1] == "Images: raw uint8 pixels, resized to 8 × 8; the sizes below are those before resizing"
+    assert summary[2] == "Images: raw uint8 pixels, resized to 8 × 8; the sizes below are those before resizing"
 
 
 @pytest.mark.parametrize(
@@ -335,11 +327,11 @@ def test_a_contact_sheet(
 
 
 def test_records_are_spread_over_the_splits(small_dataset: Path) -> None:
-    from tfpipe.cli.inspect_records import _spread
+    from tfpipe.cli.inspect_sheet import spread_evenly
 
     manifest = load_manifest(str(small_dataset))
-    assert _spread(manifest, ["train", "validation"], 5) == {"train": [1, 4, 7, 10], "validation": [1]}
-    assert _spread(manifest, ["validation"], 9) == {"validation": [0, 1, 2]}
+    assert spread_evenly(manifest, ["train", "validation"], 5) == {"train": [1, 4, 7, 10], "validation": [1]}
+    assert spread_evenly(manifest, ["validation"], 9) == {"validation": [0, 1, 2]}
 
 
 def test_a_contact_sheet_of_raw_pixels_as_json(inspect, raw_dataset: Path, tmp_path: Path) -> None:
@@ -392,4 +384,4 @@ def test_an_ascii_terminal_gets_question_marks(small_dataset: Path) -> None:
         command, cwd=ROOT, capture_output=True, text=True, check=False, env={"PYTHONIOENCODING": "ascii"}
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "cat  6  ???" in done.stdout
+    assert "cat   | 6  ???" in done.stdout

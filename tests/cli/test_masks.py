@@ -51,7 +51,7 @@ def test_inspect_counts_pixels_and_shows_masks(made: Path, tmp_path: Path, tfpip
     stats = document["splits"]["train"]["masks"][MASK_NAME]
     assert (document["format_version"], stats["pixels"], stats["records"]) == (1, pixels.tolist(), 12)
     record = tfpipe("inspect", made, "--record", "train:0").out
-    assert any(line.startswith("image/mask") and "bytes: 89 50 4e 47" in line for line in record.splitlines())
+    assert any(line.startswith("image/mask") and line.rstrip().endswith(" bytes") for line in record.splitlines())
     result = tfpipe("inspect", made, "--show", "12", tmp_path / "sheet.png")
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     assert f"class 2 {pixels[2] / pixels.sum():.2%} {stats['images'][2]}" in lines

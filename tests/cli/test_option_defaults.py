@@ -32,7 +32,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
 }
 
 # Options that take a word or a unit beside the numbers of their field.
-TAKE_WORDS = ("steps_per_execution", "shard_size_bytes")
+TAKE_WORDS = ("shard_size_bytes",)
 
 
 def list_options() -> list[Any]:

@@ -128,7 +128,7 @@ def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
     sentence = (
         f"{tmp_path}/none must be the folder of a run of `tfpipe train`, or a model from one, and does not exist."
     )
-    assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence}\n")
+    assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")
 
 
 @pytest.mark.parametrize(

@@ -142,31 +142,19 @@ def test_a_port_in_use_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (
-            ["--check", "a:1", "--workers", "2"],
-            "--check excludes --workers. Leave one of them out.",
-        ),
-        (
-            ["--dataset", "d"],
-            "--dataset names what --check reads. Give --check HOST:PORT too, or leave it out.",
-        ),
-        (["--image", "a"], "A service on this machine excludes --image. Leave one of them out."),
-        (["--kubernetes"], "--image must be the name of a container image, got ''."),
-        (["--kubernetes", "--image", "a", "--workers", "0"], "--workers must be at least 1, got 0."),
-        (["--kubernetes", "--image", "a", "--host", "b"], "--kubernetes excludes --host. Leave one of them out."),
-        (
-            ["--kubernetes", "--image", "a", "--worker-memory", "much"],
-            "--worker-memory must be like 8, 500m or 16Gi, got 'much'.",
-        ),
         (["--workers", "0"], "--workers must be at least 1, got 0."),
         (["--port", "65536"], "--port must be from 0 to 65535, got 65536."),
         (["--port", "65535", "--workers", "2"], "--port must be at most 65534, so that all workers have one."),
-        (["--check", "a"], "--check must be a list of addresses like host:5050, got ('a',)."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_option_ends_with_2(tfpipe: Tfpipe, args: list[str], sentence: str) -> None:
     assert tfpipe("serve", *args) == (2, "", f"Error: {sentence}\n")
+
+
+def test_an_address_needs_a_port(tfpipe: Tfpipe) -> None:
+    sentence = "`HOST:PORT` must be a list of addresses like host:5050, got ('a',)."
+    assert tfpipe("serve-check", "a") == (2, "", f"Error: {sentence}\n")
 
 
 @pytest.fixture

@@ -40,13 +40,10 @@ def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -
     assert lines == [
         f"train: 23 records, 1 shard, {human_bytes((out / SHARD).stat().st_size)}",  # depends on Pillow's version
         "classes: 3 (circle 8, square 7, triangle 8)",
-        "changed: 1 alpha_composited",
-        "changed: 1 cmyk_to_rgb",
-        "changed: 1 eoi_appended",
-        "changed: 1 exif_rotated",
+        "changed: 1 alpha_composited, 1 cmyk_to_rgb, 1 eoi_appended, 1 exif_rotated",
         "quarantined: 1, listed in quarantine/quarantined.jsonl",
         "  square/square-cut-in-half.jpg: truncated JPEG",
-        *(f"skipped: 1 *.{ending}" for ending in ("md", "py", "txt")),
+        "skipped: 1 *.md, 1 *.py, 1 *.txt",
     ]
     assert last.startswith(f"{out} is complete: ")
 
@@ -68,6 +65,8 @@ def test_json(first: tuple[Path, subprocess.CompletedProcess[str]], shard) -> No
         "first_quarantined": [{"path": "square/square-cut-in-half.jpg", "reason": "truncated JPEG"}],
         "changed": {"alpha_composited": 1, "cmyk_to_rgb": 1, "eoi_appended": 1, "exif_rotated": 1},
         "duplicates": {"within": {}, "across": 0, "dropped": 0},
+        "skipped": {"*.md": 1, "*.py": 1, "*.txt": 1},
+        "kept_shards": 1,
     }
 
 
@@ -90,9 +89,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
         "  square            5  ██████████████████████████████",
         "  triangle          4  ████████████████████████",
         "  circle            3  ██████████████████",
-        "skipped: 1 *.md",
-        "skipped: 1 *.py",
-        "skipped: 1 *.txt",
+        "skipped: 1 *.md, 1 *.py, 1 *.txt",
         "The launcher makes the plan: the images of a folder are counted only by listing them.",
     ]
     head, output, cpu, wall = done.out.splitlines()[-4:]
@@ -112,6 +109,12 @@ def test_dry_run_with_prices(tmp_path: Path, shard) -> None:
     job, storage = done.out.splitlines()[-2:]
     assert re.fullmatch(r"  job        0\.\d\d to [1-9]\d*\.\d\d", job)
     assert storage == "  storage    0.29 to 0.29 a month"
+
+
+def test_shards_have_a_number_or_a_size(tmp_path: Path, shard) -> None:
+    done = shard(SAMPLE, tmp_path / "out", "--num-shards", 2, "--shard-size", "1MB")
+    assert done.code == 2
+    assert "--num-shards and --shard-size exclude each other. Leave one of them out." in done.err
 
 
 def test_prices_without_a_dry_run(tmp_path: Path, shard) -> None:
@@ -142,6 +145,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
                 "classes": {"circle": 8, "square": 8, "triangle": 8},
             }
         },
+        "no_classes": None,
         "skipped": {"*.md": 1, "*.py": 1, "*.txt": 1},
         "dropped": 0,
     }

@@ -143,7 +143,7 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
             ("--model", "no_such:thing"),
             "--model: there is no module no_such. Run the command in the folder of the module",
         ),
-        (("--steps-per-execution", "many"), "--steps-per-execution must be auto or a whole number, got 'many'."),
+        (("--steps-per-execution", "0"), "--steps-per-execution must be at least 1, got 0."),
         (("--split", "night"), "has no split 'night'; it has train, validation"),
         (
             ("--batch-size", "16"),

@@ -88,9 +88,7 @@ def test_a_page_lists_every_extra(page: str) -> None:
     assert extras - listed == {"docs", "fuzz", "test"}  # for those who work on tfpipe
 
 
-@pytest.mark.parametrize(
-    "command", ["inspect", "inspect --record", "doctor --report", "verify", "repair", "index", "shard"]
-)
+@pytest.mark.parametrize("command", ["inspect", "inspect --record", "report", "verify", "repair", "index", "shard"])
 def test_the_page_lists_the_fields_of_a_json_output(
     command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe
 ) -> None:
@@ -98,7 +96,7 @@ def test_the_page_lists_the_fields_of_a_json_output(
     arguments = {
         "inspect": [dataset],
         "inspect --record": [dataset, "--record", "train:0"],
-        "doctor --report": [dataset, "--report"],
+        "report": [dataset],
         "verify": [dataset],
         "repair": [dataset, out],
         "index": [tmp_path / "foreign"],

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.integrity.made import payload, write_dataset
-from tfpipe.doctor import image_kinds
+from tfpipe.doctor import gpu_checks
 from tfpipe.doctor.gpu_checks import UNREADABLE, ImageKinds, check_gpu_decode
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
@@ -78,19 +78,19 @@ def manifest(tmp_path: Path) -> Manifest:
 
 
 def test_headers_are_read(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = image_kinds.count_image_kinds(manifest, manifest.splits["train"])
+    kinds = gpu_checks.count_image_kinds(manifest, manifest.splits["train"])
     assert kinds == ImageKinds({"progressive JPEG": 1, "CMYK JPEG": 1, "PNG": 1, UNREADABLE: 1}, 6, 6)
-    monkeypatch.setattr(image_kinds, "_HEADERS", 2)  # the first and the last
-    assert image_kinds.count_image_kinds(manifest, manifest.splits["train"]) == ImageKinds({UNREADABLE: 1}, 2, 6)
+    monkeypatch.setattr(gpu_checks, "_HEADERS", 2)  # the first and the last
+    assert gpu_checks.count_image_kinds(manifest, manifest.splits["train"]) == ImageKinds({UNREADABLE: 1}, 2, 6)
 
 
 def test_what_the_manifest_says_is_not_read(manifest: Manifest) -> None:
     info = manifest.splits["train"]
     seekable = dataclasses.replace(info, seekable_jpegs=5)
     expected = ImageKinds({"PNG": 1}, 6, 6, promised=True)
-    assert image_kinds.count_image_kinds(manifest, seekable) == expected
+    assert gpu_checks.count_image_kinds(manifest, seekable) == expected
     reencoded = dataclasses.replace(manifest, image={**manifest.image, "reencode_progressive": True})
-    assert image_kinds.count_image_kinds(reencoded, info) == expected
+    assert gpu_checks.count_image_kinds(reencoded, info) == expected
 
 
 def test_the_check_runs_when_it_is_asked_for(manifest: Manifest) -> None:

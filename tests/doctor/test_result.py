@@ -38,9 +38,12 @@ def test_a_number_of_replicas_plans_for_another_machine() -> None:
     assert not TargetConfig(num_replicas=8).tpu_elsewhere
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_replicas", 0), ("num_hosts", -1), ("images_per_second", 0.0)])
-def test_numbers_are_above_0(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"`{name}` must be above 0, got {value}."):
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [("num_replicas", 0, "at least 1"), ("num_hosts", -1, "at least 1"), ("images_per_second", 0.0, "above 0")],
+)
+def test_numbers_are_above_0(name: str, value: float, limit: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{name}` must be {limit}, got {value}."):
         TargetConfig(**{name: value})
 
 

@@ -66,13 +66,13 @@ def test_a_service_that_runs(
         config = PipelineConfig(batch_size=4, image_size=8, training=training, service=service)
         [speed] = check_speed(manifest, "train", config)
         assert re.fullmatch(rf"The workers give [\d,]+ images/s, [\d.]+ [KM]B/s: {address} [\d,]+\.", speed.found)
-    done = tfpipe("serve", "--check", address, "--dataset", small_dataset, "--json")
+    done = tfpipe("serve-check", address, "--dataset", small_dataset, "--json")
     assert (done.code, done.json["ok"]) == (0, True)
     assert [(check["name"], check["status"]) for check in done.json["checks"]] == [("workers", "ok"), ("reads", "ok")]
 
 
 def test_a_worker_that_does_not_answer_is_a_failure(tfpipe: Tfpipe) -> None:
-    done = tfpipe("serve", "--check", "127.0.0.1:9", "--json")
+    done = tfpipe("serve-check", "127.0.0.1:9", "--json")
     assert done.code == 1
     workers, reads = json.loads(done.out)["checks"]
     assert workers["found"] == "0 of 1 worker answer; missing: 127.0.0.1:9 (connection refused)."

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 from tests.release.flex_template import PROGRAM, load_flex_template
@@ -151,3 +152,25 @@ def test_the_program_runs_as_the_launcher_starts_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[0] == "24 images, 317.6 KB, 1 shard (train)"  # a slow machine adds its progress
     assert done.stdout.splitlines()[0].startswith("train: 23 records, 1 shard")
+
+
+def test_workers_on_kubernetes_fit_each_other_and_the_command() -> None:
+    service, workers = yaml.safe_load_all((CONTAINERS / "kubernetes.yaml").read_text(encoding="utf-8"))
+    spec, labels = workers["spec"], {"app": "tfpipe-worker"}
+    assert service["spec"]["selector"] == spec["selector"]["matchLabels"] == labels
+    assert spec["template"]["metadata"]["labels"] == labels
+    assert (service["spec"]["clusterIP"], spec["serviceName"]) == ("None", service["metadata"]["name"])
+    (container,) = spec["template"]["spec"]["containers"]
+    (port,) = service["spec"]["ports"]
+    assert container["ports"] == [{"name": port["targetPort"], "containerPort": port["port"]}]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["tcpSocket"] == {"port": port["targetPort"]}
+    command, *arguments = container["command"][1:]
+    assert commands.commands[command].make_context(command, arguments).params["port"] == port["port"] == 5050
+
+
+@pytest.mark.slow
+def test_the_schemas_of_kubernetes_accept_the_workers() -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for document in yaml.safe_load_all((CONTAINERS / "kubernetes.yaml").read_text(encoding="utf-8")):
+        validate.validate(document, validate.latest_version(), strict=True)

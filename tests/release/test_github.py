@@ -85,7 +85,7 @@ def test_a_workflow_runs_what_exists(workflow: Path) -> None:
     [
         ("python -m pytest tests/none", ["tests/none is not there."]),
         ("python -m pip install '.[test,nothing]'", ["tfpipe has no extra 'nothing'."]),
-        ("tfpipe doctors --report", ["tfpipe has no command 'doctors'."]),
+        ("tfpipe reports", ["tfpipe has no command 'reports'."]),
         (".ci/build_wheel dist", [".ci/build_wheel is not a program of the repository."]),
         ("python -m nothing && make", ["python -m nothing is not known.", "make is not known."]),
     ],
@@ -136,7 +136,7 @@ def test_the_forms_ask_for_what_a_maintainer_needs() -> None:
         assert all(field["attributes"]["label"] for field in fields)
         if form.stem != "wish":
             (report,) = (field for field in fields if field["id"] == "report")
-            assert "--report`" in report["attributes"]["label"]
+            assert "`tfpipe report" in report["attributes"]["label"]
             assert report["validations"]["required"] is True
         for name in re.findall(r"`tfpipe (\w+)", form.read_text(encoding="utf-8")):
             assert name in commands.commands

@@ -17,7 +17,7 @@ import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
-from tfpipe.errors import ConfigError, FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.training.predict import Classifier, Prediction, Unreadable
 from tfpipe.training.tensorflow.export import export_model
@@ -114,7 +114,7 @@ def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, expor
 
 
 def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, exported: Path) -> None:
-    def refused(path: Path, kind: type[Exception] = ConfigError) -> str:
+    def refused(path: Path, kind: type[Exception] = DataError) -> str:
         with pytest.raises(kind) as error:
             Classifier(str(path))
         return str(error.value).replace(str(tmp_path), "")

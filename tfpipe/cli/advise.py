@@ -11,13 +11,13 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
 from tfpipe.cli.advise_run import measure
-from tfpipe.cli.estimate_output import price_options
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.input_options import KEPT_FORM, input_options, kept_form_options
-from tfpipe.cli.shared.inputs import hide_gpus
+from tfpipe.cli.shared.input_options import input_options, kept_form_options
+from tfpipe.cli.shared.inputs import hide_gpus, refuse_records
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.requirements import require_beam, require_tensorflow
+from tfpipe.cli.shared.runner_options import price_options
 from tfpipe.cli.shared.shard_command import max_bad_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -29,38 +29,27 @@ from tfpipe.tuning.advise_config import AdviseConfig
 @click.command(
     cls=GroupedCommand,
     short_help="Measure in which form to store images, before they are sharded.",
-    epilog="Arguments after -- go to Beam, as with tfpipe shard.",
+    epilog="Options after -- go to Beam.",
 )
 @click.argument("input")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
-@click.option(
-    "--images-per-second",
-    type=float,
-    required=True,
-    metavar="R",
-    help="Images that the training consumes per second.",
-)
-@click.option(
-    "--image-size",
-    type=int,
-    metavar="PX",
-    help=f"Side of the square images that the model gets.  [default: {PipelineConfig.image_size}]",
-)
+@config_option(AdviseConfig, "images_per_second", metavar="RATE", required=True)
 @config_option(
-    AdviseConfig, "crop", "Where the random crops of training are taken, in the input pipeline or in the training step."
+    PipelineConfig, "image_size", "The side of the square images that the model gets.", kind=click.INT, metavar="PX"
 )
+@config_option(AdviseConfig, "crop", "Where random crops are taken: in the input pipeline or in the training step.")
 @config_option(
     AdviseConfig, "num_images", "Number of images to measure.", metavar="N", default="1000, or as many as take 1 GiB"
 )
 @input_options
 @kept_form_options
 @max_bad_option
-@config_option(ShardConfig, "workers", "Number of worker processes.", metavar="N", default="one per core")
+@config_option(ShardConfig, "workers", metavar="N", default="one per core")
 @price_options
 @json_option
 @debug_option
 def advise(**options: Any) -> None:
-    """Measure in which form to store the images in INPUT, which is that of `tfpipe shard`.
+    """Measure in which form to store the images in INPUT, which may be anything that `tfpipe shard` takes.
 
     A sample is stored in every form in a temporary folder: original, with restart markers, smaller, squeezed, raw, and
     cached. Each is read in turns on this host. The table says how many cores each would take for the training, and
@@ -70,12 +59,12 @@ def advise(**options: Any) -> None:
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(f"INPUT must be one path, got another, {beam_args[0]!r}. Write options for Beam after --.")
     require_beam("advise")
+    refuse_records("advise", options["input"])
     require_tensorflow("advise")
-    prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
+    prices, demand = PriceConfig(**take(PriceConfig, options)), AdviseConfig(**take(AdviseConfig, options))
     as_json, size = options.pop("as_json"), options.pop("image_size")
     pipeline = PipelineConfig(batch_size=1, **drop_missing({"image_size": size}))
-    demand = AdviseConfig(**drop_missing({name: options.pop(name) for name in AdviseConfig.__dataclass_fields__}))
-    form = ImageForm(**drop_missing({name: options.pop(name) for name in KEPT_FORM}))
+    form = ImageForm(**take(ImageForm, options))
     config = ShardConfig(output="OUTPUT", form=form, **drop_missing(options))
     hide_gpus()  # in the processes that are started from here
     try:

@@ -10,7 +10,7 @@ from tfpipe.cli.shared.inputs import open_job, quiet_start, read_config
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
     batch_option,
-    config_option,
+    config_file_option,
     debug_option,
     json_option,
     split_option,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.command(cls=GroupedCommand, short_help="Measure a pipeline's rate, and compare it with an earlier result.")
 @click.argument("dataset")
 @split_option
-@config_option
+@config_file_option
 @batch_option
 @stages_option
 @click.option(

@@ -1,6 +1,5 @@
 """`tfpipe doctor`: finds what can go wrong before the first step, before an accelerator is paid for."""
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, replace
@@ -9,29 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.checks import all_passed, print_checks
+from tfpipe.cli.shared.checks import show_checks
+from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
-    BATCH_SIZE,
-    config_option,
+    batch_option,
+    config_file_option,
     debug_option,
     json_option,
     split_option,
     stages_option,
 )
 from tfpipe.cli.shared.requirements import is_installed, require_tensorflow
-from tfpipe.errors import ConfigError
+from tfpipe.doctor.result import TargetConfig
 
 if TYPE_CHECKING:
-    from tfpipe.doctor.result import Check, TargetConfig
+    from tfpipe.doctor.result import Check
     from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 
-@click.command(cls=GroupedCommand, short_help="Check data, pipeline and machine before a run.")
-@click.argument("dataset", required=False)
+@click.command(
+    cls=GroupedCommand,
+    short_help="Check data, options and machine before a run.",
+)
+@click.argument("dataset")
 @split_option
+@batch_option
+@config_file_option
+@stages_option
 @click.option(
     "--tpu",
     metavar="NAME",
@@ -39,88 +45,41 @@ if TYPE_CHECKING:
     show_envvar=True,
     help='Check for training on this TPU: "local", a name, or grpc://address:port. The TPU is not started.',
 )
-@click.option(
-    "--batch-size", type=int, metavar="N", help=f"Images in a batch, over all replicas.  [default: {BATCH_SIZE}]"
-)
-@click.option(
-    "--num-replicas",
-    type=int,
+@config_option(
+    TargetConfig,
+    "num_replicas",
+    "The accelerators of all hosts together.",
     metavar="N",
-    help="Number of replicas on all hosts together.  [default: each host has as many as this machine]",
+    default="each host has as many as this machine",
 )
-@click.option("--num-hosts", type=int, metavar="N", help="Number of machines that read the data.  [default: 1]")
-@config_option
-@stages_option
-@click.option(
-    "--images-per-second",
-    type=float,
+@config_option(TargetConfig, "num_hosts", "The machines that read the data.", metavar="N", default="1")
+@config_option(
+    TargetConfig,
+    "images_per_second",
+    "The images that all accelerators together consume per second. Measures whether this host can deliver its share.",
     metavar="RATE",
-    help="Images that all replicas together consume per second. Measures whether this host can deliver its share.",
 )
-@click.option(
-    "--gpu-decode",
-    is_flag=True,
-    help="Check whether a GPU can decode the images, as DeviceImages of tfpipe.readers.torch does: names the kinds of "
-    "images that are left to the CPU, by the manifest or by the headers of up to 2,000 images. Needs no TensorFlow.",
-)
-@click.option(
-    "--report",
-    is_flag=True,
-    help="Check nothing; print versions, machine and options for a report of an error, without paths, names of hosts "
-    "or free text. Works without DATASET and without TensorFlow.",
+@config_option(
+    TargetConfig,
+    "gpu_decode",
+    "Check whether a GPU can decode the images, as DeviceImages of tfpipe.readers.torch does: names the kinds of "
+    "images that are left to the CPU. Needs no TensorFlow.",
 )
 @json_option
 @debug_option
-def doctor(
-    dataset: str | None,
-    split: str | None,
-    tpu: str | None,
-    batch_size: int | None,
-    num_replicas: int | None,
-    num_hosts: int | None,
-    config: str | None,
-    stages: str | None,
-    images_per_second: float | None,
-    gpu_decode: bool,
-    report: bool,
-    as_json: bool,
-) -> None:
+def doctor(dataset: str, split: str | None, config: str | None, stages: str | None, **options: Any) -> None:
     """Check whether DATASET, the pipeline and this machine are ready for training, before it costs anything.
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. Exit code 1 if a check fails; warnings do not count.
     """
-    options = read_config(config, batch_size)
-    if report:
-        return _print_report(dataset, split, options, as_json)
-    if dataset is None:
-        raise ConfigError("Name the DATASET to check, or give --report for the facts that a report of an error needs.")
-    from tfpipe.doctor.result import TargetConfig
     from tfpipe.doctor.tpu_checks import TPU_VARIABLES
 
-    target = TargetConfig(
-        tpu=tpu or None,
-        num_replicas=num_replicas,
-        num_hosts=num_hosts,
-        images_per_second=images_per_second,
-        gpu_decode=gpu_decode,
-        tpu_variables=tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name)),
-    )
-    checks = map(_name_options, _run_checks(dataset, split, options, target, _read_tuned_table(config), stages))
-    if as_json:
-        results = list(checks)
-        click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": all_passed(results)}))
-    else:
-        results = print_checks(checks)
-    raise SystemExit(0 if all_passed(results) else 1)
-
-
-def _print_report(dataset: str | None, split: str | None, options: "PipelineConfig", as_json: bool) -> None:
-    from tfpipe.doctor.report import format_report, make_report
-
-    data = None if dataset is None else open_data(dataset, split)[0]
-    facts = make_report(os.environ, options, data)
-    click.echo(json.dumps(facts) if as_json else format_report(facts))
+    as_json, pipeline = options.pop("as_json"), read_config(config, options.pop("batch_size"))
+    variables = tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name))
+    target = TargetConfig(tpu=options.pop("tpu") or None, tpu_variables=variables, **drop_missing(options))
+    checks = _run_checks(dataset, split, pipeline, target, _read_tuned_table(config), stages)
+    show_checks(map(_name_options, checks), as_json)
 
 
 def _read_tuned_table(config: str | None) -> dict[str, Any]:
@@ -165,7 +124,7 @@ def _run_checks(
 
 def _check_images_alone(dataset: str, split: str | None) -> "Iterable[Check]":
     """Yields what can be said of images for a GPU where TensorFlow is missing, as a trainer in PyTorch needs none."""
-    from tfpipe.doctor.image_kinds import check_images
+    from tfpipe.doctor.gpu_checks import check_images
     from tfpipe.doctor.result import Check
 
     yield check_images(*open_data(dataset, split))

@@ -7,6 +7,7 @@ import io
 import logging
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,8 +22,10 @@ from tfpipe.cli.merge import merge
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
 from tfpipe.cli.repair import repair
+from tfpipe.cli.report import report
 from tfpipe.cli.reshard import reshard
 from tfpipe.cli.serve import serve
+from tfpipe.cli.serve_check import serve_check
 from tfpipe.cli.shard import shard
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import debug_option
@@ -37,11 +40,25 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 class Commands(click.Group):
-    """The commands, in the order in which they are added; a library's error that leaves one names its options."""
+    """The commands, in the order in which they are added; a library's error that leaves one names its options.
+
+    Attributes:
+        sections: The names of the commands under each heading of the help; empty for one list.
+    """
+
+    sections: Mapping[str, Sequence[str]] = {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Lists the names of the commands; click calls it."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands under their headings; click calls it."""
+        width = max(map(len, self.commands))
+        for heading, names in (self.sections or {"Commands": list(self.commands)}).items():
+            with formatter.section(heading):
+                limit = formatter.width - width - 6
+                formatter.write_dl((f"{name:{width}}", self.commands[name].get_short_help_str(limit)) for name in names)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs a command; click calls it."""
@@ -72,26 +89,36 @@ def _print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None
     ctx.exit()
 
 
-@click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
+@click.group(
+    cls=Commands,
+    context_settings=CONTEXT_SETTINGS,
+    epilog="Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. "
+    "The help of a command: tfpipe shard --help",
+)
 @click.option(
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_print_versions,
-    help="Show the versions of tfpipe and of the libraries, and whether its native library is there, and exit.",
+    help="Show the versions of tfpipe and its libraries, and exit.",
 )
 @debug_option
 def tfpipe() -> None:
     """Images in, TFRecord shards out, and a tuned input pipeline to read them."""
 
 
-# In the order of use, which `tfpipe --help` shows.
-for command in (
-    *(shard, advise, inspect, verify, doctor, profile, tune, bench, train, predict, serve),
-    *(index, reshard, merge, export, repair),
-):
-    tfpipe.add_command(command)
+_SECTIONS = {
+    "Make a dataset": (shard, advise, index, merge, reshard),
+    "Look at it": (inspect, verify, repair, export),
+    "Read it fast": (doctor, profile, tune, bench),
+    "Train": (train, predict, serve, serve_check),
+    "Report an error": (report,),
+}
+for commands in _SECTIONS.values():
+    for command in commands:
+        tfpipe.add_command(command)
+tfpipe.sections = {heading: [command.name or "" for command in commands] for heading, commands in _SECTIONS.items()}
 
 
 def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:

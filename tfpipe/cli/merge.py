@@ -25,7 +25,7 @@ from tfpipe.errors import ConfigError
 @click.command(
     cls=GroupedCommand,
     short_help="Join datasets into one.",
-    epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
+    epilog="Options after -- go to Beam.",
 )
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
 @layout_options("keep the datasets one after the other")

@@ -14,7 +14,7 @@ from tfpipe.cli.shared.params import (
     HostPlace,
     batch_option,
     budget_option,
-    config_option,
+    config_file_option,
     debug_option,
     json_option,
     split_option,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 )
 @batch_option
 @budget_option
-@config_option
+@config_file_option
 @stages_option
 @click.option(
     "--seconds", type=float, metavar="S", default=3.0, show_default=True, help="Seconds to measure, at least."

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
@@ -25,7 +25,7 @@ from tfpipe.format.image_form import ImageForm
 @click.command(
     cls=GroupedCommand,
     short_help="Rewrite a dataset with other shards or another form of images.",
-    epilog="Arguments after -- are passed on to Beam, as with tfpipe shard.",
+    epilog="Options after -- go to Beam.",
 )
 @click.argument("dataset")
 @click.argument("output")
@@ -39,7 +39,7 @@ from tfpipe.format.image_form import ImageForm
 )
 @config_option(ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX")
 @config_option(ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX")
-@config_option(ImageForm, "quality", "JPEG quality of images that have to be re-encoded.", default="that of DATASET")
+@config_option(ImageForm, "quality", metavar="N", default="that of DATASET")
 @config_option(
     ImageForm,
     "reencode_progressive",
@@ -69,12 +69,5 @@ def reshard(**options: Any) -> None:
             "To join several datasets, use `tfpipe merge`."
         )
     require_beam("reshard")
-    form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__ if name in options}
-    dataset = options.pop("dataset")
-    config = ShardConfig(
-        input=dataset,
-        datasets=(dataset,),
-        form_changes=drop_missing(form),
-        **drop_missing(options),
-    )
-    run_job(config, run_args)
+    form, dataset = take(ImageForm, options), options.pop("dataset")
+    run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)

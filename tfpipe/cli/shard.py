@@ -5,9 +5,10 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
+from tfpipe.cli.shared.inputs import refuse_records
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
@@ -26,7 +27,7 @@ from tfpipe.format.image_form import ImageForm
 @click.command(
     cls=GroupedCommand,
     short_help="Write images as TFRecord shards.",
-    epilog="Arguments after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
+    epilog="Options after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
 @click.argument("input")
 @click.argument("output")
@@ -74,5 +75,6 @@ def shard(**options: Any) -> None:
             f"INPUT and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
         )
     require_beam("shard")
-    form = {name: options.pop(name) for name in ImageForm.__dataclass_fields__}
-    run_job(ShardConfig(form=ImageForm(**drop_missing(form)), **drop_missing(options)), run_args)
+    refuse_records("shard", options["input"])
+    form = ImageForm(**take(ImageForm, options))
+    run_job(ShardConfig(form=form, **drop_missing(options)), run_args)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
-from tfpipe.cli.shared.params import budget_option, debug_option, stages_option
+from tfpipe.cli.shared.params import budget_option, config_file_option, debug_option, stages_option
 from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, require_torch
 from tfpipe.cli.train_output import Output
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -25,85 +25,74 @@ if TYPE_CHECKING:
     from tfpipe.training.results import TrainResult
 
 TERMINATED = 128 + signal.SIGTERM
-
-_PIPELINE = ("config", "batch_size", "image_size", "seed", "cpu_budget")
-_RUNNING = ("dataset", "output", "stages", "tpu", "as_json")
+_Run = Callable[["Output | None"], "TrainResult"]
 
 
 @click.command(cls=GroupedCommand, short_help="Train a classifier on a dataset, and export it.")
 @click.argument("dataset")
-@config_option(TrainConfig, "framework", "Library that trains; pytorch means torch.")
-@click.option(
-    "--model",
-    default=TrainConfig.model,
-    show_default=True,
+@config_option(TrainConfig, "framework", "The library that trains; pytorch means torch.")
+@config_option(
+    TrainConfig,
+    "model",
+    "small_cnn, resnet50, mobilenet_v3_small, or a function of yours as module:function. It gets the number of classes "
+    "and (height, width), and returns a Keras model or a torch.nn.Module from normalized images to logits. PyTorch has "
+    "small_cnn, resnet50 and yours, JAX has small_cnn.",
     metavar="NAME",
-    help="small_cnn, resnet50, mobilenet_v3_small, or a function of yours as module:function. It gets the number of "
-    "classes and (height, width), and returns a Keras model or a torch.nn.Module from normalized images to logits. "
-    "PyTorch has small_cnn, resnet50 and yours, JAX has small_cnn.",
 )
-@config_option(TrainConfig, "epochs", "Passes over all images.", metavar="N", default="100 for small_cnn, else 90")
-@click.option(
-    "--output",
+@config_option(TrainConfig, "epochs", metavar="N", default="100 for small_cnn, else 90")
+@config_option(
+    TrainConfig,
+    "output",
+    "The folder for the run: checkpoints, logs, model.",
     metavar="RUN",
-    help="Folder for the run: checkpoints, logs, model.  [default: runs/ and the name of DATASET]",
+    default="runs/ and the name of DATASET",
 )
-@click.option("--split", metavar="NAME", help="Split to train on.  [default: train, or the only one]")
-@click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
+@config_option(TrainConfig, "split", "The split to train on.", metavar="NAME", default="train, or the only one")
+@config_file_option
 @stages_option
 @budget_option
-@config_option(PipelineConfig, "batch_size", "Images in a batch, over all replicas.", metavar="N")
-@click.option(
-    "--image-size",
-    type=int,
-    metavar="PX",
-    help="Side of the square images that the model gets, in pixels.  [default: 64 for small_cnn, else 224]",
+@config_option(
+    PipelineConfig,
+    "batch_size",
+    "The images in a batch, over all replicas.",
+    metavar="N",
+    default="from the number of records, at most 128 for each replica",
 )
 @config_option(
-    TrainConfig, "learning_rate", "Learning rate for a batch of 256; it is scaled with the batch size.", metavar="R"
+    PipelineConfig,
+    "image_size",
+    "The side of the square images that the model gets, in pixels.",
+    kind=click.INT,
+    metavar="PX",
+    default="64 for small_cnn, else 224",
+)
+@config_option(
+    TrainConfig,
+    "learning_rate",
+    "The learning rate for a batch of 256; it grows with the batch.",
+    metavar="R",
+    default="0.5 for small_cnn, else 0.1",
 )
 @config_option(
     TrainConfig,
     "warmup_epochs",
-    "Epochs in which the learning rate rises to its value.",
+    "The number of epochs in which the learning rate rises to its value.",
     metavar="N",
     default="5, at most a tenth of --epochs",
 )
-@config_option(
-    TrainConfig,
-    "weight_decay",
-    "Weight decay (L2): the factor of the weights that is added to their gradient.",
-    metavar="W",
-)
-@config_option(
-    TrainConfig, "label_smoothing", "Share of each label that is spread evenly over all classes.", metavar="SHARE"
-)
-@config_option(TrainConfig, "precision", "Number type of the model's computation.")
-@config_option(PipelineConfig, "seed", "Seed of the weights, the order of the images and the crops.", metavar="N")
-@config_option(
-    TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it. This is slower."
-)
-@click.option(
-    "--steps-per-execution", metavar="N", help="Number of steps that run without a return to Python.  [default: auto]"
-)
+@config_option(TrainConfig, "weight_decay", metavar="W")
+@config_option(TrainConfig, "label_smoothing", metavar="SHARE")
+@config_option(TrainConfig, "precision", "The type of the numbers with which the model computes.")
+@config_option(PipelineConfig, "seed", "The seed of the weights, the order of the images and the crops.", metavar="N")
+@config_option(TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it; slower.")
+@config_option(TrainConfig, "steps_per_execution", metavar="N", default="50 on a TPU, else 1")
 @config_option(TrainConfig, "compile", "Compile the model by torch.compile (PyTorch).")
-@config_option(
-    TrainConfig,
-    "workers",
-    "Processes (PyTorch) or threads (JAX) that read and decode.",
-    metavar="N",
-    default="one for each core",
-)
-@config_option(
-    TrainConfig,
-    "checkpoint_every_steps",
-    "Steps between checkpoints. A killed run loses no more than these.",
-    metavar="N",
-)
-@config_option(TrainConfig, "keep_checkpoints", "Number of checkpoints to keep; older ones are deleted.", metavar="K")
+@config_option(TrainConfig, "workers", metavar="N", default="one for each core")
+@config_option(TrainConfig, "checkpoint_every_steps", metavar="N")
+@config_option(TrainConfig, "keep_checkpoints", metavar="N")
 @config_option(TrainConfig, "tflite", "Also export a quantized TFLite model.")
 @click.option(
-    "--tpu", metavar="NAME", help="Name or address of a TPU, or local.  [default: the devices of this machine]"
+    "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each epoch, and one at the end.")
 @debug_option
@@ -123,8 +112,7 @@ def train(**options: Any) -> None:
         raise ConfigError(
             f"`tfpipe train` needs a dataset, got the files {options['dataset']}. Make one with `tfpipe index`."
         )
-    _check_model(options["model"])
-    _check_outside_tensorflow(framework, options)
+    _check_options(framework, options)
     signals: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
@@ -139,6 +127,25 @@ def train(**options: Any) -> None:
         raise SystemExit(TERMINATED)
 
 
+def _check_options(framework: str, options: dict[str, Any]) -> None:
+    """Checks, before a framework is loaded, the model and the options that `TrainConfig` does not have."""
+    model = options["model"]
+    if model is not None and model not in MODELS and ":" not in model:
+        raise ConfigError(f"--model must be {', '.join(MODELS)} or module:function, got {model!r}.")
+    for name, frameworks in (("stages", ("tensorflow",)), ("tpu", ("tensorflow", "jax"))):
+        if options[name] is not None and framework not in frameworks:
+            raise ConfigError(f"--{name} needs --framework {' or '.join(frameworks)}, got {framework}. Leave it out.")
+
+
+def _show(options: dict[str, Any], config: TrainConfig, devices: str, run: _Run) -> "TrainResult":
+    """Runs a training whose output this process prints."""
+    with Output(options["dataset"], config, as_json=options["as_json"]) as output:
+        output.begin(devices)
+        result = run(output)
+        output.end(result)
+    return result
+
+
 def _train_with_tensorflow(
     options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
 ) -> "TrainResult":
@@ -150,11 +157,11 @@ def _train_with_tensorflow(
 
         strategy = resolve_strategy(options["tpu"])
     config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
-    with Output(options["dataset"], config, as_json=options["as_json"]) as output:
-        output.begin(describe_strategy(strategy))
-        result = run(manifest, config, strategy, build, output, stop, customize)
-        output.end(result)
-    return result
+
+    def train_with(output: Output | None) -> "TrainResult":
+        return run(manifest, config, strategy, build, output, stop, customize)
+
+    return _show(options, config, describe_strategy(strategy), train_with)
 
 
 def _train_with_torch(
@@ -167,13 +174,11 @@ def _train_with_torch(
     # torchrun says in the environment how many processes it started, and which this is.
     with join_processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))) as place:
         config = _build_config(options, manifest, split, place.num_ranks)
-        if place.rank > 0:
-            return run(manifest, config, place, build, None, stop)
-        with Output(options["dataset"], config, as_json=options["as_json"]) as output:
-            output.begin(place.describe())
-            result = run(manifest, config, place, build, output, stop)
-            output.end(result)
-        return result
+
+        def train_with(output: Output | None) -> "TrainResult":
+            return run(manifest, config, place, build, output, stop)
+
+        return train_with(None) if place.rank > 0 else _show(options, config, place.describe(), train_with)
 
 
 def _train_with_jax(
@@ -188,13 +193,11 @@ def _train_with_jax(
     count, index = (_read_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     with join_processes(coordinator, count, index, is_tpu=options["tpu"] is not None) as place:
         config = _build_config(options, manifest, split, place.mesh.size)
-        if place.process[0] > 0:
-            return run(manifest, config, place, None, stop)
-        with Output(options["dataset"], config, as_json=options["as_json"]) as output:
-            output.begin(place.describe())
-            result = run(manifest, config, place, output, stop)
-            output.end(result)
-        return result
+
+        def train_with(output: Output | None) -> "TrainResult":
+            return run(manifest, config, place, output, stop)
+
+        return train_with(None) if place.process[0] > 0 else _show(options, config, place.describe(), train_with)
 
 
 def _read_number(name: str) -> int | None:
@@ -209,20 +212,8 @@ _REQUIRE = {"tensorflow": require_tensorflow, "torch": require_torch, "jax": req
 _TRAIN = {"tensorflow": _train_with_tensorflow, "torch": _train_with_torch, "jax": _train_with_jax}
 
 
-def _check_outside_tensorflow(framework: str, options: dict[str, Any]) -> None:
-    """Checks that options of the command that only TensorFlow has are not given to another framework."""
-    for name, frameworks in (("stages", ("tensorflow",)), ("tpu", ("tensorflow", "jax"))):
-        if options[name] is not None and framework not in frameworks:
-            raise ConfigError(f"--{name} needs --framework {' or '.join(frameworks)}, got {framework}. Leave it out.")
-
-
-def _load_model(model: str) -> Callable[..., Any] | None:
-    return load_function(model, "--model") if ":" in model else None
-
-
-def _check_model(model: str) -> None:
-    if model not in MODELS and ":" not in model:
-        raise ConfigError(f"--model must be {', '.join(MODELS)} or module:function, got {model!r}.")
+def _load_model(model: str | None) -> Callable[..., Any] | None:
+    return load_function(model, "--model") if model is not None and ":" in model else None
 
 
 def _build_config(options: dict[str, Any], manifest: "Manifest", split: str, num_replicas: int) -> TrainConfig:
@@ -232,24 +223,12 @@ def _build_config(options: dict[str, Any], manifest: "Manifest", split: str, num
         options["batch_size"],
         default_batch_size(manifest.splits[split].records, num_replicas),
         given={name: options[name] for name in ("image_size", "seed", "cpu_budget")},
-        defaults=default_pipeline(options["model"]),
+        defaults=default_pipeline(options["model"] or TrainConfig.model),
     )
-    given = {name: value for name, value in options.items() if name not in (*_PIPELINE, *_RUNNING)}
-    given["split"] = split
-    given["steps_per_execution"] = _parse_steps(options["steps_per_execution"])
-    output = options["output"] or _get_default_output(options["dataset"])
-    return TrainConfig(pipeline=pipeline, output=output, **drop_missing(given))
+    given = {**options, "split": split, "output": options["output"] or _get_default_output(options["dataset"])}
+    return TrainConfig(pipeline=pipeline, **take(TrainConfig, given))
 
 
 def _get_default_output(dataset: str) -> str:
     path = dataset if is_url(dataset) else os.path.abspath(dataset)
     return f"runs/{path.rstrip('/').rpartition('/')[2]}"
-
-
-def _parse_steps(text: str | None) -> int | None:
-    if text is None or text == "auto":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"--steps-per-execution must be auto or a whole number, got {text!r}.") from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfpipe.errors import SENTENCE_END
-from tfpipe.system.options import Flag, Number, check_options, option
+from tfpipe.system.options import Count, Flag, Number, check_options, option
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
@@ -44,8 +44,8 @@ class TargetConfig:
         tpu: The TPU: "local" for the one of this machine, the name of a TPU node, or "grpc://address:port". None: there
             is no TPU. Default: None.
         num_replicas: The number of replicas of all hosts together. None: one on each accelerator of this machine, on
-            each host. Above 0. Default: None.
-        num_hosts: The number of hosts that read. None: one. Above 0. Default: None.
+            each host. At least 1. Default: None.
+        num_hosts: The number of hosts that read. None: one. At least 1. Default: None.
         images_per_second: The rate that all replicas together consume. None: it does not matter. Above 0.
             Default: None.
         tpu_variables: The variables about a TPU in the environment that trains: pairs of a name and a value.
@@ -53,12 +53,12 @@ class TargetConfig:
         gpu_decode: Whether a GPU is to decode the images, with `tfpipe.readers.torch.DeviceImages`. Default: False.
 
     Raises:
-        ConfigError: A number is not above 0.
+        ConfigError: A number is too low.
     """
 
     tpu: str | None = None
-    num_replicas: int | None = option(Number(above=0), None)
-    num_hosts: int | None = option(Number(above=0), None)
+    num_replicas: int | None = option(Count(1), None)
+    num_hosts: int | None = option(Count(1), None)
     images_per_second: float | None = option(Number(above=0), None)
     tpu_variables: tuple[tuple[str, str], ...] = ()
     gpu_decode: bool = option(Flag(), False)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
 from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
-from tfpipe.doctor.image_kinds import check_images
+from tfpipe.doctor.gpu_checks import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError, DataError, FormatError, first_line
+from tfpipe.errors import DataError, FormatError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.system import file_io
@@ -103,28 +103,26 @@ def find_model(path: str) -> tuple[str, str]:
     """Returns the folder of a run's model, or the path itself where it is a model, and the model's framework.
 
     Raises:
-        ConfigError: There is no model.
-        DataError: The folder cannot be read.
+        DataError: There is no model, or the folder cannot be read.
     """
     for directory in (path, file_io.join(path, MODEL)):
         for framework, program in PROGRAMS.items():
             if file_io.exists(file_io.join(directory, program)):
                 return directory, framework
     if file_io.exists(file_io.join(path, RUN)):
-        raise ConfigError(
+        raise DataError(
             f"{path} has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the "
             "end."
         )
     state = "holds neither" if file_io.exists(path) else "does not exist"
-    raise ConfigError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
+    raise DataError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
 
 
 def read_notes(directory: str) -> Notes:
     """Reads the notes on a model.
 
     Raises:
-        ConfigError: They are missing.
-        DataError: They cannot be read.
+        DataError: They are missing, or cannot be read.
         FormatError: They are damaged, or of another version.
     """
     path = file_io.join(directory, NOTES_FILE)
@@ -150,4 +148,4 @@ def _read(path: str, max_bytes: int) -> bytes:
     try:
         return file_io.read_bytes(path, max_bytes)
     except FileNotFoundError:
-        raise ConfigError(f"{path} is missing. Name a complete model that tfpipe exported.") from None
+        raise DataError(f"{path} is missing. Name a complete model that tfpipe exported.") from None

@@ -104,8 +104,7 @@ class Classifier:
             path: The folder of a run of `tfpipe train`, or an exported model; it may be a URL.
 
         Raises:
-            ConfigError: There is no such model.
-            DataError: The model cannot be read.
+            DataError: There is no such model, or it cannot be read.
             FormatError: The model is damaged, or it comes from a newer tfpipe.
             MissingDependencyError: The framework of the model is not installed.
         """

@@ -8,7 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tfpipe.cli.shared.config_option import config_option
+from beam_jobs.runners.base import RunnerConfig
+from tfpipe.cli.main import tfpipe as commands
+from tfpipe.cli.shared.config_option import config_option, describe_field
 from tfpipe.export.config import ExportConfig
 from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Text, option
 from tfpipe.training.config import TrainConfig
@@ -68,6 +70,21 @@ def test_the_help_shows_types_and_defaults() -> None:
 def test_what_is_not_given_is_none(args: list[str], options: dict[str, Any]) -> None:
     names = ("num_files", "rate", "smoothing", "encoding", "buffer", "overwrite", "shuffle", "name")
     assert json.loads(CliRunner().invoke(command, args).output) == {**dict.fromkeys(names), **options}
+
+
+def test_a_field_without_a_text_has_the_first_sentence_of_its_documentation() -> None:
+    assert describe_field(TrainConfig, "keep_checkpoints") == (
+        "The number of checkpoints that are kept; older ones are deleted."
+    )
+    assert describe_field(RunnerConfig, "region") == "Dataflow: the region of the machines, such as europe-west4."
+    assert describe_field(Config, "name") == ""
+
+
+def test_every_option_has_a_text() -> None:
+    for name, one in commands.commands.items():
+        for param in one.params:
+            if isinstance(param, click.Option):
+                assert (param.help or "").partition("  [default")[0].endswith("."), (name, param.name)
 
 
 def test_a_wrong_word_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.conftest import ROOT, Tfpipe
 from tfpipe.cli.main import tfpipe as commands
-from tfpipe.cli.shared.help_groups import GROUPS, Group, GroupedCommand
+from tfpipe.cli.shared.help_groups import EXAMPLES, GROUPS, Group, GroupedCommand
 
 MOST = 25
 OPTION = re.compile(r"  (?:-h, )?--([a-z-]+)")
@@ -44,8 +45,13 @@ def test_every_option_stands_in_one_group_and_few_stand_in_the_first_help(tfpipe
     assert len(shown) <= MOST
 
 
-def test_groups_are_of_commands() -> None:
+def test_groups_are_of_commands_and_each_has_an_example_that_it_takes() -> None:
     assert set(GROUPS) <= set(commands.commands)
+    assert list(EXAMPLES) == list(commands.commands)
+    for name, example in EXAMPLES.items():
+        program, command, *args = shlex.split(example)
+        assert (program, command) == ("tfpipe", name)
+        commands.commands[name].make_context(name, args)
 
 
 def test_an_option_without_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,25 +81,39 @@ def test_an_option_without_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch
     assert lines[4:7] == ["Paint:", "  --color NAME    The color.", "  --thickness MM  The thickness."]
 
 
-def test_the_commands_stand_in_the_order_of_use(tfpipe: Tfpipe) -> None:
-    lines = tfpipe("--help", columns=80).lines
-    assert lines[lines.index("Commands:") + 1 :] == [
-        "  shard    Write images as TFRecord shards.",
-        "  advise   Measure in which form to store images, before they are sharded.",
-        "  inspect  Show what a dataset holds.",
-        "  verify   Check every record, image, index and checksum.",
-        "  doctor   Check data, pipeline and machine before a run.",
-        "  profile  Say why the accelerator waits, and what to change.",
-        "  tune     Search for faster options, and write them to a file.",
-        "  bench    Measure a pipeline's rate, and compare it with an earlier result.",
-        "  train    Train a classifier on a dataset, and export it.",
-        "  predict  Classify image files with a trained model.",
-        "  serve    Run workers that make batches for trainers.",
-        "  index    Make a dataset of TFRecords that another tool wrote.",
-        "  reshard  Rewrite a dataset with other shards or another form of images.",
-        "  merge    Join datasets into one.",
-        "  export   Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.",
-        "  repair   Write the undamaged records as a clean dataset.",
+def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> None:
+    lines = tfpipe("--help", columns=90).lines
+    assert lines[lines.index("Make a dataset:") :] == [
+        "Make a dataset:",
+        "  shard        Write images as TFRecord shards.",
+        "  advise       Measure in which form to store images, before they are sharded.",
+        "  index        Make a dataset of TFRecords that another tool wrote.",
+        "  merge        Join datasets into one.",
+        "  reshard      Rewrite a dataset with other shards or another form of images.",
+        "",
+        "Look at it:",
+        "  inspect      Show what a dataset holds.",
+        "  verify       Check every record, image, index and checksum.",
+        "  repair       Write the undamaged records as a clean dataset.",
+        "  export       Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.",
+        "",
+        "Read it fast:",
+        "  doctor       Check data, options and machine before a run.",
+        "  profile      Say why the accelerator waits, and what to change.",
+        "  tune         Search for faster options, and write them to a file.",
+        "  bench        Measure a pipeline's rate, and compare it with an earlier result.",
+        "",
+        "Train:",
+        "  train        Train a classifier on a dataset, and export it.",
+        "  predict      Classify image files with a trained model.",
+        "  serve        Run workers that make batches for trainers.",
+        "  serve-check  Check running workers from the trainer's machine.",
+        "",
+        "Report an error:",
+        "  report       Print versions, machine and options for a bug report.",
+        "",
+        "  Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. The help of a",
+        "  command: tfpipe shard --help",
     ]
 
 
@@ -108,8 +128,9 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "                                  as 1%.  [default: 1%, or up to 10 images, a third at most]",
         "",
         "Output:",
-        "  --num-shards INTEGER            Number of shards of each split.  [default: from --shard-size]",
-        "  --shard-size SIZE               Approximate size of a shard.  [default: 128MiB]",
+        "  --num-shards N                  The number of shards of every split, but never more than its images.",
+        "                                  [default: from --shard-size]",
+        "  --shard-size SIZE               The approximate size of a shard.  [default: 128MiB]",
         "  --shuffle / --no-shuffle        Shuffle all images of a split, or keep the datasets one after the other.",
         "                                  [default: shuffle]",
         "  --overwrite                     Replace the dataset that is in OUTPUT, once the new one is complete.",
@@ -117,19 +138,19 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "Clouds:",
         "  --runner [direct|dataflow|dask|portable]",
         "                                  Where the job runs; direct means this machine.  [default: direct]",
-        "  --project ID                    Dataflow: the Google Cloud project.",
-        "  --region TEXT                   Dataflow: the region, such as europe-west4. Take the region of the",
-        "                                  buckets.",
         "",
         "Running:",
-        "  --workers N                     Number of worker processes.  [default: one per core]",
+        "  --workers N                     The number of processes that read, check and write. 0: one per core.",
+        "                                  [default: one per core]",
         "  --dry-run                       Write nothing. Print the plan, and estimate size and time from a sample of",
         "                                  the images.",
         "  --json                          Print one JSON object.",
         "  -h, --help                      Show this message and exit.",
         "  --help-all                      Show all 28 options and exit.",
         "",
-        "  Arguments after -- are passed on to Beam, as with tfpipe shard.",
+        "  Example: tfpipe merge flowers more-flowers all-flowers",
+        "",
+        "  Options after -- go to Beam.",
     ]
 
 
@@ -138,7 +159,7 @@ def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
         text = tfpipe("shard", flag).out
         return list_options("Clouds:\n" + text.partition("\nClouds:\n")[2].partition("\n\n")[0])
 
-    assert list_clouds("--help") == ["runner", "project", "region"]
+    assert list_clouds("--help") == ["runner"]
     assert list_clouds("--help-all") == [
         *("runner", "project", "region", "max-workers", "machine-type", "service-account", "network", "subnetwork"),
         *("temp-location", "dask-address", "job-endpoint", "worker-pool", "print-command"),

@@ -5,7 +5,8 @@ from typing import Any
 import click
 import pytest
 
-from tfpipe.cli.shared.params import CountOrShare, Shares, Size
+from tfpipe.cli.shared.config_option import Size
+from tfpipe.cli.shared.params import CountOrShare, Shares
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Checks as people read them: a line for each as soon as it is done, then one line on all of them."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import click
 
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.system.units import human_count
@@ -16,23 +19,23 @@ _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped":
 _NAME_WIDTH = 12
 
 
-def all_passed(checks: "Iterable[Check]") -> bool:
-    """Returns whether no check failed."""
-    return all(check.status != "failure" for check in checks)
-
-
-def print_checks(checks: "Iterable[Check]") -> "list[Check]":
-    """Prints each check as soon as it is done, then one line on all of them."""
-    console, results = new_console(), []
+def show_checks(checks: "Iterable[Check]", as_json: bool) -> NoReturn:
+    """Prints checks, and exits: with code 1 if one of them failed."""
+    console = new_console()
+    results = []
     for check in checks:
         results.append(check)
-        _print_check(console, check)
-    counts = Counter(check.status for check in results)
-    warnings, failures = human_count(counts["warning"], "warning"), human_count(counts["failure"], "failure")
-    skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
-    verdict = "Ready" if all_passed(results) else "Not ready"
-    console.print(f"{verdict}: {counts['ok']} ok, {warnings}, {failures}{skipped}.")
-    return results
+        if not as_json:
+            _print_check(console, check)
+    passed = all(check.status != "failure" for check in results)
+    if as_json:
+        click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": passed}))
+    else:
+        counts = Counter(check.status for check in results)
+        warnings, failures = human_count(counts["warning"], "warning"), human_count(counts["failure"], "failure")
+        skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
+        console.print(f"{'Ready' if passed else 'Not ready'}: {counts['ok']} ok, {warnings}, {failures}{skipped}.")
+    raise SystemExit(0 if passed else 1)
 
 
 def _print_check(console: "Console", check: "Check") -> None:

@@ -6,14 +6,19 @@ gives `--quality INTEGER` with `[default: 95]`. The command gets None if the use
 default itself stays at the field.
 """
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from tfpipe.cli.shared.params import Command, Size
+from tfpipe.errors import SENTENCE_END, ConfigError
 from tfpipe.system.options import Amount, Choice, Count, Flag, Number, Seed, Share, get_options
+from tfpipe.system.units import A_SIZE, parse_bytes
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _SECOND_NAMES = {"pytorch": "torch", "wds": "webdataset"}
 
@@ -21,8 +26,10 @@ _SECOND_NAMES = {"pytorch": "torch", "wds": "webdataset"}
 def config_option(
     config: type[Any],
     name: str,
-    text: str,
+    text: str | None = None,
     *,
+    flag: str | None = None,
+    kind: click.ParamType | None = None,
     metavar: str | None = None,
     default: str | None = None,
     required: bool = False,
@@ -32,21 +39,48 @@ def config_option(
     Args:
         config: The class.
         name: The name of the field; `keep_checkpoints` becomes `--keep-checkpoints`.
-        text: The help text.
+        text: The help text. None: the first sentence that documents the field.
+        flag: The option, if it has not the name of its field: `--tensor` for `tensors`.
+        kind: The type of its value. None: that of the field.
         metavar: The name of the value in the help. None: click's name of its type.
         default: The default in words, if the field's default is None or says too little. An empty text shows none.
         required: Whether the user must give the option.
     """
-    kind = get_options(config)[name].kind
-    given = _get_default(config, name)
-    dashed = name.replace("_", "-")
+    (field,) = (field for field in fields(config) if field.name == name)
+    facts = get_options(config).get(name)
+    given = None if field.default is MISSING else field.default
+    flag = flag or f"--{name.replace('_', '-')}"
+    text = describe_field(config, name) if text is None else text
     if default is None:
-        default = "" if given is None or given is False else _describe(given, dashed)
-    suffix = f"  [default: {default}]" if default else ""
-    if isinstance(kind, Flag):
-        flag = f"--{dashed}/--no-{dashed}" if given else f"--{dashed}"
-        return click.option(flag, is_flag=True, default=None, help=text + suffix)
-    return click.option(f"--{dashed}", type=_get_type(kind), metavar=metavar, required=required, help=text + suffix)
+        default = "" if given is None or given is False or given == () else _describe(given, flag)
+    text += f"  [default: {default}]" if default else ""
+    if facts is not None and isinstance(facts.kind, Flag):
+        flags = f"{flag}/--no-{flag.removeprefix('--')}" if given else flag
+        return click.option(flags, is_flag=True, default=None, help=text)
+    value = kind or (str if facts is None else _get_type(facts.kind))
+    several = given == () and not required
+    return click.option(flag, name, type=value, metavar=metavar, required=required, multiple=several, help=text)
+
+
+def describe_field(config: type[Any], name: str) -> str:
+    """Returns the first sentence on a field in the docstring of its class; an option of one runner names that too."""
+    entry = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(config) or "", re.MULTILINE)
+    sentence = SENTENCE_END.split(" ".join(entry[1].replace("`", "").split()))[0] if entry else ""
+    (runner,) = (field.metadata.get("runner") for field in fields(config) if field.name == name)
+    return sentence if runner is None else f"{runner.capitalize()}: {sentence[0].lower()}{sentence[1:]}"
+
+
+class Size(click.ParamType):
+    """A size: `128MiB`, `2GB` or a number of bytes becomes bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Converts the option's text; click calls it."""
+        try:
+            return parse_bytes(value)
+        except ConfigError:
+            self.fail(f"must be {A_SIZE}, got {value!r}.", param, ctx)  # click names the option itself
 
 
 class _Words(click.Choice):
@@ -56,6 +90,11 @@ class _Words(click.Choice):
         """Converts the option's text; click calls it."""
         word: str = super().convert(_SECOND_NAMES.get(value, value), param, ctx)
         return word
+
+
+def take(config: type[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Removes the options of a config from those of a command, and returns those that the user gave."""
+    return drop_missing({field.name: options.pop(field.name) for field in fields(config) if field.name in options})
 
 
 def drop_missing(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,12 +116,7 @@ def _get_type(kind: object) -> Any:
             return str
 
 
-def _get_default(config: type[Any], name: str) -> Any:
-    (default,) = (field.default for field in fields(config) if field.name == name)
-    return None if default is MISSING else default
-
-
-def _describe(default: Any, dashed: str) -> str:
+def _describe(default: Any, flag: str) -> str:
     if default is True:
-        return dashed
+        return flag.removeprefix("--")
     return f"{default:g}" if isinstance(default, float) else str(default)

@@ -6,7 +6,7 @@ Input:
 Running:
   --workers N ...
   -h, --help          Show this message and exit.
-  --help-all          Show all 53 options and exit.
+  --help-all          Show all 55 options and exit.
 ```
 
 A command is made with it by `@click.command(cls=GroupedCommand)`. A new option needs its name in `GROUPS`.
@@ -39,17 +39,17 @@ class Group(NamedTuple):
 _COSTS = "price-per-vcpu-hour price-per-gib-month"
 _CLOUDS = Group(
     "Clouds",
-    "runner project region",
-    "max-workers machine-type service-account network subnetwork temp-location dask-address job-endpoint worker-pool "
-    "print-command",
+    "runner",
+    "project region max-workers machine-type service-account network subnetwork temp-location dask-address "
+    "job-endpoint worker-pool print-command",
 )
 _FORM = "encoding resize-short square quality"
 
 _INPUT = (
     Group(
         "Input",
-        "input-format image-column label-column split-column labels",
-        "caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
+        "image-column label-column split-column labels",
+        "input-format caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
         "requests-per-host allow-private-hosts",
     ),
     Group("Splits", "splits split", "group-by"),
@@ -87,9 +87,9 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Running", "workers json", "debug"),
     ),
     "doctor": (
-        Group("Data", "split config stages batch-size"),
+        Group("Data", "split batch-size config stages"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
-        Group("Output", "report json debug"),
+        Group("Output", "json debug"),
     ),
     "profile": (
         Group("Data", "split config stages batch-size cpu-budget"),
@@ -113,18 +113,60 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "output checkpoint-every-steps tflite", "keep-checkpoints"),
         Group("Running", "tpu json debug"),
     ),
-    "serve": (
-        Group("Workers", "workers port host threads"),
-        Group("Check", "check dataset"),
-        Group("Kubernetes", "kubernetes image worker-cpu worker-memory"),
-        Group("Running", "json debug"),
-    ),
 }
 """The groups of each command with more options than one list shows well, in the order of its help."""
 
 
+EXAMPLES = {
+    "shard": "tfpipe shard photos flowers --splits train=0.9,validation=0.1",
+    "advise": "tfpipe advise photos --images-per-second 2000",
+    "index": 'tfpipe index "/data/train-*"',
+    "merge": "tfpipe merge flowers more-flowers all-flowers",
+    "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",
+    "inspect": "tfpipe inspect flowers --show 12 sheet.png",
+    "verify": "tfpipe verify flowers --quick",
+    "repair": "tfpipe repair flowers clean-flowers",
+    "export": "tfpipe export flowers flowers-wds --to webdataset",
+    "doctor": "tfpipe doctor flowers --batch-size 256 --images-per-second 2000",
+    "profile": "tfpipe profile flowers --step-ms 30 --batch-size 256",
+    "tune": "tfpipe tune flowers --batch-size 256 --output fast.toml",
+    "bench": "tfpipe bench flowers --batch-size 256 --output today.json",
+    "train": "tfpipe train flowers --framework torch --epochs 10",
+    "predict": 'tfpipe predict runs/flowers "photos/*.jpg"',
+    "serve": "tfpipe serve --workers 2 --port 5050",
+    "serve-check": "tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
+    "report": "tfpipe report flowers",
+}
+"""An example of each command, which stands below its help."""
+
+_MEANT = {
+    "global-batch-size": "batch-size",
+    "image-size": "resize-short square",
+    "num-workers": "workers",
+    "resize": "resize-short square",
+    "size": "resize-short square image-size",
+}
+"""The options that people mean by names which a command lacks."""
+
+
 class GroupedCommand(click.Command):
     """A command whose help shows its options in groups. Options without a group stand under "Options"."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; click calls it. Errors name what is meant, and what an option takes."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = _MEANT.get(error.option_name.removeprefix("--"), "").split()
+            own = {_get_name(option) for option in self.params if isinstance(option, click.Option)}
+            meant = " or ".join(f"--{name}" for name in names if name in own)
+            if not meant:
+                raise
+            raise click.NoSuchOption(error.option_name, f"{error.message} Use {meant}.", None, ctx) from None
+        except click.BadOptionUsage as error:
+            option = next((one for one in self.params if error.option_name in one.opts), None)
+            takes = f" Give {error.option_name} {option.metavar}." if option is not None and option.nargs > 1 else ""
+            raise click.BadOptionUsage(error.option_name, error.message + takes, ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Returns the arguments and options, with --help-all; click calls it."""
@@ -142,6 +184,14 @@ class GroupedCommand(click.Command):
             if names:
                 with formatter.section(group.heading):
                     formatter.write_dl((f"{records[name][0]:{width}}", records[name][1]) for name in names)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the example; click calls it."""
+        if self.name in EXAMPLES:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"Example: {EXAMPLES[self.name]}")
+        super().format_epilog(ctx, formatter)
 
     def list_ungrouped(self) -> list[str]:
         """Returns the names of the options that stand in no group."""

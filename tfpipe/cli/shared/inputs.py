@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import BATCH_SIZE
 from tfpipe.cli.shared.requirements import require_tensorflow
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format import file_names
 from tfpipe.system.child_process import silence_stderr
+from tfpipe.system.file_io import is_url
 
 if TYPE_CHECKING:
     from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.stage import Customize
     from tfpipe.tuning.trials import PipelineJob
+
+_RECORDS = re.compile(r"\.tfrecords?(\.gz)?(-|$)", re.IGNORECASE)
 
 
 @contextmanager
@@ -62,23 +67,55 @@ def read_config(
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
 
 
-def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
-    """Opens a dataset and one of its splits, or foreign files without a split."""
+def open_files(dataset: str) -> "Manifest | Source":
+    """Opens a dataset, or files that another tool wrote."""
     if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
         from tfpipe.engine.source import tfrecord_files
 
-        if split is not None:
-            raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
-        return tfrecord_files(dataset), None
+        return tfrecord_files(dataset)
     from tfpipe.open_dataset import load_manifest
 
-    manifest = load_manifest(dataset)
-    names = list(manifest.splits)
+    return load_manifest(dataset)
+
+
+def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
+    """Opens a dataset and one of its splits, or files of another tool without a split."""
+    from tfpipe.format.manifest import Manifest
+
+    data = open_files(dataset)
+    if not isinstance(data, Manifest):
+        if split is not None:
+            raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
+        return data, None
+    names = list(data.splits)
     if split is None:
         split = "train" if "train" in names or len(names) != 1 else names[0]
     if split not in names:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(names)}. Choose one with --split.")
-    return manifest, split
+    return data, split
+
+
+def refuse_records(command: str, path: str) -> None:
+    """Refuses a finished dataset, or TFRecords, where a command takes images.
+
+    Args:
+        command: The name of the command.
+        path: Its INPUT.
+
+    Raises:
+        DataError: It is one of these.
+    """
+    if is_url(path) or not os.path.exists(path):
+        return
+    names = os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]
+    has_records = any(_RECORDS.search(name) for name in names)
+    if has_records and file_names.MANIFEST in names:
+        raise DataError(
+            f"`tfpipe {command}` takes images, and {path} is a dataset. `tfpipe reshard` writes it in another form, "
+            "`tfpipe merge` joins it with others, `tfpipe inspect` shows it."
+        )
+    if has_records and all(_RECORDS.search(name) or name.startswith(".") for name in names):
+        raise DataError(f"`tfpipe {command}` takes images, and {path} holds TFRecords: `tfpipe index` describes them.")
 
 
 def load_stages(stages: str | None) -> "Customize | None":

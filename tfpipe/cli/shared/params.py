@@ -1,27 +1,12 @@
 """The types of options that are more than a number or a word, and options that several commands have."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from tfpipe.errors import ConfigError
-from tfpipe.system.units import A_SIZE, parse_bytes
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Size(click.ParamType):
-    """A size: `128MiB`, `2GB` or a number of bytes becomes bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Converts the option's text; click calls it."""
-        try:
-            return parse_bytes(value)
-        except ConfigError:
-            self.fail(f"must be {A_SIZE}, got {value!r}.", param, ctx)  # click names the option itself
+from tfpipe.cli.shared.config_option import Command, config_option
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 
 
 class CountOrShare(click.ParamType):
@@ -88,14 +73,19 @@ stages_option = click.option(
     metavar="MODULE:FUNCTION",
     help="A function of yours that changes the pipeline: it takes a tfpipe.Stages and returns one.",
 )
-config_option = click.option("--config", metavar="FILE", help="File with the pipeline's options, .toml or .json.")
-budget_option = click.option(
-    "--cpu-budget",
-    type=float,
-    metavar="SHARE",
-    help="The share of the cores that the pipeline may take, such as 0.5, in whole threads.  [default: all cores]",
+config_file_option = click.option(
+    "--config", metavar="FILE", help="The file with the pipeline's options, .toml or .json."
 )
-batch_option = click.option("--batch-size", type=int, metavar="N", help=f"Images in a batch.  [default: {BATCH_SIZE}]")
+budget_option = config_option(
+    PipelineConfig,
+    "cpu_budget",
+    "The share of the cores that the pipeline may take, such as 0.5, in whole threads.",
+    metavar="SHARE",
+    default="all cores",
+)
+batch_option = config_option(
+    PipelineConfig, "batch_size", "The images in a batch, over all replicas.", metavar="N", default=str(BATCH_SIZE)
+)
 
 
 def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

@@ -1,62 +1,34 @@
 """The options of `shard`, `reshard` and `merge` for the runner, the place where the job runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
-from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.config_option import config_option, take
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
+price_options = all_options(
+    config_option(PriceConfig, "price_per_vcpu_hour", metavar="X"),
+    config_option(PriceConfig, "price_per_gib_month", metavar="X"),
+)
 runner_options = all_options(
     config_option(RunnerConfig, "runner", "Where the job runs; direct means this machine."),
-    config_option(RunnerConfig, "project", "Dataflow: the Google Cloud project.", metavar="ID"),
-    config_option(
-        RunnerConfig, "region", "Dataflow: the region, such as europe-west4. Take the region of the buckets."
-    ),
-    config_option(
-        RunnerConfig,
-        "max_workers",
-        "Dataflow: the largest number of machines.",
-        metavar="N",
-        default="the service decides",
-    ),
-    config_option(
-        RunnerConfig, "machine_type", "Dataflow: the type of the machines, such as n2-standard-4.", metavar="TYPE"
-    ),
-    config_option(
-        RunnerConfig, "service_account", "Dataflow: the account under which the machines run.", metavar="EMAIL"
-    ),
-    config_option(RunnerConfig, "network", "Dataflow: the network of the machines.", metavar="NAME"),
-    config_option(
-        RunnerConfig, "subnetwork", "Dataflow: the subnetwork, as regions/REGION/subnetworks/NAME.", metavar="PATH"
-    ),
-    config_option(
-        RunnerConfig,
-        "temp_location",
-        "Dataflow: a gs:// folder for temporary files.",
-        metavar="URL",
-        default="in OUTPUT",
-    ),
-    config_option(
-        RunnerConfig,
-        "dask_address",
-        "Dask: the address of the scheduler, as tcp://HOST:PORT.",
-        metavar="URL",
-        default="a new cluster on this machine",
-    ),
-    config_option(RunnerConfig, "job_endpoint", "Portable: the address of a Beam job service.", metavar="HOST:PORT"),
-    config_option(
-        RunnerConfig,
-        "worker_pool",
-        "Portable: the address of a Beam worker pool.",
-        metavar="HOST:PORT",
-        default="this process",
-    ),
+    config_option(RunnerConfig, "project", metavar="ID"),
+    config_option(RunnerConfig, "region", metavar="NAME"),
+    config_option(RunnerConfig, "max_workers", metavar="N", default="the service decides"),
+    config_option(RunnerConfig, "machine_type", metavar="TYPE"),
+    config_option(RunnerConfig, "service_account", metavar="EMAIL"),
+    config_option(RunnerConfig, "network", metavar="NAME"),
+    config_option(RunnerConfig, "subnetwork", metavar="PATH"),
+    config_option(RunnerConfig, "temp_location", metavar="URL", default="in OUTPUT"),
+    config_option(RunnerConfig, "dask_address", metavar="URL", default="a new cluster on this machine"),
+    config_option(RunnerConfig, "job_endpoint", metavar="HOST:PORT"),
+    config_option(RunnerConfig, "worker_pool", metavar="HOST:PORT", default="this process"),
     click.option(
         "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
     ),
@@ -93,16 +65,19 @@ class RunArgs:
         Raises:
             ConfigError: Options do not go together.
         """
-        runner = RunnerConfig(**drop_missing({field.name: options.pop(field.name) for field in fields(RunnerConfig)}))
+        runner, prices = RunnerConfig(**take(RunnerConfig, options)), PriceConfig(**take(PriceConfig, options))
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
             raise ConfigError(
                 f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
         flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
-        prices = PriceConfig(*(options.pop(f"price_{name}") for name in ("per_vcpu_hour", "per_gib_month")))
         if prices != PriceConfig() and not flags["dry_run"]:
             raise ConfigError(
                 "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."
             )
+        if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
+            raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
+        if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
+            raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
         return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)

@@ -1,0 +1,220 @@
+"""The output of `shard`, `reshard` and `merge`: the facts as JSON values, and the same facts as text.
+
+```
+train: 23 records, 1 shard, 316.3 KB
+classes: 3 (circle 8, square 7, triangle 8)
+columns: price, caption
+changed: 1 cmyk_to_rgb, 1 exif_rotated
+quarantined: 1, listed in quarantine/quarantined.jsonl
+  a/17.jpg: cannot be decoded: image file is truncated
+```
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.prices import PriceConfig
+from beam_jobs.storage import filesystem
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.dataset_facts import list_columns, read_quarantined
+from tfpipe.cli.shared.progress import format_duration
+from tfpipe.format import file_names
+from tfpipe.format import schema as keys
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import Schema
+from tfpipe.system.units import human_bytes, human_count
+
+if TYPE_CHECKING:
+    from beam_jobs.engine.choose import Choice
+    from beam_jobs.estimate import ConfidenceInterval, Estimate
+    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.shard_job import ShardResult
+
+_MAX_CLASSES = 5  # in one line
+_MAX_BARS = 12
+_HEAD_BYTES = 1 << 16
+
+
+def describe_result(config: ShardConfig, result: "ShardResult") -> dict[str, Any]:
+    """Returns the facts about a finished job as JSON values."""
+    manifest = result.manifest
+    classes = _count_classes(manifest)
+    return {
+        "dataset": config.output,
+        "splits": {
+            name: {"records": split.records, "shards": split.num_shards, "bytes": split.bytes}
+            for name, split in manifest.splits.items()
+        },
+        "classes": classes,
+        "no_classes": _explain_no_classes(config, manifest.schema, has_classes=bool(classes)),
+        "columns": list_columns(manifest),
+        "changed": dict(manifest.changed),
+        "duplicates": asdict(manifest.duplicates),
+        "quarantined": manifest.quarantined,
+        "first_quarantined": _read_first_quarantined(config) if manifest.quarantined else [],
+        "skipped": dict(sorted(manifest.skipped.items())),
+        "kept_shards": result.kept_shards,
+        "images_per_second": round(result.images_per_second, 1),
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines that say what `describe_result` returns."""
+    for name, split in facts["splits"].items():
+        records, shards = human_count(split["records"], "record"), human_count(split["shards"], "shard")
+        yield f"{name}: {records}, {shards}, {human_bytes(split['bytes'])}"
+    yield from _format_classes(facts)
+    if facts["columns"]:
+        yield f"columns: {', '.join(facts['columns'])}"
+    yield from _format_counts("changed", facts["changed"])
+    duplicates = facts["duplicates"]
+    found = {"within a split": sum(duplicates["within"].values()), "across splits": duplicates["across"]}
+    if any(found.values()):
+        counts = ", ".join(f"{count:,} {where}" for where, count in found.items() if count)
+        yield f"duplicates: {counts}, listed in duplicates.jsonl"
+    if duplicates["dropped"]:
+        yield f"duplicates: {duplicates['dropped']:,} dropped"
+    if facts["quarantined"]:
+        yield f"quarantined: {facts['quarantined']:,}, listed in {file_names.QUARANTINE}"
+        yield from (f"  {row['path']}: {row['reason']}" for row in facts["first_quarantined"])
+    yield from _format_counts("skipped", facts["skipped"])
+    kept = f", {human_count(facts['kept_shards'], 'shard')} finished before" if facts["kept_shards"] else ""
+    rate = f"{facts['images_per_second']:,.0f} images/s"
+    yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate}{kept}"
+
+
+def describe_plan(
+    config: ShardConfig, plan: "Plan", choice: "Choice", estimate: "Estimate", prices: PriceConfig
+) -> dict[str, Any]:
+    """Returns the facts about a job that was only planned, as JSON values."""
+    listing, splits = plan.listing, dict[str, dict[str, Any]]()
+    for shard in plan.shards:
+        split = splits.setdefault(shard.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
+        split["images"] += len(shard.images)
+        split["bytes"] += shard.bytes
+        split["shards"] += 1
+    for name, split in splits.items():
+        split["classes"] = dict(zip(listing.label_names, plan.class_counts[name], strict=True))
+    planner = {"planner": "engine" if choice.is_engine else "launcher", "planner_reason": choice.reason}
+    return {
+        "images": plan.num_images,
+        "bytes": plan.num_bytes,
+        "shards": len(plan.shards),
+        "splits": splits,
+        "no_classes": _explain_no_classes(config, listing.make_schema(), has_classes=bool(listing.label_names)),
+        "skipped": dict(sorted((listing.skipped or {}).items())),
+        "dropped": listing.dropped,
+        **({} if config.datasets else planner),  # finished datasets are always planned here
+        "estimate": _describe_estimate(estimate, prices),
+    }
+
+
+def format_plan(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines that say what `describe_plan` returns; those of the estimate with 95 % intervals."""
+    yield f"{human_count(facts['images'], 'image')}, {human_bytes(facts['bytes'])}, nothing written"
+    for name, split in facts["splits"].items():
+        images, shards = human_count(split["images"], "image"), human_count(split["shards"], "shard")
+        yield f"{name}: {images}, {human_bytes(split['bytes'])}, {shards}"
+        yield from _draw_classes(split["classes"])
+    yield from _format_classes({**facts, "classes": {}})
+    yield from _format_counts("skipped", facts["skipped"])
+    if facts["dropped"]:
+        yield f"duplicates: {facts['dropped']:,} dropped"
+    if "planner" in facts:
+        yield f"The {facts['planner']} makes the plan: {facts['planner_reason']}."
+    estimate, processes = facts["estimate"], facts["estimate"]["worker_processes"]
+    bad = f", {estimate['bad']:,} of them bad" if estimate["bad"] else ""
+    sampled = f"{human_count(estimate['sampled'], 'image')} of {facts['images']:,}{bad}"
+    yield f"estimate from {sampled}, with 95 % intervals:"
+    size, cpu, wall = ([estimate[key][end] for end in ("value", "low", "high")] for key in _GUESSED)
+    yield "  output     {} ({} to {})".format(*map(human_bytes, size))
+    yield "  CPU-hours  {} ({} to {}), on cores like those here".format(*map(_format_hours, cpu))
+    who = f"{processes:,} worker process{'es' * (processes > 1)}"
+    serial = f"{format_duration(estimate['serial_s'])} of it before and after the images"
+    yield "  wall time  {} ({} to {}), {}, {}".format(*map(format_duration, wall), who, serial)
+    for name, key, unit in (("job", "job_cost", ""), ("storage", "storage_cost_per_month", " a month")):
+        if estimate[key] is not None:
+            yield f"  {name:9}  {estimate[key][0]:,.2f} to {estimate[key][1]:,.2f}{unit}"
+
+
+_GUESSED = ("output_bytes", "cpu_hours", "wall_s")
+
+
+def _describe_estimate(estimate: "Estimate", prices: PriceConfig) -> dict[str, Any]:
+    """Returns the estimate as JSON values; a cost that was not asked for is None."""
+    cpu, wall, size = estimate.cpu_s, estimate.wall_s, estimate.output_bytes
+    held = wall.scale(estimate.processes)
+    guesses = dict(zip(_GUESSED, (size, cpu.scale(1 / 3600), wall), strict=True))
+    return {
+        "sampled": estimate.sampled,
+        "bad": estimate.bad,
+        **{key: _describe_interval(guess) for key, guess in guesses.items()},
+        "serial_s": round(estimate.serial_s, 3),
+        "worker_processes": estimate.processes,
+        "job_cost": prices.estimate_job_cost((cpu.low, cpu.high), (held.low, held.high)),
+        "storage_cost_per_month": prices.estimate_storage_cost((size.low, size.high)),
+    }
+
+
+def _describe_interval(guess: "ConfidenceInterval") -> dict[str, float]:
+    return {"value": guess.value, "low": guess.low, "high": guess.high}
+
+
+def _format_hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3f}"
+
+
+def _format_counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
+    if counts:
+        yield f"{title}: {', '.join(f'{count:,} {kind}' for kind, count in counts.items())}"
+
+
+def _format_classes(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the line about classes, or why there are none."""
+    classes = facts["classes"]
+    if classes:
+        shown = [f"{name} {count:,}" for name, count in list(classes.items())[:_MAX_CLASSES]]
+        more = [f"and {len(classes) - len(shown):,} more"] if len(classes) > len(shown) else []
+        yield f"classes: {len(classes):,} ({', '.join([*shown, *more])})"
+    elif facts["no_classes"]:
+        yield f"no classes: {facts['no_classes']}"
+
+
+def _draw_classes(classes: Mapping[str, int]) -> Iterator[str]:
+    """Yields the largest classes with a bar each, and the number of records of the smallest."""
+    width, most = max(map(len, map(clean_line, classes)), default=0), max(classes.values(), default=0) or 1
+    ordered = sorted(classes.items(), key=lambda item: -item[1])
+    for name, count in ordered[:_MAX_BARS]:
+        yield f"  {clean_line(name):{width}}  {count:>9,}  {'█' * round(30 * count / most)}"
+    if len(ordered) > _MAX_BARS:
+        yield f"  and {len(ordered) - _MAX_BARS:,} more classes, the smallest {ordered[-1][1]:,}"
+
+
+def _count_classes(manifest: Manifest) -> dict[str, int]:
+    """Returns the records of each class in all splits. A record with several classes counts for each."""
+    counts = Counter[str]()
+    for split in manifest.splits.values():
+        counts.update(dict(zip(manifest.label_names, split.class_counts, strict=True)))
+        for spec in manifest.schema.class_lists:
+            found = split.label_counts.get(spec.name, ())
+            counts.update(dict(zip(spec.names, chain(found, repeat(0)), strict=False)))
+    return dict(counts)
+
+
+def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: bool) -> str | None:
+    """Returns why the records have no classes, as a part of a sentence; None if they have some, or need none."""
+    if config.datasets or has_classes or schema.class_lists or keys.BBOX_XMIN in schema:
+        return None
+    from beam_jobs.inputs import list_inputs
+
+    return list_inputs.explain_no_classes(config)
+
+
+def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
+    path = filesystem.join(filesystem.resolve_links(config.output), file_names.QUARANTINE)
+    return read_quarantined(filesystem.read_range(path, 0, _HEAD_BYTES))
