@@ -120,7 +120,6 @@ HEAVY = {
     "torchcodec": ("tfpipe.readers.device_images",),
     "triton": ("tfpipe.readers.device_images",),
     "jax": ("tfpipe.readers.jax", "tfpipe.training.jax"),
-    "orbax": ("tfpipe.training.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
         "beam_jobs.inputs.parquet_images",

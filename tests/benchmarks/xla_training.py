@@ -31,8 +31,8 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.readers.torch import TorchBatches, data_loader, xla_loader
 from tfpipe.training.config import TrainConfig, default_pipeline
 from tfpipe.training.learner import RunFacts
-from tfpipe.training.torch.learner import TorchLearner
 from tfpipe.training.torch.processes import Place
+from tfpipe.training.torch.train import TorchLearner
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 4

@@ -50,7 +50,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(small_dataset: Path, tmp_pat
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     undisturbed = start(*options, "--output", str(whole))
     process = start(*options, "--output", str(killed))
-    wait_for(process, killed / "checkpoints" / "ckpt-3.index")
+    wait_for(process, killed / "checkpoints" / "ckpt-000002-000000000.npz")
     process.kill()
     assert finish(process)[0] == -signal.SIGKILL
     code, out, err = finish(undisturbed)
@@ -68,9 +68,9 @@ def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert finish(start(*options, "--output", str(whole)))[0] == 0
     for i in range(6):
-        saved = {path.name for path in killed.glob("checkpoints/*.index")}
+        saved = {path.name for path in killed.glob("checkpoints/*.npz")}
         process = start(*options, "--output", str(killed))
-        while {path.name for path in killed.glob("checkpoints/*.index")} == saved and process.poll() is None:
+        while {path.name for path in killed.glob("checkpoints/*.npz")} == saved and process.poll() is None:
             time.sleep(0.001)
         time.sleep(0.013 * i)  # at another place of a step, or of a save
         process.kill()
@@ -91,7 +91,7 @@ def invoke(*args: str) -> tuple[int, str, str]:
 def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfpipe.training.tensorflow.train_step import StrategyModel
+    from tfpipe.training.tensorflow.train import TensorFlowLearner
 
     (tmp_path / "own_model.py").write_text(
         "import keras\n"
@@ -101,15 +101,15 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     )
     monkeypatch.chdir(tmp_path)
     shutil.copytree(small_dataset, tmp_path / "pets")
-    before, steps, own = signal.getsignal(signal.SIGTERM), [], StrategyModel.train
+    before, steps, own = signal.getsignal(signal.SIGTERM), [], TensorFlowLearner.train
 
-    def train(self: StrategyModel, batch: object) -> object:
+    def train(self: TensorFlowLearner, batch: object) -> object:
         steps.append(1)
         if len(steps) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
         return own(self, batch)
 
-    monkeypatch.setattr(StrategyModel, "train", train)
+    monkeypatch.setattr(TensorFlowLearner, "train", train)
     # No checkpoint is due, so only the one of SIGTERM is there to go on from.
     options = ("pets/", "--model", "own_model:linear", *QUICK[:4], "--epochs", "3", "--learning-rate", "0.01")
     code, out, err = invoke(*options)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.open_dataset import load_manifest
+from tfpipe.training.config import TrainConfig
 
 TRAIN, VALIDATION = 50, 27  # neither is a multiple of the batch
 COLORS = {
@@ -44,39 +51,80 @@ MakeConfig = Callable[..., Any]
 """From options of TrainConfig and PipelineConfig, by their names, to a TrainConfig."""
 
 Train = Callable[..., Any]
-"""From options of a run, by their names, to a TrainResult."""
+"""From a framework and options of a run, by their names, to a TrainResult."""
+
+
+def build_config(folder: Path, **options: Any) -> TrainConfig:
+    """Builds the config of a short run, whose exported model gets the pixels of its evaluation: those of Pillow."""
+    pipeline = PipelineConfig(batch_size=8, image_size=16, block_records=4, decoder="pillow")
+    train_names = {field.name for field in fields(TrainConfig)}
+    pipeline_options = {name: value for name, value in options.items() if name not in train_names}
+    train_options = {name: value for name, value in options.items() if name in train_names}
+    defaults = {"output": str(folder), "epochs": 3, "log_every_steps": 1, "checkpoint_every_steps": 4}
+    return TrainConfig(pipeline=replace(pipeline, **pipeline_options), **{**defaults, **train_options})
+
+
+def train_short(config: TrainConfig, dataset: Path, build: Any = None, stop: Callable[[], bool] = lambda: False) -> Any:
+    """Trains in this process, on one device."""
+    manifest = load_manifest(str(dataset))
+    if config.framework == "torch":
+        import torch
+
+        from tfpipe.training.torch.processes import Place
+        from tfpipe.training.torch.train import train as train_torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # threads that wait for each other on a busy machine take most of the time
+        try:
+            return train_torch(manifest, config, Place(torch.device("cpu")), build, stop=stop)
+        finally:
+            torch.set_num_threads(threads)
+    if config.framework == "jax":
+        from tfpipe.training.jax.processes import join_processes
+        from tfpipe.training.jax.train import train as train_jax
+
+        with join_processes() as place:
+            return train_jax(manifest, config, place, stop=stop)
+    import tensorflow as tf
+
+    from tfpipe.training.tensorflow.train import train as train_tensorflow
+
+    return train_tensorflow(manifest, config, tf.distribute.OneDeviceStrategy("/CPU:0"), build, stop=stop)
+
+
+WORKERS = {"tensorflow": None, "torch": 0, "jax": 1}
+"""The fewest workers of each framework."""
 
 
 @pytest.fixture
 def make_config(tmp_path: Path) -> MakeConfig:
     """Returns a function that makes the TrainConfig of a short run."""
-    from dataclasses import fields
-
-    from tfpipe.engine.config.pipeline_config import PipelineConfig
-    from tfpipe.training.config import TrainConfig
-
-    train_names = {field.name for field in fields(TrainConfig)}
-
-    def make(**options: Any) -> TrainConfig:
-        pipeline = PipelineConfig(batch_size=8, image_size=16, block_records=4)
-        pipeline_options = {name: value for name, value in options.items() if name not in train_names}
-        train_options = {name: value for name, value in options.items() if name in train_names}
-        defaults = {"output": str(tmp_path / "run"), "epochs": 3, "log_every_steps": 1, "checkpoint_every_steps": 4}
-        return TrainConfig(pipeline=replace(pipeline, **pipeline_options), **{**defaults, **train_options})
-
-    return make
+    return partial(build_config, tmp_path / "run")
 
 
 @pytest.fixture
 def train(colors: Path, make_config: MakeConfig) -> Train:
-    """Returns a function that trains in this process, on one replica."""
-    import tensorflow as tf
+    """Returns a function that trains in this process, on one device."""
 
-    from tfpipe.open_dataset import load_manifest
-    from tfpipe.training.tensorflow.train import train
-
-    def run(dataset: Path = colors, build: Any = None, stop: Callable[[], bool] = lambda: False, **options: Any) -> Any:
-        strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-        return train(load_manifest(str(dataset)), make_config(**options), strategy, build, stop=stop)
+    def run(
+        framework: str = "tensorflow",
+        dataset: Path = colors,
+        build: Any = None,
+        stop: Callable[[], bool] = lambda: False,
+        **options: Any,
+    ) -> Any:
+        config = make_config(**{"framework": framework, "workers": WORKERS[framework], **options})
+        return train_short(config, dataset, build, stop)
 
     return run
+
+
+def read_lines(folder: str | Path) -> list[dict[str, Any]]:
+    """Reads the lines of a run's metrics.jsonl."""
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def stop_after(steps: int) -> Callable[[], bool]:
+    """Returns a `stop` that is True from its call number `steps` on."""
+    calls = itertools.count(1)
+    return lambda: next(calls) >= steps

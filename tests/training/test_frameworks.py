@@ -80,7 +80,7 @@ def test_all_have_the_same_model(make_config: Callable[..., TrainConfig]) -> Non
 @pytest.mark.parametrize("warmup_epochs", [0, 0.3, 2])
 def test_the_rates_rise_and_fall_as_keras_says(make_config: Callable[..., TrainConfig], warmup_epochs: float) -> None:
     pytest.importorskip("tensorflow")
-    from tfpipe.training.tensorflow.train_step import make_schedule
+    from tfpipe.training.tensorflow.train import make_schedule
 
     config = make_config(warmup_epochs=warmup_epochs)
     rates, schedule = LearningRate(config, 8, 6), make_schedule(config, 8, 6)

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tfpipe
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.learner import RunFacts
-from tfpipe.training.tensorflow.train_step import StrategyModel
+from tfpipe.training.tensorflow.train import TensorFlowLearner
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -37,11 +37,11 @@ def describe(function):
 count = int(sys.argv[2])
 devices = [f"/CPU:{i}" for i in range(count)]
 strategy = tf.distribute.MirroredStrategy(devices) if count > 1 else tf.distribute.OneDeviceStrategy(devices[0])
-trained = StrategyModel(strategy, RunFacts(manifest, config, 8, 6))
+trained = TensorFlowLearner(RunFacts(manifest, config, 8, 6), strategy)
 batches = iter(tfpipe.distribute_dataset(strategy, manifest, "train", config.training_pipeline))
 sums = trained.train(next(batches)).numpy().tolist()
 evaluation = tfpipe.distribute_dataset(strategy, manifest, "validation", config.evaluation_pipeline)
-evaluated = sum(trained.evaluate(batch) for batch in evaluation).numpy().tolist()
+evaluated = sum(trained.evaluate_batch(batch) for batch in evaluation).numpy().tolist()
 print(json.dumps([describe(trained._gradients), describe(trained._predict), sums, evaluated]), flush=True)
 os._exit(0)  # pipelines of eight devices, which read ahead, take long to end on a busy machine
 """
@@ -54,7 +54,7 @@ from jax.sharding import Mesh
 import tfpipe
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.jax.learner import JaxLearner
+from tfpipe.training.jax.train import JaxLearner
 from tfpipe.training.jax.processes import Place
 from tfpipe.training.learner import RunFacts
 
@@ -112,7 +112,6 @@ def test_tensorflow_compiles_each_step_with_known_shapes(processes: Any, colors:
 @pytest.mark.slow
 def test_jax_compiles_each_step_once_with_known_shapes(processes: Any, colors: Path) -> None:
     pytest.importorskip("jax")
-    pytest.importorskip("orbax.checkpoint")
     results = processes.finish(processes.start("-c", JAX, str(colors), *map(str, COUNTS)))
     for count, (rows, step, evaluation, *_) in zip(COUNTS, results, strict=True):
         assert rows == [BATCH // count] * count

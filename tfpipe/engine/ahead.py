@@ -258,12 +258,16 @@ class Passes:
             if batches is not None:
                 batches.close()
             batches = close_at_exit(self._start(self.position))
-        for _ in range(self.position.step, self._steps):
+        here = self.position
+        for _ in range(here.step, self._steps):
             self._batches = None
             batch = next(batches)
-            # Counted before the trainer gets it, so that a state that is saved meanwhile includes it.
-            self._batches, self._next = batches, self.position.after(self._steps)
-            self.position = self._next
+            # A position that somebody sets meanwhile counts for the next pass. Else it moves before the trainer gets
+            # the batch, so that a state that is saved meanwhile includes it.
+            is_ours, here = self.position == here, here.after(self._steps)
+            self._batches, self._next = batches, here
+            if is_ours:
+                self.position = here
             yield batch
 
     def close(self) -> None:

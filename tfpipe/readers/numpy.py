@@ -15,6 +15,7 @@ Records, order and crops are those of all other readers.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -23,7 +24,7 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.epoch_batches import EpochBatches
+from tfpipe.readers.epoch_batches import EpochBatches, make_on_host
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
 from tfpipe.readers.open_data import locate, open_data
 
@@ -74,7 +75,8 @@ class NumpyBatches(EpochBatches):
     ) -> None:
         index, ranks = rank
         maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
-        super().__init__(maker, start_step, num_threads, Finish(maker, batch_transform))
+        self._finish, self._num_threads = Finish(maker, batch_transform), num_threads
+        super().__init__(maker, start_step, partial(make_on_host, maker, num_threads, self._finish))
 
     def read(self, step: int) -> Any:
         """Makes the batch of a global step of the run, of any epoch; in evaluation of a step of the pass.
@@ -87,4 +89,5 @@ class NumpyBatches(EpochBatches):
         if not self.config.training and not 0 <= step < len(self):
             raise ConfigError(f"`step` must be from 0 to {len(self) - 1} in evaluation, got {step}.")
         position = locate(self._maker, step) if self.config.training else Position(0, step)
-        return self._finish(self._maker.make(*position, self._threads))
+        threads = self.config.max_threads if self._num_threads is None else self._num_threads
+        return self._finish(self._maker.make(*position, threads))

@@ -1,19 +1,40 @@
-"""Checkpoints with all that a run needs to go on: the model, the optimizer, and its position (a few integers)."""
+"""Checkpoints with all that a run needs to go on: the model, the optimizer, and its position (a few integers).
+
+```
+RUN/checkpoints/ckpt-000002-000000004.npz    after 4 steps of epoch 2; `numpy.load` opens it
+    position                                 seed, epoch, step, and the version of the order of records
+    sums                                     the figures of the epoch so far
+    state/NAME                               the arrays of the model and its optimizer, which the framework names
+```
+"""
 
 from __future__ import annotations
 
+import io
 import logging
-from abc import ABC, abstractmethod
+import pickle
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.system import file_io
 
 logger = logging.getLogger(__name__)
+
+State: TypeAlias = dict[str, NDArray[Any]]
+"""The arrays of a model and its optimizer, by names of the framework's."""
+
+_MAX_BYTES = 1 << 36
+_PREFIX, _SUFFIX, _STATE = "ckpt-", ".npz", "state/"
+
+# What a damaged file raises, or one of another model: NumPy and the frameworks name no common base.
+_UNREADABLE = (OSError, ValueError, RuntimeError, LookupError, DataError, zipfile.BadZipFile, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True)
@@ -56,42 +77,52 @@ class Saved(NamedTuple):
     sums: NDArray[np.float64]
 
 
-class Checkpoints(ABC):
-    """The last few checkpoints of a run. If a process ends while it saves, the previous checkpoint stays valid.
+class Stateful(Protocol):
+    """A model and its optimizer, whose arrays a checkpoint holds."""
+
+    def get_state(self) -> State:
+        """Returns copies of all arrays."""
+
+    def set_state(self, state: State) -> None:
+        """Takes arrays that `get_state` returned, of a model of the same shapes."""
+
+
+class Checkpoints:
+    """The last few checkpoints of a run, a file each, which appears when it is complete.
 
     Attributes:
         directory: The folder, for the checkpoints alone.
-        saved_by_all: Whether every process of a run must call `save`, and not its chief alone.
     """
 
-    saved_by_all = False
+    def __init__(self, directory: str, trained: Stateful, keep: int) -> None:
+        """Sets what a checkpoint holds.
 
-    # The errors by which a framework says that a checkpoint cannot be read.
-    _unreadable: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, LookupError, DataError)
+        Args:
+            directory: A folder for the checkpoints alone, which may be a URL. It need not be there.
+            trained: The model and its optimizer.
+            keep: The number of checkpoints to keep.
+        """
+        self.directory, self._trained, self._keep = directory, trained, keep
 
-    def __init__(self, directory: str) -> None:
-        """Sets the folder."""
-        self.directory = directory
-
-    @abstractmethod
     def save(self, position: Position, sums: NDArray[np.float64]) -> None:
         """Writes a checkpoint, then deletes the oldest if there are too many.
 
         Raises:
             DataError: The checkpoint cannot be written.
         """
-
-    @abstractmethod
-    def _list(self) -> Sequence[str]:
-        """Lists the paths of the checkpoints, the oldest first."""
-
-    @abstractmethod
-    def _load(self, path: str) -> Saved:
-        """Restores model and optimizer.
-
-        Raises:
-            ConfigError: The run began in an order of another version.
-        """
+        arrays: State = {_STATE + name: values for name, values in self._trained.get_state().items()}
+        arrays["position"] = np.array([position.seed, position.epoch, position.step, ORDER_VERSION], np.uint64)
+        buffer = io.BytesIO()
+        np.savez(buffer, sums=sums, **arrays)  # type: ignore[arg-type]  # NumPy's own flag has a name of no array here
+        # The numbers have a fixed width, so the order of the names is that of the steps.
+        name = f"{_PREFIX}{position.epoch:06}-{position.step:09}{_SUFFIX}"
+        try:
+            file_io.make_folder(self.directory)
+            file_io.write_anywhere(file_io.join(self.directory, name), buffer.getvalue())
+            for path in self._list()[: -self._keep]:
+                file_io.remove_file(path)
+        except OSError as error:
+            raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
 
     def restore(self, seed: int) -> Saved | None:
         """Restores model and optimizer from the last checkpoint that can be read.
@@ -112,7 +143,7 @@ class Checkpoints(ABC):
                 saved = self._load(path)
             except ConfigError:
                 raise
-            except self._unreadable as error:
+            except _UNREADABLE as error:
                 logger.warning("%s cannot be read (%s); the one before it is used.", path, first_line(error))
                 continue
             if saved.position.seed != seed:
@@ -124,3 +155,28 @@ class Checkpoints(ABC):
                 "to begin again."
             )
         return None
+
+    def _list(self) -> Sequence[str]:
+        """Lists the paths of the checkpoints, the oldest first."""
+        names = file_io.list_folder(self.directory)
+        names = [name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+        return [file_io.join(self.directory, name) for name in names]
+
+    def _load(self, path: str) -> Saved:
+        """Restores model and optimizer.
+
+        Raises:
+            ConfigError: The run began in an order of another version.
+        """
+        data = io.BytesIO(file_io.read_bytes(path, _MAX_BYTES))
+        with zipfile.ZipFile(data) as archive:
+            damaged = archive.testzip()  # compares all checksums
+        if damaged is not None:
+            raise ValueError(f"{damaged} in it is damaged")
+        data.seek(0)
+        with np.load(data, allow_pickle=False) as arrays:
+            seed, epoch, step, version = map(int, arrays["position"])
+            check_version(version, f"The run of {path}")
+            names = [name for name in arrays.files if name.startswith(_STATE)]
+            self._trained.set_state({name.removeprefix(_STATE): arrays[name] for name in names})
+            return Saved(Position(seed, epoch, step), arrays["sums"])

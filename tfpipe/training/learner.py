@@ -1,4 +1,4 @@
-"""The part of a training that each framework does by itself: model, optimizer, steps, checkpoints, export.
+"""The part of a training that each framework does by itself: model, optimizer, steps, their arrays, export.
 
 ```
 loop.py      epochs, steps, logs, saves, stops                    the same for all frameworks
@@ -9,7 +9,7 @@ Learner      open_steps ─▶ Steps.make ─▶ read_sums; evaluate ...  one fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,10 +21,11 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.profiler.hosts.read import HOSTS
 from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
 from tfpipe.profiler.types import StepTiming
-from tfpipe.training.checkpoints import Checkpoints
+from tfpipe.training.checkpoints import State
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.results import SUM_NAMES
 from tfpipe.training.run_dir import RunDir
+from tfpipe.training.schedule import LearningRate
 
 SUMS_SHAPE = (2, len(SUM_NAMES))
 """The shape of the sums: a row since the last line, and a row since the epoch began. A checkpoint saves both."""
@@ -103,13 +104,6 @@ class Steps(Protocol):
         """Ends the reading ahead."""
 
 
-class TrainStep(Protocol):
-    """A function that trains on one batch and returns the sums of the step."""
-
-    def __call__(self, batch: Any) -> Any:
-        """Makes one step."""
-
-
 class SingleSteps:
     """The steps that return to Python one by one, over a loader whose passes are epochs.
 
@@ -118,12 +112,12 @@ class SingleSteps:
         monitor: The monitor that times them.
     """
 
-    def __init__(self, loader: Iterable[Any], train: TrainStep, monitor: StepMonitor) -> None:
+    def __init__(self, loader: Iterable[Any], train: Callable[[Any], Any], monitor: StepMonitor) -> None:
         """Begins at the loader's position.
 
         Args:
-            loader: The batches of one epoch in each pass.
-            train: The step.
+            loader: The batches of one epoch in each pass, or of all.
+            train: A function that trains on one batch and returns the sums of the step.
             monitor: The monitor that times the steps.
         """
         self.steps_per_call, self.monitor = 1, monitor
@@ -148,6 +142,7 @@ class Learner(ABC):
 
     Attributes:
         facts: The facts of the run.
+        rates: The learning rate of each step.
         failures: The errors by which the framework says that a step cannot be made.
     """
 
@@ -156,6 +151,7 @@ class Learner(ABC):
     def __init__(self, facts: RunFacts) -> None:
         """Sets the facts of the run."""
         self.facts = facts
+        self.rates = LearningRate(facts.config, facts.global_batch_size, facts.steps_per_epoch)
 
     @abstractmethod
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
@@ -165,21 +161,21 @@ class Learner(ABC):
     def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
         """Yields the sums of each evaluation batch over all processes, float64 [4]. Padding does not count."""
 
-    @abstractmethod
     def read_sums(self, result: Any) -> NDArray[np.float64]:
         """Returns the sums that `Steps.make` returned, over all processes: float64 [4]. It waits for the device."""
-
-    @abstractmethod
-    def get_learning_rate(self, step: int) -> float:
-        """Returns the learning rate of a global step."""
+        return np.asarray(result, np.float64)
 
     @abstractmethod
     def any_process(self, flag: bool) -> bool:
         """Returns whether `flag` is True in any process. All processes must call it in the same step."""
 
     @abstractmethod
-    def make_checkpoints(self, run_dir: RunDir) -> Checkpoints:
-        """Opens the checkpoints of a run."""
+    def get_state(self) -> State:
+        """Returns copies of the arrays of the model and its optimizer. Only the chief calls it."""
+
+    @abstractmethod
+    def set_state(self, state: State) -> None:
+        """Takes the arrays of a checkpoint. All processes call it."""
 
     @abstractmethod
     def export(self, run_dir: RunDir) -> float | None:

@@ -179,5 +179,5 @@ class TrainLoop:
         self._saved_step = self.global_step
         # The lines come first: a run that goes on drops those after its last checkpoint.
         self.run_dir.write_metrics()
-        if self.facts.is_chief or self.checkpoints.saved_by_all:
+        if self.facts.is_chief:
             self.checkpoints.save(self.position, np.stack([self._line_sums, self._epoch_sums]))

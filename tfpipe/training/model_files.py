@@ -11,8 +11,9 @@ RUN/model/
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -21,6 +22,13 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.system import file_io
 from tfpipe.training.run_dir import MODEL, RUN
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Program: TypeAlias = "Callable[[NDArray[np.uint8]], NDArray[np.float32]]"
+"""From decoded images of one size, [batch, height, width, 3], to probabilities, [batch, classes]."""
 
 PROGRAMS = {"tensorflow": "saved_model.pb", "torch": "model.pt2", "jax": "model.jax"}
 """The file of each framework without which a folder is not a model. It is written last."""

@@ -12,9 +12,8 @@ evaluation shows it, rounded to whole levels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +24,19 @@ from tfpipe.images.decode import decode_crop, resize_crop
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.system import file_io
 from tfpipe.system.extras import check_installed
-from tfpipe.training.model_files import MAX_MODEL_BYTES, PROGRAMS, Notes, find_model, read_labels, read_notes
+from tfpipe.training.model_files import (
+    MAX_MODEL_BYTES,
+    PROGRAMS,
+    Notes,
+    Program,
+    find_model,
+    read_labels,
+    read_notes,
+)
 
 _MAX_IMAGE_BYTES = 1 << 31
 _LIBRARIES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 """The module of each framework, which is also the extra that installs it, and its name."""
-
-Program: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-"""From decoded images of one size, [batch, height, width, 3], to probabilities, [batch, classes]."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Classifier:
         notes = read_notes(self.directory)
         self._form, self.label_names = notes.form, read_labels(self.directory)
         if framework == "tensorflow":
-            from tfpipe.training.tensorflow.predict import load_model
+            from tfpipe.training.tensorflow.export import load_model
 
             self._run = load_model(self.directory)
         else:
@@ -225,9 +229,9 @@ def _load_program(framework: str, directory: str) -> Program:
     path = file_io.join(directory, PROGRAMS[framework])
     data = file_io.read_bytes(path, MAX_MODEL_BYTES)
     if framework == "torch":
-        from tfpipe.training.torch.predict import load_model as load_torch
+        from tfpipe.training.torch.export import load_model as load_torch
 
         return load_torch(data, path)
-    from tfpipe.training.jax.predict import load_model as load_jax
+    from tfpipe.training.jax.export import load_model as load_jax
 
     return load_jax(data, path)

@@ -17,12 +17,13 @@ from collections.abc import Callable
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
+from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.learner import Learner, RunFacts
 from tfpipe.training.loop import TrainLoop
 from tfpipe.training.model_files import PROGRAMS
 from tfpipe.training.results import TrainObserver, TrainResult
-from tfpipe.training.run_dir import MODEL, RunDir, get_tflite_name
+from tfpipe.training.run_dir import CHECKPOINTS, MODEL, RunDir, get_tflite_name
 from tfpipe.training.run_log import RunLog
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ def run_training(
             f"{manifest.directory} has no split validation or test, so all figures are about training images."
         )
     learner = make_learner()
-    checkpoints = learner.make_checkpoints(run_dir)
+    checkpoints = Checkpoints(run_dir.file(CHECKPOINTS), learner, config.keep_checkpoints)
     loop = TrainLoop(learner, run_dir, checkpoints, RunLog(learner, run_dir, observer))
     restored = checkpoints.restore(config.pipeline.seed)
     check_shared_folder(learner, run_dir, restored is not None)

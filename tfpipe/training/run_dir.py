@@ -123,7 +123,6 @@ class RunDir:
             raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.") from None
         if version != _VERSION:
             raise FormatError(f"{self.file(RUN)} has version {version}, and this tfpipe reads {_VERSION}.")
-        saved_options.setdefault("framework", "tensorflow")  # the first runs did not name it
         new_options = json.loads(json.dumps(options))  # JSON has lists in place of tuples
         for name, value in new_options.items():
             if saved_options.get(name) != value:

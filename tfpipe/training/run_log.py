@@ -76,7 +76,7 @@ class RunLog:
             report: The latest report about idle time.
         """
         step = position.count_steps(self._facts.steps_per_epoch)
-        values = {**self._make_metrics(sums).values, "learning_rate": self._learner.get_learning_rate(step - 1)}
+        values = {**self._make_metrics(sums).values, "learning_rate": self._learner.rates.get(step - 1)}
         self._run_dir.metrics.append({"kind": "step", "epoch": position.epoch, "step": step, **values})
         idle = {} if report is None else {f"tfpipe/{name}": value for name, value in report.logs.items()}
         self._write_scalars(step, {**{f"train/{name}": value for name, value in values.items()}, **idle})

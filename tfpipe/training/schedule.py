@@ -1,4 +1,4 @@
-"""The learning rate of each step, for the frameworks that have no schedule of their own."""
+"""The learning rate of each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LearningRate:
     """
 
     def __init__(self, config: TrainConfig, global_batch_size: int, steps_per_epoch: int) -> None:
-        """Computes the length of both parts, as `tfpipe.training.tensorflow` does."""
+        """Computes the length of both parts."""
         self.peak = config.peak_learning_rate(global_batch_size)
         self.warmup_steps = round(config.num_warmup_epochs * steps_per_epoch)
         self.num_steps = config.num_epochs * steps_per_epoch

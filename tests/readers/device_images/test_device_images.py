@@ -283,7 +283,7 @@ def test_the_threads_end(jpegs: Manifest, end: str) -> None:
         batches = iter(images)
         next(batches)
         assert list_threads() - before
-        del batches
+        del batches, images
     else:
         list(images)
         assert list_threads() - before  # they read the next epoch ahead
@@ -372,7 +372,7 @@ def test_a_device_that_fails_is_one_sentence(jpegs: Manifest, monkeypatch: pytes
     def fail(*arguments: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with DSA.")
 
-    monkeypatch.setattr(images._maker, "_resize", fail)
+    monkeypatch.setattr(images._finisher, "_resize", fail)
     with pytest.raises(DataError) as caught:
         next(iter(images))
     assert str(caught.value) == "The pipeline failed: CUDA error: an illegal memory access was encountered."
@@ -410,7 +410,7 @@ def test_files_are_released_when_the_device_is_done_with_them(jpegs: Manifest, m
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "stream", use_stream)
     images = make_images(jpegs, device_config=DeviceConfig(prefetch_batches=1))
-    monkeypatch.setattr(images._maker, "_stream", "the side stream")
+    monkeypatch.setattr(images._finisher, "_stream", "the side stream")
     monkeypatch.setattr(images._host, "release", lambda batch: order.append("release"))
     list(images)
     images.close()

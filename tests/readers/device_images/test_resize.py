@@ -65,19 +65,6 @@ def test_floats_are_the_normalized_levels() -> None:
     assert torch.equal(floats, expected.bfloat16())
 
 
-def test_a_batch_that_would_take_much_memory_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, crops = draw_batch()
-    whole, divided = (torch.empty(len(images), 3, *SIZE, dtype=torch.uint8) for _ in range(2))
-    resize_by_torch(images, crops, whole, ResizeConfig(True))
-    max_values = 100 * SIZE[1] * 3
-    monkeypatch.setattr(resize, "_MAX_VALUES_ON_CPU", max_values)
-    counts = list(resize._divide(crops, SIZE[1], max_values))
-    assert counts[:3] == [3, 1, 1]
-    assert sum(counts) == len(crops)
-    resize_by_torch(images, crops, divided, ResizeConfig(True))
-    assert torch.equal(whole, divided)
-
-
 def test_without_triton_or_a_gpu_pytorch_resizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_resize(torch.device("cpu")) is resize_by_torch
     monkeypatch.setattr(resize.importlib.util, "find_spec", lambda name: None)

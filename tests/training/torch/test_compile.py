@@ -15,8 +15,8 @@ from tfpipe.errors import DataError  # noqa: E402
 from tfpipe.open_dataset import load_manifest  # noqa: E402
 from tfpipe.training.config import TrainConfig  # noqa: E402
 from tfpipe.training.learner import RunFacts  # noqa: E402
-from tfpipe.training.torch.learner import TorchLearner  # noqa: E402
 from tfpipe.training.torch.processes import Place  # noqa: E402
+from tfpipe.training.torch.train import TorchLearner  # noqa: E402
 
 OPTIONS = ("--framework", "torch", "--batch-size", "8", "--image-size", "16", "--workers", "0")
 
@@ -141,7 +141,7 @@ def test_a_compiled_run_of_two_processes_goes_on_in_one_and_learns_the_same(
     run(tmp_path / "plain", 1)
     run(tmp_path / "compiled", 2, "--compile")
     (tmp_path / "compiled" / "model" / "model.pt2").unlink()
-    (tmp_path / "compiled" / "checkpoints" / "ckpt-000002-000000000.pt").unlink()
+    (tmp_path / "compiled" / "checkpoints" / "ckpt-000002-000000000.npz").unlink()
     run(tmp_path / "compiled", 1, "--compile")  # goes on from the checkpoint before
     lines, expected = read_lines(tmp_path / "compiled"), read_lines(tmp_path / "plain")
     assert [(line["kind"], line["step"]) for line in lines] == [(line["kind"], line["step"]) for line in expected]

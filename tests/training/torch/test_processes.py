@@ -49,7 +49,8 @@ def test_two_processes_train_as_one_does_and_one_goes_on(processes: Any, colors:
 @pytest.mark.slow
 def test_two_processes_evaluate_with_the_averages_that_are_kept(processes: Any, colors: Path, tmp_path: Path) -> None:
     # Batch normalization has other moving averages in each process. The exported program has those of the first.
-    resnet = ("--model", "resnet50", "--image-size", "32", "--epochs", "1")
+    (tmp_path / "pipeline.toml").write_text('decoder = "pillow"\n')  # the pixels that the program is given
+    resnet = ("--model", "resnet50", "--image-size", "32", "--epochs", "1", "--config", str(tmp_path / "pipeline.toml"))
     ranks = start_ranks(processes, 2, colors, tmp_path / "two", *resnet)
     evaluation = processes.finish(ranks[0])["last"]["evaluation"]
     assert ranks[1].wait(timeout=60) == 0

@@ -33,6 +33,5 @@ def require_torch(command: str) -> None:
 
 
 def require_jax(command: str) -> None:
-    """Checks that JAX and Orbax are installed; arguments and errors as `require_tensorflow`."""
-    for module, package in (("jax", "JAX"), ("orbax", "Orbax")):
-        check_installed(module, f"`tfpipe {command} --framework jax`", package, "tfpipe[jax-train]")
+    """Checks that JAX is installed; arguments and errors as `require_tensorflow`."""
+    check_installed("jax", f"`tfpipe {command} --framework jax`", "JAX", "tfpipe[jax]")

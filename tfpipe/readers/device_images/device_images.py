@@ -19,10 +19,11 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.augment_config import compute_scaling
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
-from tfpipe.engine.position import Position, Resumable
+from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError, FormatError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.device_images.config import DeviceConfig
@@ -46,7 +47,8 @@ from tfpipe.readers.device_images.decoders import (
 )
 from tfpipe.readers.device_images.host_batches import HostBatch, HostBatches, HostImage
 from tfpipe.readers.device_images.resize import find_resize
-from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
+from tfpipe.readers.epoch_batches import EpochBatches
+from tfpipe.readers.open_data import form_batch, open_data, weigh_mask
 from tfpipe.readers.torch_tensors import DTYPES, find_rank, make_tensors
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ REFUSED = "JPEG that the decoder refused"
 """The kind of a fallback that no header tells."""
 
 
-class DeviceImages(Resumable):
+class DeviceImages(EpochBatches):
     """The batches of one rank on its device, as an iterable of epochs.
 
     Threads of this process read records. One call decodes the JPEGs of a batch on the device, and one kernel crops,
@@ -65,7 +67,7 @@ class DeviceImages(Resumable):
     them before a run.
 
     Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
-    record once. In training the next epoch is read ahead meanwhile. A pass that is left early ends its threads.
+    record once. In training the next epoch is read ahead meanwhile.
 
     Args:
         manifest: The manifest of a local dataset, from `load_manifest`, or its directory.
@@ -107,8 +109,8 @@ class DeviceImages(Resumable):
         device_config: DeviceConfig | None = None,
         decoder: JpegDecoder | None = None,
     ) -> None:
-        self.config, self.device = config, find_device(device)
-        self._options = _limit_threads(device_config or DeviceConfig(), config)
+        self.device = find_device(device)
+        options = _limit_threads(device_config or DeviceConfig(), config)
         number, ranks = find_rank(rank)
         if config.prefetch_batches is not None:
             raise ConfigError(
@@ -133,59 +135,12 @@ class DeviceImages(Resumable):
         decoder = make_decoder(self.device, maker.form) if decoder is None else decoder
         self.fallbacks: Counter[str] = Counter()
         self._host = HostBatches(maker, pins_memory=self.device.type == "cuda")
-        self._steps = maker.plan.steps_per_epoch
-        self._maker = _BatchMaker(maker, self._host, decoder, self.device, self._options)
-        self._ahead: _Ahead | None = None
-        self._position = locate(maker, start_step)
-
-    def __len__(self) -> int:
-        """Returns the number of batches in a whole epoch."""
-        return self._steps
-
-    @property
-    def position(self) -> Position:
-        """The position of the batch that comes next."""
-        return self._position
-
-    @position.setter
-    def position(self, position: Position) -> None:
-        self._position = position
-        self.close()
-
-    @property
-    def _run_seed(self) -> int:
-        return self.config.seed
+        self._finisher = _Finisher(maker, self._host, decoder, self.device, options)
+        super().__init__(maker, start_step, partial(_work_ahead, self._host, self._finisher, options, self.fallbacks))
 
     def close(self) -> None:
-        """Ends the threads that read the next epoch ahead; the next pass starts new ones."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.close()
-
-    def __iter__(self) -> Iterator[Any]:
-        training = self.config.training
-        begin = self._position if training else Position(0, 0)
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            steps = list_positions(begin, len(self), goes_on=training)
-            ahead = _Ahead(steps, self._host, self._maker, self._options)
-        here, goes_on = begin, False
-        try:
-            for _ in range(begin.step, len(self)):
-                batch = ahead.take()
-                self.fallbacks.update(batch.fallbacks)
-                # A position that somebody sets meanwhile counts for the next pass. Else it moves before the trainer
-                # gets the batch, so that a state that is saved meanwhile includes it.
-                is_ours, here = self._position == here, here.after(len(self))
-                if training and is_ours:
-                    self._position = here
-                yield batch.hand_over(self.config)
-            goes_on = training and self._position == here and self._ahead is None
-        finally:
-            if goes_on:
-                self._ahead = ahead
-            else:
-                ahead.close()
+        """Ends the threads that work ahead; the next pass starts new ones."""
+        self._passes.close()
 
 
 def _limit_threads(options: DeviceConfig, config: PipelineConfig) -> DeviceConfig:
@@ -216,48 +171,54 @@ class _DeviceBatch(NamedTuple):
         return form_batch(self.parts, config)
 
 
-class _Ahead:
-    """The threads that work ahead, and the batches that they have begun.
+def _work_ahead(
+    host: HostBatches, finisher: _Finisher, options: DeviceConfig, fallbacks: Counter[str], begin: Position
+) -> Generator[Any]:
+    """Yields the batches from a position on, without end in training, and works on the next meanwhile.
 
-    At most `num_threads` steps are being read, and at most `prefetch_batches` are being decoded or ready.
+    At most `num_threads` steps are being read, and at most `prefetch_batches` are being decoded or ready. Threads end
+    with what they have in hand.
+
+    Args:
+        host: The host's part of the batches.
+        finisher: The device's part.
+        options: The number of threads and of batches ahead.
+        fallbacks: The counts of images that the CPU decoded, which grow.
+        begin: The position.
+
+    Raises:
+        TfpipeError: A batch cannot be read or decoded.
     """
+    plan = host.plan
+    steps = list_positions(begin, plan.steps_per_epoch, plan.config.training)
+    readers = ThreadPoolExecutor(options.num_threads, "tfpipe-read")
+    decoder = ThreadPoolExecutor(1, "tfpipe-decode")
+    reads: deque[Future[HostBatch]] = deque()
+    ready: deque[Future[_DeviceBatch]] = deque()
 
-    def __init__(self, steps: Iterator[Position], host: HostBatches, maker: _BatchMaker, options: DeviceConfig) -> None:
-        self._steps, self._host, self._maker, self._options = steps, host, maker, options
-        self._readers = ThreadPoolExecutor(options.num_threads, "tfpipe-read")
-        self._decoder = ThreadPoolExecutor(1, "tfpipe-decode")
-        self._reads: deque[Future[HostBatch]] = deque()
-        self._ready: deque[Future[_DeviceBatch]] = deque()
-        self._fill()
+    def read_ahead() -> None:
+        for step in itertools.islice(steps, options.num_threads - len(reads)):
+            reads.append(readers.submit(host.read, *step))
 
-    def take(self) -> _DeviceBatch:
-        """Waits for the next batch, and begins another one.
+    def fill() -> None:
+        read_ahead()
+        while reads and len(ready) < options.prefetch_batches:
+            ready.append(decoder.submit(finisher.finish, reads.popleft()))
+            read_ahead()
 
-        Raises:
-            TfpipeError: The batch cannot be read or decoded.
-        """
-        batch = self._ready.popleft()
-        result = batch.result()
-        self._fill()
-        return result
-
-    def close(self) -> None:
-        """Cancels what has not begun. The threads end with what they have in hand."""
-        for executor in (self._decoder, self._readers):
+    try:
+        fill()
+        while ready:
+            batch = ready.popleft().result()
+            fill()
+            fallbacks.update(batch.fallbacks)
+            yield batch.hand_over(plan.config)
+    finally:
+        for executor in (decoder, readers):
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self) -> None:
-        self._read_ahead()
-        while self._reads and len(self._ready) < self._options.prefetch_batches:
-            self._ready.append(self._decoder.submit(self._maker.finish, self._reads.popleft()))
-            self._read_ahead()
 
-    def _read_ahead(self) -> None:
-        for epoch, step in itertools.islice(self._steps, self._options.num_threads - len(self._reads)):
-            self._reads.append(self._readers.submit(self._host.read, epoch, step))
-
-
-class _BatchMaker:
+class _Finisher:
     """The work of the one thread that keeps the device busy."""
 
     def __init__(

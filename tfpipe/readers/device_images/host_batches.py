@@ -100,11 +100,15 @@ class HostBatches:
     Args:
         maker: The maker of the batches, whose records are read here.
         pins_memory: Whether files lie in pinned memory, from which a GPU copies by itself.
+
+    Attributes:
+        plan: The plan of the batches.
     """
 
     def __init__(self, maker: BatchMaker, pins_memory: bool) -> None:
         self._maker, self._pins_memory = maker, pins_memory
         self._cuts = maker.plan.source.images.seekable
+        self.plan = maker.plan
         self._free: queue.SimpleQueue[_Memory] = queue.SimpleQueue()
 
     def read(self, epoch: int, step: int) -> HostBatch:

@@ -23,12 +23,14 @@ from functools import partial
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import FormatError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.jax import normalize
 from tfpipe.training.jax.models import Parameters, apply_small_cnn
-from tfpipe.training.model_files import PROGRAMS, write_model
+from tfpipe.training.model_files import PROGRAMS, Program, write_model
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -50,6 +52,25 @@ def export_model(parameters: Parameters, config: PipelineConfig, manifest: Manif
     served = jax.jit(partial(_predict, parameters=parameters, config=config))
     exported = jax.export.export(served, platforms=_PLATFORMS)(images)
     write_model(directory, (PROGRAMS["jax"], bytes(exported.serialize())), config, manifest)
+
+
+def load_model(data: bytes, path: str) -> Program:
+    """Returns a function of decoded images, which computes the probabilities of all classes.
+
+    It is compiled for each size of images and of the batch.
+
+    Args:
+        data: The content of the file.
+        path: The path of the file, for errors.
+
+    Raises:
+        FormatError: The file is damaged.
+    """
+    try:
+        function = jax.export.deserialize(bytearray(data))
+    except Exception as error:  # a damaged file raises anything
+        raise FormatError(f"The model {path} is damaged: {first_line(error)}.") from error
+    return lambda images: np.asarray(function.call(images), np.float32)
 
 
 def _predict(images: jax.Array, parameters: Parameters, config: PipelineConfig) -> jax.Array:

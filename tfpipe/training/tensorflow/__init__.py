@@ -1,1 +1,1 @@
-"""The reference trainer in TensorFlow: its step, models, checkpoints and exports."""
+"""The reference trainer in TensorFlow: its step, models and exports."""

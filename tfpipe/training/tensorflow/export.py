@@ -31,13 +31,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.stored_images import StoredImages
-from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
+from tfpipe.images.normalize import PreparedImage
 from tfpipe.pipeline.stages.augment import augment_on_host, crop_for_host
 from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
 from tfpipe.system import file_io
@@ -91,6 +94,30 @@ def export_model(
                 file_io.write_anywhere(file_io.join(folder, name), data)
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
+
+
+def load_model(directory: str) -> Callable[[Sequence[PreparedImage]], NDArray[np.float32]]:
+    """Returns the function of a SavedModel that computes the probabilities of all classes for some images.
+
+    Raises:
+        FormatError: The model is damaged.
+    """
+    try:
+        model = tf.saved_model.load(directory)
+        model.signatures[RECORDS]
+    except (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
+        raise FormatError(f"The model in {directory} is damaged: {first_line(error)}.") from error
+
+    def run(images: Sequence[PreparedImage]) -> NDArray[np.float32]:
+        outputs: dict[str, Any] = model.signatures[RECORDS](
+            image_bytes=tf.constant([image.encoded for image in images]),
+            height=tf.constant([image.height for image in images], tf.int64),
+            width=tf.constant([image.width for image in images], tf.int64),
+        )
+        probabilities: NDArray[np.float32] = outputs["probabilities"].numpy()
+        return probabilities
+
+    return run
 
 
 class ServedModel(tf.Module):  # type: ignore[misc]

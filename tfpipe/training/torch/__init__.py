@@ -1,1 +1,1 @@
-"""The reference trainer in PyTorch: its step, model, checkpoints and export. It loads no TensorFlow."""
+"""The reference trainer in PyTorch: its step, model and export. It loads no TensorFlow."""

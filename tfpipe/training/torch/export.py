@@ -21,15 +21,17 @@ import io
 from copy import deepcopy
 from fractions import Fraction
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.export import Dim
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import DataError, first_line
+from tfpipe.errors import DataError, FormatError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.torch import normalize
-from tfpipe.training.model_files import PROGRAMS, write_model
+from tfpipe.training.model_files import PROGRAMS, Program, write_model
 
 _MAX_SIDE = 65_535  # of a JPEG
 
@@ -63,6 +65,29 @@ def export_model(model: nn.Module, config: PipelineConfig, manifest: Manifest, d
     except Exception as error:  # the user's own model may raise anything
         raise DataError(f"The model is trained, and torch.export cannot follow it: {first_line(error)}.") from error
     write_model(directory, (PROGRAMS["torch"], buffer.getvalue()), config, manifest)
+
+
+def load_model(data: bytes, path: str) -> Program:
+    """Returns a program as a function of decoded images, which computes the probabilities of all classes.
+
+    Args:
+        data: The content of the file.
+        path: The path of the file, for errors.
+
+    Raises:
+        FormatError: The file is damaged.
+    """
+    try:
+        program = torch.export.load(io.BytesIO(data)).module()
+    except Exception as error:  # a damaged archive raises anything
+        raise FormatError(f"The model {path} is damaged: {first_line(error)}.") from error
+
+    def run(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            probabilities: NDArray[np.float32] = program(torch.from_numpy(images)).numpy()
+        return probabilities
+
+    return run
 
 
 class ServedModel(nn.Module):
