@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,13 +27,14 @@ from numpy.typing import NDArray
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.system.file_io import explain_os_errors
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard
 
 DIGEST_BYTES = 16
@@ -88,10 +88,9 @@ class RecordsJob:
             work = self.open()
             names = filesystem.list_names(work.output)
             begun = read_identity(work)
-            is_free = begun.startswith(_OURS) or (not begun and set(names) <= {file_names.WORK_DIR})
-            is_file = not filesystem.is_url(work.output) and os.path.isfile(work.output)
-            if file_names.MANIFEST in names or not is_free or is_file:
-                raise ConfigError(f"`output` must not exist yet, got {self.output}. Choose another name, or remove it.")
+            is_begun = begun.startswith(_OURS) and file_names.MANIFEST not in names
+            ours = {file_names.WORK_DIR} if is_begun or not begun else set()
+            check_output(self.output, is_ours=ours.__contains__, alone=not is_begun)
         return begun
 
     def prepare(self, files: Iterable[str]) -> None:

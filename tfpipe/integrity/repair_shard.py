@@ -18,13 +18,19 @@ from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.system.file_io import open_file, write_file
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.written_shard import WrittenShard
 
 DIGEST_BYTES = 32
 
 
-def repair_shard(content: ContentCheck, staging: LocalShardFolder, counters: Counters, job: FileJob) -> FileReport:
+class RepairFolder(ShardFolder):
+    """The working folder of a repair; the digests are the SHA-256 of each image's source."""
+
+    ending = ".tfpipe-repair"
+
+
+def repair_shard(content: ContentCheck, staging: RepairFolder, counters: Counters, job: FileJob) -> FileReport:
     """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
     Returns:
@@ -41,9 +47,7 @@ def repair_shard(content: ContentCheck, staging: LocalShardFolder, counters: Cou
     return report
 
 
-def _write_shard(
-    content: ContentCheck, staging: LocalShardFolder, progress: Progress, report: FileReport
-) -> WrittenShard:
+def _write_shard(content: ContentCheck, staging: RepairFolder, progress: Progress, report: FileReport) -> WrittenShard:
     job, lost = report.job, report.damaged
     count, digests = partial(_count, content, job.seekable), bytearray()
     with staging.new_shard(job.name, count) as writer:
@@ -54,7 +58,7 @@ def _write_shard(
                     writer.add(record.features, payload)
                     digests += _source_digest(record)
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
-        write_file(staging.path("digests", job.name), bytes(digests))
+        write_file(staging.digests_path(job.name), bytes(digests))
     progress.done(report)
     return writer.describe_shard(job.name)
 
