@@ -107,6 +107,11 @@ class PlanHeader:
     refuse_nan: bool = False
     columns: TableColumns = USUAL_COLUMNS
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all shards."""
+        return tuple(shard.file for shard in self.shards)
+
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}

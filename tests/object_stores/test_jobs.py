@@ -61,7 +61,7 @@ def test_a_pipeline_of_records_writes_to_a_store(cloud: Cloud, tmp_path: Path) -
         write_records(output, range(9))
     assert (
         str(error.value)
-        == f"{output} must be empty or not exist yet, and holds manifest.json. Choose another directory."
+        == f"{output} must be empty or not exist yet, and holds dataset_info.json. Choose another directory."
     )
 
 
