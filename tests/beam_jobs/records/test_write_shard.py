@@ -141,8 +141,8 @@ def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         job.finish([FILE], [])
     assert str(error.value) == (
-        f"All 1 shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the same "
-        "place? Run the same command again to make the others."
+        f"All 1 shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the "
+        "same place? Run the same command again to make the others."
     )
     empty, *_ = write_record_shard(job, FILE, ELEMENTS[:1])
     with pytest.raises(DataError) as error:
