@@ -13,6 +13,7 @@ from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
+from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
@@ -103,12 +104,13 @@ def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
 
 def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: Mapping[str, Feature]) -> None:
     assert content.schema is not None  # a repair has a manifest
+    tells = is_seekable if seekable else None
     try:
-        count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, seekable=seekable)
+        count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, is_seekable=tells)
     except BadImage:  # only where images are not decoded as a check
         masks = {spec.name for spec in content.schema.masks}
         others = {name: value for name, value in features.items() if name not in masks}
-        count_record(stats, others, schema=content.schema, seekable=seekable)
+        count_record(stats, others, schema=content.schema, is_seekable=tells)
 
 
 def _source_digest(record: Content) -> bytes:
