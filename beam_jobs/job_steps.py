@@ -98,7 +98,7 @@ def begin_end(gathered: GatheredShards, settings: JobConfig) -> None:
         DataError: A shard is missing, or more images are bad than allowed.
     """
     end, shards = settings.open(), gathered.list_shards()
-    check_present(end.work, end.header, shards)  # now, since a task would miss the digests
+    check_present(end.work, end.header.files, shards)  # now, since a task would miss the digests
     check_bad(end.work, end.header, shards, settings.max_bad)
     save_rows(end, shards)
 
@@ -120,6 +120,6 @@ def finish(written_shards: Iterable[WrittenShard], settings: JobConfig) -> str:
 
 
 def _finish(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int, write: WriteLists) -> str:
-    check_present(work, header, shards)
+    check_present(work, header.files, shards)
     work.save_kept(shard.info.file for shard in shards if shard.kept)
     return finish_dataset(work, header, shards, max_bad, write).fingerprint

@@ -6,7 +6,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.plan.split_and_shard import Plan, assign_splits, make_plan
 from beam_jobs.shards.duplicates import drop_duplicates
-from beam_jobs.shards.output_dir import check_output, check_outside
+from beam_jobs.shards.output_dir import check_dataset_output
 from beam_jobs.storage import filesystem
 from tfpipe.native import library
 from tfpipe.system.host_limits import usable_cpus
@@ -45,7 +45,7 @@ def plan_in_process(config: ShardConfig, observer: Observer | None = None) -> Pl
     listing.missing.check(config, len(listing.images))
     listing = assign_splits(listing, config)
     if listing.datasets is not None:  # the shards of foreign data may lie away from its manifest
-        check_outside(config.output, [source.directory for source in listing.datasets.sources.values()])
+        check_dataset_output(config, [source.directory for source in listing.datasets.sources.values()])
     if config.drop_duplicates:
         listing = drop_duplicates(listing, config.workers or usable_cpus())
     return make_plan(listing, config)
@@ -67,4 +67,4 @@ def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
         library.check("`seekable`")
     filesystem.configure((*beam_args, *config.store_args))
     filesystem.check_stores((*config.inputs, config.output))
-    check_output(config)
+    check_dataset_output(config, config.inputs)

@@ -6,7 +6,7 @@ OUTPUT/
   .tfpipe/
     plan.json          the identity of the job
     rows/NAME.json     the description of each finished shard, written after it
-    keys/NAME          the hashes of its keys, 16 bytes each, sorted
+    digests/NAME       the hashes of its keys, 16 bytes each, sorted
     tmp/               files being written
   manifest.json        written last, before .tfpipe is removed
 ```
@@ -17,25 +17,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
+from beam_jobs.shards.finish_dataset import check_present
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.format.manifest import ShardInfo
-from tfpipe.format.shard_stats import ShardStats
+from tfpipe.format.manifest import SplitInfo
 from tfpipe.system.file_io import explain_os_errors
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import RecordForm
-from tfpipe.writer.written_shard import WrittenShard
+from tfpipe.writer.working_folder import check_output
+from tfpipe.writer.written_shard import WrittenShard, make_split_info
 
 DIGEST_BYTES = 16
 _PLAN = "plan.json"
@@ -88,10 +89,9 @@ class RecordsJob:
             work = self.open()
             names = filesystem.list_names(work.output)
             begun = read_identity(work)
-            is_free = begun.startswith(_OURS) or (not begun and set(names) <= {file_names.WORK_DIR})
-            is_file = not filesystem.is_url(work.output) and os.path.isfile(work.output)
-            if file_names.MANIFEST in names or not is_free or is_file:
-                raise ConfigError(f"`output` must not exist yet, got {self.output}. Choose another name, or remove it.")
+            is_begun = begun.startswith(_OURS) and file_names.MANIFEST not in names
+            ours = {file_names.WORK_DIR} if is_begun or not begun else set()
+            check_output(self.output, is_ours=ours.__contains__, alone=not is_begun)
         return begun
 
     def prepare(self, files: Iterable[str]) -> None:
@@ -124,7 +124,7 @@ class RecordsJob:
                 "the same name, and no other job may write to it."
             )
 
-    def finish(self, files: Iterable[str], shards: Iterable[WrittenShard]) -> str:
+    def finish(self, files: Sequence[str], shards: Iterable[WrittenShard]) -> str:
         """Writes the files beside the shards, the manifest last, and returns the dataset's fingerprint.
 
         Args:
@@ -134,28 +134,15 @@ class RecordsJob:
         Raises:
             DataError: A shard is missing, a split has no record, or a file cannot be written.
         """
-        stats: dict[str, ShardStats] = {}
-        infos: dict[str, ShardInfo] = {}
-        for shard in shards:
-            infos[shard.info.file] = shard.info
-            stats.setdefault(file_names.parse_shard_name(shard.info.file)[0], ShardStats()).merge(shard.stats)
+        by_file = {shard.info.file: shard for shard in shards}
+        splits: dict[str, SplitInfo] = {}
         with explain_os_errors(f"write to {self.output}"):
             work = self.open()
-            present = infos.keys() & set(filesystem.list_names(work.output))
-            missing = [file for file in files if file not in present]
-            if missing:
-                raise DataError(
-                    f"All shards must be in {work.output}, but {len(missing):,} are not, the first {missing[0]}. Do "
-                    "all workers write to the same place?"
-                )
-            by_split: dict[str, list[ShardInfo]] = {}
-            for file in files:
-                by_split.setdefault(file_names.parse_shard_name(file)[0], []).append(infos[file])
-            for split, split_infos in by_split.items():
-                if not any(info.records for info in split_infos):
+            check_present(work, files, by_file.values())
+            for split, group in groupby(files, lambda file: file_names.parse_shard_name(file)[0]):
+                splits[split] = make_split_info(split, [by_file[file] for file in group], len(self.form.label_names))
+                if not splits[split].records:
                     raise DataError(f"Split {split!r} must have a record, got none.")
-            num_classes = len(self.form.label_names)
-            splits = {split: stats[split].to_split_info(split, by_split[split], num_classes) for split in by_split}
             manifest = make_manifest(work.output.rpartition("/")[2], self.form, splits)
             for file, data in make_dataset_files(manifest).items():
                 work.write(file, data)
@@ -172,7 +159,7 @@ def read_identity(work: WorkDir) -> bytes:
 
 def read_digests(work: WorkDir, file: str) -> NDArray[np.bytes_]:
     """Returns the hashes of the keys of a finished shard, sorted: bytes [records]."""
-    return to_digests(filesystem.read_bytes(work.path("keys", file)))
+    return to_digests(filesystem.read_bytes(work.digests_path(file)))
 
 
 def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:

@@ -73,7 +73,7 @@ def _find_finished(
     if not is_whole:  # its records may have been left out of the input
         raise DataError(
             f"{work.target(file)} was finished by an earlier run and is damaged now. Remove "
-            f"{work.path('rows', file + '.json')} and run again, and its records are made anew."
+            f"{work.row_path(file)} and run again, and its records are made anew."
         )
     digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
     stored = read_digests(work, file)
@@ -109,7 +109,7 @@ def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenS
         for place in order.tolist():
             payload = spool.read(place)
             writer.add(decode_example(payload), payload)
-        filesystem.write_bytes(work.path("keys", file), spool.digests[order].tobytes())
+        filesystem.write_bytes(work.digests_path(file), spool.digests[order].tobytes())
     return writer.describe_shard(file)
 
 

@@ -25,6 +25,7 @@ from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_e
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
+from tfpipe.images.seekable import is_seekable
 from tfpipe.system import file_io
 
 _DIGEST_BYTES = 32
@@ -65,9 +66,9 @@ class DatasetRecords:
         return self.records.noticed
 
     @property
-    def may_be_seekable(self) -> bool:
-        """Whether the form asks for seekable JPEGs, or a dataset has some."""
-        return self.header.form.seekable or self.records.seekable
+    def is_seekable(self) -> Callable[[bytes], bool] | None:
+        """The function that looks for restart markers, if the form asks for them or a dataset has some."""
+        return is_seekable if self.header.form.seekable or self.records.seekable else None
 
     def get_fingerprint_facts(self) -> dict[str, Any]:
         """Returns what identifies the datasets, and how their labels and images change."""

@@ -44,17 +44,17 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
     )
 
 
-def check_present(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> None:
+def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenShard]) -> None:
     """Checks that every planned shard was written, and lies where the dataset is finished.
 
     Raises:
         DataError: A shard is missing.
     """
     present = {shard.info.file for shard in shards}.intersection(filesystem.list_names(work.output))
-    missing = [shard.file for shard in header.shards if shard.file not in present]
+    missing = [file for file in files if file not in present]
     if missing:
         raise DataError(
-            f"All {len(header.shards)} shards must be in {work.output}, but {len(missing)} are not, the first "
+            f"All {len(files)} shards must be in {work.output}, but {len(missing)} are not, the first "
             f"{missing[0]}. Do all workers write to the same place? Run the same command again to make the others."
         )
 

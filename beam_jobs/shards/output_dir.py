@@ -5,16 +5,15 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 
-from filelock import FileLock, Timeout
-
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards.plan_file import make_plan_header, prepare_work
 from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
-from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
+from tfpipe.writer.working_folder import check_output
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
 _OUR_NAMES = {
@@ -29,40 +28,20 @@ _OUR_NAMES = {
 }
 
 
-def check_output(config: ShardConfig) -> None:
+def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
     """Checks that the output may be written, before anything costs time.
+
+    A user's note beside a dataset does not stop a run, unless `overwrite` would remove it.
+
+    Args:
+        config: The configuration of the job.
+        sources: The paths that are read.
 
     Raises:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
-    output = filesystem.resolve_links(config.output)
-    check_outside(config.output, config.inputs)
-    if not filesystem.is_url(output) and os.path.exists(output) and not os.path.isdir(output):
-        raise ConfigError(f"The output must be a directory, but {config.output} is a file.")
-    _finish_swap(output)
-    names = filesystem.list_names(output)
-    foreign_names = [name for name in names if not _is_ours(name)]
-    # A user's note beside a dataset does not stop a run, but `overwrite` would remove it.
-    if foreign_names and (config.overwrite or len(foreign_names) == len(names)):
-        raise ConfigError(
-            f"{config.output} holds files that tfpipe did not write, such as {foreign_names[0]}; choose an empty "
-            "directory."
-        )
-
-
-def check_outside(output: str, inputs: Iterable[str]) -> None:
-    """Checks that the output lies in none of the folders that are read.
-
-    Raises:
-        ConfigError: It lies in one of them.
-    """
-    target = filesystem.resolve_links(output)
-    for path in inputs:
-        source = filesystem.resolve_links(path)
-        if target == source or target.startswith(source + "/"):
-            raise ConfigError(
-                f"The output must not lie inside the input, got {output} in {path}. Choose another directory."
-            )
+    _finish_swap(filesystem.resolve_links(config.output))
+    check_output(config.output, sources, _is_ours, alone=config.overwrite)
 
 
 def _is_ours(name: str) -> bool:
@@ -88,7 +67,7 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         DataError: It cannot be written, or another process writes to it.
     """
     is_locked = isinstance(plan, PlanOnDisk)  # since `open_planning`
-    with contextlib.nullcontext() if is_locked else _lock(config.output):
+    with contextlib.nullcontext() if is_locked else _find_work_dir(config).lock(f"writes to {config.output}"):
         with filesystem.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
@@ -111,13 +90,17 @@ def open_planning(config: ShardConfig) -> Iterator[str]:
     Raises:
         DataError: The folder cannot be written, or another process writes to the output.
     """
-    work = WorkDir(filesystem.resolve_links(config.output))
-    with _lock(config.output):
+    work = _find_work_dir(config)
+    with work.lock(f"writes to {config.output}"):
         filesystem.remove_tree(work.path("planning"))
         try:
             yield work.path("planning")
         finally:
             filesystem.remove_tree(work.path("planning"))
+
+
+def _find_work_dir(config: ShardConfig) -> WorkDir:
+    return WorkDir(filesystem.resolve_links(config.output))
 
 
 @contextlib.contextmanager
@@ -137,7 +120,7 @@ def _leave_nothing_on_failure(work: WorkDir) -> Iterator[None]:
 def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHeader, bool]:
     """Returns the directory to write to, the plan's header, and whether it is to replace the output at the end."""
     header = make_plan_header(config, plan)
-    work = WorkDir(filesystem.resolve_links(config.output))
+    work = _find_work_dir(config)
     if _is_free_for(work, header):
         return work, header, False
     if not config.overwrite:
@@ -168,31 +151,6 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
     # A run that ended before its plan was complete left a working folder. Shards without a plan and without a
     # manifest are not to be trusted.
     return not any(_is_ours(name) and name != file_names.WORK_DIR for name in filesystem.list_names(work.output))
-
-
-@contextlib.contextmanager
-def _lock(output: str) -> Iterator[None]:
-    """Keeps a second process off the same output. An object store has no locks."""
-    if filesystem.is_url(output):
-        yield
-        return
-    folder = filesystem.join(output, file_names.WORK_DIR)
-    is_new = not os.path.exists(output)
-    with filesystem.explain_os_errors(f"write to {output}"):
-        os.makedirs(folder, exist_ok=True)
-        lock = FileLock(filesystem.join(folder, "lock"), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise DataError(f"Another process writes to {output}; wait for it or choose another directory.") from error
-    try:
-        yield
-    finally:
-        if filesystem.list_names(folder) == ["lock"]:  # refused, or interrupted before all was prepared
-            filesystem.remove_tree(folder)
-            if is_new and not os.listdir(output):
-                os.rmdir(output)
-        lock.release()
 
 
 def _swap(output: str) -> None:

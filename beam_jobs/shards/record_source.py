@@ -34,8 +34,8 @@ class RecordSource(Protocol):
         """The number of images with a property that was noticed before this job, by property."""
 
     @property
-    def may_be_seekable(self) -> bool:
-        """Whether JPEGs may be stored with restart markers, so that each is looked at and counted."""
+    def is_seekable(self) -> Callable[[bytes], bool] | None:
+        """The function that tells a stored JPEG with restart markers; None if there are none."""
 
     @property
     def advice(self) -> str:

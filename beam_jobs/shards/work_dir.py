@@ -4,8 +4,8 @@
 OUTPUT/.tfpipe/
   plan.json            PlanHeader: the options that shape the dataset, and where the lines of each shard lie
   plan/00000.jsonl     one line per image, shard after shard, in parts of about `PART_IMAGES` images
-  rows/NAME.json       WrittenShard, one per finished shard, written after the shard itself
-  digests/NAME.sha256  32 bytes per record, to find duplicates between shards
+  rows/NAME.json       a `WrittenShard`, one per finished shard, written after the shard itself
+  digests/NAME         32 bytes per record, the SHA-256 of its original, to find duplicates between shards
   names/NAME.json      the names of a shard's images, if its records come from finished datasets
   kept.json            the names of the shards that the workers found finished
   tmp/                 files being written
@@ -21,7 +21,7 @@ graph carries shard numbers and nothing else.
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
@@ -33,7 +33,7 @@ from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
-from tfpipe.writer.shard_folder import Files, ShardFolder
+from tfpipe.writer.shard_folder import ShardFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,11 @@ class PlanHeader:
     refuse_nan: bool = False
     columns: TableColumns = USUAL_COLUMNS
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all shards."""
+        return tuple(shard.file for shard in self.shards)
+
     def dumps(self) -> bytes:
         """Returns the header as JSON."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -157,18 +162,8 @@ class WorkDir(ShardFolder):
         progress: The folder where workers of this machine note their progress; None if nobody reads it.
     """
 
-    output: str
     progress: str | None = None
-    files: ClassVar[Files] = filesystem
-
-    @property
-    def base(self) -> str:
-        """The working folder."""
-        return filesystem.join(self.output, file_names.WORK_DIR)
-
-    def path(self, *parts: str) -> str:
-        """Returns a path in the working folder."""
-        return filesystem.join(self.base, *parts)
+    ending = f"/{file_names.WORK_DIR}"
 
     def target(self, *parts: str) -> str:
         """Returns a path in the dataset directory."""
@@ -188,10 +183,6 @@ class WorkDir(ShardFolder):
         No two calls return the same path, because a runner may let two machines or two threads write one shard.
         """
         return self.path("tmp", f"{name.replace('/', '-')}.{uuid4().hex}")
-
-    def digests_path(self, file: str) -> str:
-        """Returns the path of the SHA-256 of every original of a shard, 32 bytes each, in the order of its records."""
-        return self.path("digests", f"{file}.sha256")
 
     def names_path(self, file: str) -> str:
         """Returns the path of the names of a shard's images: a JSON list, in the order of its records."""

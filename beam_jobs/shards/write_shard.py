@@ -76,7 +76,7 @@ class _ImageShard:
             count_record,
             schema=header.schema,
             max_pixels=header.form.max_pixels,
-            seekable=source.may_be_seekable,
+            is_seekable=source.is_seekable,
             refuse_nan=header.refuse_nan,
         )
         with work.new_shard(file, count) as writer:

@@ -56,24 +56,27 @@ def _list_images(images: Path) -> list[tuple[str, int]]:
 def _prepare_record(path: str, label: int, form: Any, schema: Any, by_pillow: bool = False) -> bytes:
     """Reads, checks and normalizes one image as tfpipe does, and encodes its record."""
     from tfpipe.format import schema as keys
+    from tfpipe.format.example import encode_example
     from tfpipe.images.normalize import prepare_image
 
     with open(path, "rb", buffering=0) as file:
         data = file.read()
     image = _load_whole(data) if by_pillow else prepare_image(data, form, filename=path)
-    payload: bytes = schema.encode(
-        {
-            keys.IMAGE_ENCODED: image.encoded,
-            keys.IMAGE_FORMAT: image.format,
-            keys.IMAGE_HEIGHT: image.height,
-            keys.IMAGE_WIDTH: image.width,
-            keys.IMAGE_CHANNELS: image.channels,
-            keys.IMAGE_COLORSPACE: image.colorspace,
-            keys.IMAGE_FILENAME: path,
-            keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest(),
-            keys.CLASS_LABEL: label,
-            keys.CLASS_TEXT: os.path.basename(os.path.dirname(path)),
-        }
+    payload = encode_example(
+        schema.check(
+            {
+                keys.IMAGE_ENCODED: image.encoded,
+                keys.IMAGE_FORMAT: image.format,
+                keys.IMAGE_HEIGHT: image.height,
+                keys.IMAGE_WIDTH: image.width,
+                keys.IMAGE_CHANNELS: image.channels,
+                keys.IMAGE_COLORSPACE: image.colorspace,
+                keys.IMAGE_FILENAME: path,
+                keys.IMAGE_SHA256: hashlib.sha256(data).hexdigest(),
+                keys.CLASS_LABEL: label,
+                keys.CLASS_TEXT: os.path.basename(os.path.dirname(path)),
+            }
+        )
     )
     return payload
 

@@ -144,9 +144,9 @@ def test_quick_keeps_images_as_they_are(made: Path, tmp_path: Path, repair) -> N
 @pytest.mark.parametrize(
     ("out", "code", "sentence"),
     [
-        ("made/inside", 2, "The output must lie outside of the dataset, got "),
-        ("made", 2, "The output must lie outside of the dataset, got "),
-        ("taken", 2, "must not exist yet; choose another name."),
+        ("made/inside", 2, "The output must not lie inside the input, got "),
+        ("made", 2, "The output must not lie inside the input, got "),
+        ("taken", 2, "must be empty or not exist yet, and holds "),
     ],
 )
 def test_outputs_that_cannot_be(made: Path, tmp_path: Path, repair, out: str, code: int, sentence: str) -> None:

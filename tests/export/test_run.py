@@ -121,10 +121,14 @@ def test_outputs_that_cannot_be(made: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
     out = tmp_path / "full"
-    assert get_error(ConfigError, made, out) == f"{out} must not exist yet; choose another name."
+    assert (
+        get_error(ConfigError, made, out)
+        == f"{out} must be empty or not exist yet, and holds a. Choose another directory."
+    )
     inside = made / "inside"
     assert (
-        get_error(ConfigError, made, inside) == f"The output must lie outside of the dataset, got {inside} for {made}."
+        get_error(ConfigError, made, inside)
+        == f"The output must not lie inside the input, got {inside} in {made}. Choose another directory."
     )
     write(made, tmp_path / "out", "folder")
     with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):

@@ -47,12 +47,12 @@ def test_lookups():
 
 def test_encode():
     same = {**GOOD, "ids": np.empty(0, np.int64), "xs": np.empty(0, np.float32)}
-    assert SMALL.encode(GOOD) == encode_example(same)
+    assert encode_example(SMALL.check(GOOD)) == encode_example(same)
 
 
 def test_whole_numbers_are_good_floats():
     whole = {**GOOD, "score": 2, "matrix": np.arange(4), "xs": [1, True, np.int64(3)]}
-    decoded = decode_example(SMALL.encode(whole))
+    decoded = decode_example(encode_example(SMALL.check(whole)))
     assert decoded["score"].tolist() == [2.0]
     assert decoded["matrix"].tolist() == [0.0, 1.0, 2.0, 3.0]
     assert decoded["xs"].tolist() == [1.0, 1.0, 3.0]
@@ -84,13 +84,13 @@ def test_whole_numbers_are_good_floats():
 )
 def test_what_is_refused(change, message):
     with pytest.raises(ConfigError) as error:
-        SMALL.encode({**GOOD, **change})
+        encode_example(SMALL.check({**GOOD, **change}))
     assert str(error.value) == message
 
 
 def test_missing_features_are_refused():
     with pytest.raises(ConfigError) as error:
-        SMALL.encode({name: value for name, value in {**GOOD, "new": 1}.items() if name != "count"})
+        SMALL.check({name: value for name, value in {**GOOD, "new": 1}.items() if name != "count"})
     assert str(error.value) == "A record must have exactly the schema's features: 'count' missing; 'new' unknown."
 
 
@@ -241,7 +241,7 @@ RICH_GOOD = {
 
 
 def test_tensors_and_text_come_back():
-    features = decode_example(RICH.encode(RICH_GOOD))
+    features = decode_example(encode_example(RICH.check(RICH_GOOD)))
     assert features["frames.sizes"].tolist() == [1, 3]
     decoded = {spec.name: spec.decode(features) for spec in RICH.features if spec.kind != "values"}
     assert decoded["latents"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -275,7 +275,7 @@ def test_the_json_of_tensors_and_text_comes_back():
 )
 def test_tensors_and_text_that_do_not_fit(change, message):
     with pytest.raises(ConfigError) as error:
-        RICH.encode(RICH_GOOD | change)
+        RICH.check(RICH_GOOD | change)
     assert str(error.value) == message
 
 

@@ -15,6 +15,7 @@ import tensorflow_datasets as tfds
 from tfpipe.errors import ConfigError
 from tfpipe.format import tfds_metadata as written
 from tfpipe.format import tfrecord
+from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 
@@ -73,7 +74,7 @@ def write(folder, info, encoded, forms):
     for shard in range(2):
         with open(folder / f"train-{shard:05d}-of-00002.tfrecord", "wb") as file:
             for i in range(3 * shard, 3 * shard + 3):
-                payload = SCHEMA.encode(values(i, encoded[i], forms[i]))
+                payload = encode_example(SCHEMA.check(values(i, encoded[i], forms[i])))
                 file.write(tfrecord.record_header(len(payload)) + payload + tfrecord.record_footer(payload))
     files = {
         "features.json": written.features_json(info),

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from tfpipe.format import file_names, manifest_json, tfds_metadata
+from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import image_schema
@@ -43,7 +44,7 @@ def payload(seed: int, **changes: object) -> bytes:
     }
     for name, value in changes.items():
         values[next(key for key in values if key.endswith("/" + name))] = value
-    return SCHEMA.encode(values)
+    return encode_example(SCHEMA.check(values))
 
 
 SCHEMA = image_schema(labeled=True, boxes=False, box_labels=False)

@@ -59,7 +59,10 @@ def test_a_pipeline_of_records_writes_to_a_store(cloud: Cloud, tmp_path: Path) -
     assert cloud.tree(output) == read_tree(tmp_path / "out")  # the working folder is gone, too
     with pytest.raises(ConfigError) as error:
         write_records(output, range(9))
-    assert str(error.value) == f"`output` must not exist yet, got {output}. Choose another name, or remove it."
+    assert (
+        str(error.value)
+        == f"{output} must be empty or not exist yet, and holds dataset_info.json. Choose another directory."
+    )
 
 
 def test_tables_and_archives_are_read_in_place(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:

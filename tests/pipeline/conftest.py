@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from tfpipe.format import file_names, manifest_json
+from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
@@ -70,7 +71,7 @@ def write_split(folder: Path, split: str, shard_records: tuple[int, ...], schema
     shards, number = [], 0
     for index, records in enumerate(shard_records):
         name = file_names.shard_name(split, index, len(shard_records))
-        payloads = [schema.encode(values_of(number + i)) for i in range(records)]
+        payloads = [encode_example(schema.check(values_of(number + i))) for i in range(records)]
         number += records
         data = b"".join(map(frame, payloads))
         (folder / name).write_bytes(data)
@@ -161,7 +162,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 )
             )
             flat = Schema((FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ())))
-            kinds["flat"].append(flat.encode({"image": image, "label": label}))
+            kinds["flat"].append(encode_example(flat.check({"image": image, "label": label})))
             number += 1
         for kind, payloads in kinds.items():
             (folder / f"{kind}-{shard:05d}-of-00002").write_bytes(b"".join(map(frame, payloads)))

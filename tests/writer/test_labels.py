@@ -129,7 +129,7 @@ def test_verify_finds_a_number_that_is_not_a_class(tmp_path: Path) -> None:
     report = verify(str(dataset), VerifyConfig(workers=0))
     assert (report.records, report.damaged) == (12, [])
     manifest = tfpipe.load_manifest(str(dataset))
-    features = decode_example(manifest.schema.encode(make_record(3)))
+    features = decode_example(encode_example(manifest.schema.check(make_record(3))))
     content = ContentCheck.from_manifest(manifest).check(encode_example({**features, "tags": [1, 3]}))
     assert content.faults == (("label", "feature 'tags' holds 3, which is not one of the 3 classes"),)
 

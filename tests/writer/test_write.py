@@ -182,7 +182,7 @@ def test_other_arguments_that_do_not_fit(tmp_path: Path) -> None:
         write(tmp_path / "out", lambda shard: [], workers=1)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
-    with pytest.raises(ConfigError, match=r"`output` must not exist yet, got .*full\. Choose another name, or"):
+    with pytest.raises(ConfigError, match=r"full must be empty or not exist yet, and holds mine"):
         write(tmp_path / "full", [make_record(0)])
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from tfpipe._version import __version__
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError
 from tfpipe.export import array_record, folder, webdataset
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.samples import ShardJob, list_columns
@@ -37,7 +37,6 @@ REPORT = "export.json"
 LABELS = "labels.txt"
 """The file with the names of the classes, one a line, in the order of their numbers."""
 
-WORKING = ".tfpipe-export"
 _WORKERS = Workers(
     preload=["tfpipe.export.write_shard", "tfpipe.images.decode"],
     death="A worker process died: it was killed, or memory ran out. Run the same command again: what is written is "
@@ -81,22 +80,19 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         raise ConfigError(f"`to` folder needs images, and {config.dataset} has none. Choose another format.")
     splits = _choose_splits(manifest, config.splits)
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
-    for source in {config.dataset, manifest.shard_directory(config.dataset)}:
-        _, output = check_output(source, config.output, REPORT)
+    sources = {config.dataset, manifest.shard_directory(config.dataset)}
+    output = check_output(config.output, sources, lambda name: name == REPORT)
     identity = _identify(config, manifest, splits)
     done = _read_report(output, identity)
-    workshop = Workshop(output + WORKING)
+    workshop = Workshop(output)
     if done is not None:
         shutil.rmtree(workshop.base, ignore_errors=True)
         return done
     jobs = list_jobs(config.dataset, manifest, splits)
-    try:
-        with workshop.open(identity, f"exports into {config.output}"):
-            _write_shards(config, manifest, jobs, workshop, observer or Observer())
-            _finish(config, manifest, jobs, workshop, identity)
-            workshop.publish(output)
-    except OSError as error:
-        raise DataError(f"{config.output} cannot be written: {error.strerror or error}.") from error
+    with workshop.open(identity, f"exports into {config.output}"):
+        _write_shards(config, manifest, jobs, workshop, observer or Observer())
+        _finish(config, manifest, jobs, workshop, identity)
+        workshop.publish()
     report = _read_report(output, identity)
     assert report is not None
     return report

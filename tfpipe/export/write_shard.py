@@ -34,16 +34,10 @@ class Written:
 class Workshop(WorkingFolder):
     """The working folder of an unfinished export.
 
-    ```
-    OUTPUT.tfpipe-export/
-      plan.json        the identity of the export
-      parts/           unfinished files, and the images of each shard for a folder
-      rows/NAME.json   the description of what a shard became, written after it
-      data/            the result, which is renamed to OUTPUT
-      lock             held by the process that writes
-    ```
+    Besides what every job keeps it has `parts/`: unfinished files, and the images of each shard for a folder.
     """
 
+    ending = ".tfpipe-export"
     parts = ("parts", "rows", "data")
 
     def load(self, job: ShardJob) -> Written | None:

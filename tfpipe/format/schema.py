@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.example import Feature, FeatureLike, encode_example
+from tfpipe.format.example import Feature, FeatureLike
 from tfpipe.format.json_reader import Node
 from tfpipe.format.tensors.tensor_type import DTYPES, ENCODINGS, TensorType, get_numpy_dtype
 
@@ -72,7 +72,7 @@ RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "fli
 _MAX_DIMENSIONS = 8
 _MAX_DIMENSION = 2**31 - 1
 
-# Scalars of these exact types go to the encoder unchanged. A lookup by type is the fast way through `Schema.encode`.
+# Scalars of these exact types go to the encoder unchanged. A lookup by type is the fast way through `Schema.check`.
 _SCALARS: dict[DType, frozenset[type]] = {
     "bytes": frozenset({bytes, str}),
     "int64": frozenset({int, bool}),
@@ -363,14 +363,6 @@ class Schema:
     @cached_property
     def _written(self) -> frozenset[str]:
         return frozenset(self._by_name.keys() - self.sizes_keys)
-
-    def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Encodes one record; arguments and errors are those of `check`.
-
-        Returns:
-            The serialized `tf.train.Example`.
-        """
-        return encode_example(self.check(values))
 
     def check(self, values: Mapping[str, Any]) -> dict[str, FeatureLike]:
         """Returns the values of a record in a form that `encode_example` writes as this schema says.

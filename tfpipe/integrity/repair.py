@@ -19,16 +19,14 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.integrity.recover_manifest import recover_manifest
-from tfpipe.integrity.repair_shard import repair_shard
+from tfpipe.integrity.repair_shard import RepairFolder, repair_shard
 from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
 from tfpipe.integrity.write_repaired import write_repaired
 from tfpipe.open_dataset import check_local, load_manifest
+from tfpipe.system.file_io import explain_os_errors
 from tfpipe.system.progress import Observer
-from tfpipe.writer.shard_folder import LocalShardFolder
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard
-
-STAGING = ".tfpipe-repair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +69,23 @@ def repair(
         DataError: There is no dataset or no undamaged record, or the output cannot be written.
     """
     source, output = _check(source, output)
-    try:
+    with explain_os_errors(f"write to {output}"):
         manifest, inferred = _manifest(source)
         jobs = dataset_jobs(source, manifest)
         identity = _identity(source, jobs, quick)
+        staging = RepairFolder(output)
         if (done := _finished(output, identity)) is not None:
-            shutil.rmtree(output + STAGING, ignore_errors=True)
+            shutil.rmtree(staging.base, ignore_errors=True)
             return done
-        staging = LocalShardFolder(output + STAGING)
-        with staging.open(identity, f"repairs into {output}"):
-            content = ContentCheck.from_manifest(manifest, decode=not quick)
-            with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
-                for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
-                    pass
-            shards = _read_rows(staging, jobs)
-            document = {"identity": identity, "source": source, "manifest_inferred": inferred}
-            write_repaired(staging, manifest, shards, source, document)
-            staging.publish(output)
-    except OSError as error:
-        raise DataError(f"{output} cannot be written: {error.strerror or error}.") from error
+    with staging.open(identity, f"repairs into {output}"):
+        content = ContentCheck.from_manifest(manifest, decode=not quick)
+        with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
+            for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
+                pass
+        shards = _read_rows(staging, jobs)
+        document = {"identity": identity, "source": source, "manifest_inferred": inferred}
+        write_repaired(staging, manifest, shards, source, document)
+        staging.publish()
     result = _finished(output, identity)
     assert result is not None
     return result
@@ -101,7 +97,7 @@ def _check(source: str, output: str) -> tuple[str, str]:
         check_local(path)
     if not os.path.isdir(source):
         raise DataError(f"{source} must be the directory of a dataset.")
-    return check_output(source, output, file_names.REPAIR)
+    return os.path.realpath(source), check_output(output, [source], lambda name: name == file_names.REPAIR)
 
 
 def _manifest(source: str) -> tuple[Manifest, bool]:
@@ -153,7 +149,7 @@ def _finished(output: str, identity: str) -> RepairResult | None:
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 
 
-def _read_rows(staging: LocalShardFolder, jobs: list[FileJob]) -> dict[str, list[WrittenShard]]:
+def _read_rows(staging: RepairFolder, jobs: list[FileJob]) -> dict[str, list[WrittenShard]]:
     """Returns the clean shards of each split, in the order of the jobs."""
     shards: dict[str, list[WrittenShard]] = {}
     for job in jobs:

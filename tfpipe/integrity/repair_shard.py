@@ -13,18 +13,25 @@ from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
+from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.system.file_io import open_file, write_file
 from tfpipe.writer.count_record import count_record
-from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.written_shard import WrittenShard
 
 DIGEST_BYTES = 32
 
 
-def repair_shard(content: ContentCheck, staging: LocalShardFolder, counters: Counters, job: FileJob) -> FileReport:
+class RepairFolder(ShardFolder):
+    """The working folder of a repair; the digests are the SHA-256 of each image's source."""
+
+    ending = ".tfpipe-repair"
+
+
+def repair_shard(content: ContentCheck, staging: RepairFolder, counters: Counters, job: FileJob) -> FileReport:
     """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
     Returns:
@@ -41,9 +48,7 @@ def repair_shard(content: ContentCheck, staging: LocalShardFolder, counters: Cou
     return report
 
 
-def _write_shard(
-    content: ContentCheck, staging: LocalShardFolder, progress: Progress, report: FileReport
-) -> WrittenShard:
+def _write_shard(content: ContentCheck, staging: RepairFolder, progress: Progress, report: FileReport) -> WrittenShard:
     job, lost = report.job, report.damaged
     count, digests = partial(_count, content, job.seekable), bytearray()
     with staging.new_shard(job.name, count) as writer:
@@ -54,7 +59,7 @@ def _write_shard(
                     writer.add(record.features, payload)
                     digests += _source_digest(record)
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
-        write_file(staging.path("digests", job.name), bytes(digests))
+        write_file(staging.digests_path(job.name), bytes(digests))
     progress.done(report)
     return writer.describe_shard(job.name)
 
@@ -99,12 +104,13 @@ def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:
 
 def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: Mapping[str, Feature]) -> None:
     assert content.schema is not None  # a repair has a manifest
+    tells = is_seekable if seekable else None
     try:
-        count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, seekable=seekable)
+        count_record(stats, features, schema=content.schema, max_pixels=content.form.max_pixels, is_seekable=tells)
     except BadImage:  # only where images are not decoded as a check
         masks = {spec.name for spec in content.schema.masks}
         others = {name: value for name, value in features.items() if name not in masks}
-        count_record(stats, others, schema=content.schema, seekable=seekable)
+        count_record(stats, others, schema=content.schema, is_seekable=tells)
 
 
 def _source_digest(record: Content) -> bytes:

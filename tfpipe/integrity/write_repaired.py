@@ -20,10 +20,9 @@ from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.repair_shard import DIGEST_BYTES
+from tfpipe.integrity.repair_shard import DIGEST_BYTES, RepairFolder
 from tfpipe.system import file_io
 from tfpipe.writer.describe import make_dataset_files
-from tfpipe.writer.shard_folder import LocalShardFolder
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
 
 _MAX_QUARANTINE_BYTES = 1 << 30
@@ -32,7 +31,7 @@ _Splits = Mapping[str, Sequence[tuple[str, WrittenShard]]]
 
 
 def write_repaired(
-    staging: LocalShardFolder,
+    staging: RepairFolder,
     manifest: Manifest,
     shards: Mapping[str, Sequence[WrittenShard]],
     source: str,
@@ -70,7 +69,7 @@ def write_repaired(
         file_io.write_file(os.path.join(data, name), content)
 
 
-def _describe(staging: LocalShardFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
+def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
     """Returns the new manifest, and the lines of the duplicates.
 
     The counts of changed images stay, because they are known for the whole dataset only.
@@ -82,7 +81,7 @@ def _describe(staging: LocalShardFolder, manifest: Manifest, splits: _Splits) ->
     }
     shards = list(chain(*splits.values()))
     facts = [manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)]
-    digests = b"".join(_read(staging.path("digests", name)) for name, _ in shards)
+    digests = b"".join(_read(staging.digests_path(name)) for name, _ in shards)
     duplicates, lines = list_duplicates(
         np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
         [(split, shard.info.records) for split in splits for _, shard in splits[split]],
@@ -99,7 +98,7 @@ def _describe(staging: LocalShardFolder, manifest: Manifest, splits: _Splits) ->
     return new, lines
 
 
-def _read_image_path(staging: LocalShardFolder, name: str, shard: WrittenShard, record: int) -> str:
+def _read_image_path(staging: RepairFolder, name: str, shard: WrittenShard, record: int) -> str:
     """Reads the path of one image from its record."""
     places = decode_index(_read(staging.index_path(name)), shard.info.bytes, shard.info.records)
     with file_io.open_file(staging.shard_path(name)) as file:

@@ -195,6 +195,15 @@ def write_file(path: str, data: bytes) -> None:
         file.write(data)
 
 
+def sync_folder(path: str) -> None:
+    """Makes sure that the names in a local folder are on the disk, as the bytes of a `new_file` are already."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_folder(path: str) -> None:
     """Creates a folder and those above it, on this machine or in an object store, unless it is there.
 

@@ -5,7 +5,7 @@ count_record(stats, features, schema=schema)    # the features before they are e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ def count_record(
     *,
     schema: Schema,
     max_pixels: int = ImageForm.max_pixels,
-    seekable: bool = False,
+    is_seekable: Callable[[bytes], bool] | None = None,
     refuse_nan: bool = False,
 ) -> None:
     """Counts a record that was checked or decoded. A value that the record lacks is not counted.
@@ -34,7 +34,7 @@ def count_record(
         features: The values of the record.
         schema: The features of the records.
         max_pixels: The largest number of pixels of a mask.
-        seekable: Whether JPEGs may have restart markers, so that each is looked at.
+        is_seekable: The function that tells a JPEG with restart markers; None if there are none.
         refuse_nan: Whether a tensor with NaN is an error.
 
     Raises:
@@ -56,9 +56,7 @@ def count_record(
     else:
         kind, height, width = (_get_only(features, key) for key in (IMAGE_FORMAT, IMAGE_HEIGHT, IMAGE_WIDTH))
         stats.add(_to_text(kind), _to_count(height), _to_count(width), label)
-    if seekable:
-        from tfpipe.images.seekable import is_seekable
-
+    if is_seekable is not None:
         encoded = zip(_list_values(features, IMAGE_FORMAT), _list_values(features, IMAGE_ENCODED), strict=False)
         stats.seekable_jpegs += sum(_to_text(kind) == "JPEG" and is_seekable(data) for kind, data in encoded)
     stats.add_classes(schema, features)

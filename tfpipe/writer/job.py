@@ -11,10 +11,13 @@ from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
-from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.shard_folder import ShardFolder
 
-WORKING = ".tfpipe-write"
-"""The ending of the folder in which an unfinished dataset is gathered."""
+
+class WriteFolder(ShardFolder):
+    """The folder in which an unfinished dataset is gathered."""
+
+    ending = ".tfpipe-write"
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class WriteJob:
         workers: The number of processes or threads; 0 for this one alone.
     """
 
-    folder: LocalShardFolder
+    folder: WriteFolder
     form: RecordForm
     key: str | None
     refuse_nan: bool

@@ -12,128 +12,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import IO, BinaryIO, ClassVar, Protocol
 
 from tfpipe.errors import FormatError
 from tfpipe.format.file_names import INDEX_DIR, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
+from tfpipe.storage import files
 from tfpipe.system import file_io
 from tfpipe.writer.shard_writer import CountRecord, ShardWriter
 from tfpipe.writer.working_folder import WorkingFolder
 from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
 
 
-class Files(Protocol):
-    """The files of a job: those of this machine, or of a bucket too."""
-
-    def get_size(self, path: str) -> int:
-        """Returns the bytes of a file, or -1 if there is none."""
-
-    def read_bytes(self, path: str) -> bytes:
-        """Returns the whole file."""
-
-    def open_read(self, path: str) -> BinaryIO:
-        """Opens a file for reading."""
-
-    def create(self, path: str, temporary: str | None = None) -> AbstractContextManager[IO[bytes]]:
-        """Opens a new file that appears under `path` when the block ends well."""
-
-    def write_bytes(self, path: str, data: bytes, temporary: str | None = None) -> None:
-        """Writes a whole file as `create` does."""
-
-
-class _LocalFiles:
-    """The files of this machine."""
-
-    get_size = staticmethod(file_io.get_file_size)
-    open_read = staticmethod(file_io.open_file)
-    create = staticmethod(file_io.new_file)
-
-    def read_bytes(self, path: str) -> bytes:
-        with file_io.open_file(path) as file:
-            return file.read()
-
-    def write_bytes(self, path: str, data: bytes, temporary: str | None = None) -> None:
-        with file_io.new_file(path, temporary) as file:
-            file.write(data)
-
-
-class ShardFolder(ABC):
-    """A folder in which shards are gathered, each with its index and a row about it."""
-
-    files: ClassVar[Files] = _LocalFiles()
-
-    @abstractmethod
-    def path(self, *parts: str) -> str:
-        """Returns a path in the folder."""
-
-    @abstractmethod
-    def shard_path(self, file: str) -> str:
-        """Returns the path of a shard."""
-
-    @abstractmethod
-    def index_path(self, file: str) -> str:
-        """Returns the path of a shard's index."""
-
-    def row_path(self, file: str) -> str:
-        """Returns the path of the row about a finished shard."""
-        return self.path("rows", f"{file}.json")
-
-    def temporary(self, file: str) -> str | None:
-        """Returns the path of a file while it is written; None for one beside the file."""
-        return None
-
-    @contextlib.contextmanager
-    def new_shard(self, file: str, count: CountRecord) -> Iterator[ShardWriter]:
-        """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
-        with self.files.create(self.shard_path(file), self.temporary(file)) as out:
-            writer = ShardWriter(out, count)
-            yield writer
-        self.files.write_bytes(self.index_path(file), writer.index, self.temporary(file))
-        self.save_written(writer.describe_shard(file))
-
-    def save_written(self, shard: WrittenShard) -> None:
-        """Saves the row that says that a shard is finished."""
-        self.files.write_bytes(self.row_path(shard.info.file), encode_row(shard))
-
-    def find_written(self, file: str) -> WrittenShard | None:
-        """Returns a shard that some run finished; None if there is no reliable row about it."""
-        return read_row(self.row_path(file), self.files.read_bytes)
-
-    def find_finished(self, file: str) -> WrittenShard | None:
-        """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
-        written = self.find_written(file)
-        return replace(written, kept=True) if written is not None and self.is_whole(written.info) else None
-
-    def is_whole(self, shard: ShardInfo) -> bool:
-        """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
-        path = self.shard_path(shard.file)
-        if self.files.get_size(path) != shard.bytes:
-            return False
-        try:
-            decode_index(self.files.read_bytes(self.index_path(shard.file)), shard.bytes, shard.records)
-        except (OSError, FormatError):
-            return False
-        with self.files.open_read(path) as file:
-            return file_io.hash_stream(file) == shard.sha256
-
-
-class LocalShardFolder(WorkingFolder, ShardFolder):
-    """A folder of this machine, beside the place where the dataset appears.
+class ShardFolder(WorkingFolder):
+    """A working folder for shards, each with its index and a row about it.
 
     ```
-    OUTPUT.tfpipe-write/, or .tfpipe-repair/
-      plan.json             the identity of the job
-      shards/NAME, *.idx    shards under their names, finished or not
-      rows/NAME.json        the row about each finished shard, written after it
-      digests/NAME          of a repair: 32 bytes for each record, the SHA-256 of the image's source
-      data/                 the dataset, put together at the end and then renamed to OUTPUT
-      lock                  held by the process that writes
+    shards/NAME, *.idx    shards under their names, finished or not; a job of images writes them into the output itself
+    rows/NAME.json        the row about each finished shard, written after it
+    digests/NAME          bytes for each record of a finished shard, as the job needs them
     ```
     """
 
@@ -146,6 +45,52 @@ class LocalShardFolder(WorkingFolder, ShardFolder):
     def index_path(self, file: str) -> str:
         """Returns the path of a shard's index."""
         return self.path("shards", f"{file}.idx")
+
+    def row_path(self, file: str) -> str:
+        """Returns the path of the row about a finished shard."""
+        return self.path("rows", f"{file}.json")
+
+    def digests_path(self, file: str) -> str:
+        """Returns the path of the digests of a shard, in the order of its records."""
+        return self.path("digests", file)
+
+    def temporary(self, file: str) -> str | None:
+        """Returns the path of a file while it is written; None for one beside the file."""
+        return None
+
+    @contextlib.contextmanager
+    def new_shard(self, file: str, count: CountRecord) -> Iterator[ShardWriter]:
+        """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
+        with files.create(self.shard_path(file), self.temporary(file)) as out:
+            writer = ShardWriter(out, count)
+            yield writer
+        files.write_bytes(self.index_path(file), writer.index, self.temporary(file))
+        self.save_written(writer.describe_shard(file))
+
+    def save_written(self, shard: WrittenShard) -> None:
+        """Saves the row that says that a shard is finished."""
+        files.write_bytes(self.row_path(shard.info.file), encode_row(shard))
+
+    def find_written(self, file: str) -> WrittenShard | None:
+        """Returns a shard that some run finished; None if there is no reliable row about it."""
+        return read_row(self.row_path(file), files.read_regular)
+
+    def find_finished(self, file: str) -> WrittenShard | None:
+        """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
+        written = self.find_written(file)
+        return replace(written, kept=True) if written is not None and self.is_whole(written.info) else None
+
+    def is_whole(self, shard: ShardInfo) -> bool:
+        """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
+        path = self.shard_path(shard.file)
+        if files.get_size(path) != shard.bytes:
+            return False
+        try:
+            decode_index(files.read_bytes(self.index_path(shard.file)), shard.bytes, shard.records)
+        except (OSError, FormatError):
+            return False
+        with files.open_read(path) as file:
+            return file_io.hash_stream(file) == shard.sha256
 
     def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
         """Moves shards, each given behind its name until now, and their indexes to `data` under their final names."""

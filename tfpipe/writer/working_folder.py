@@ -1,42 +1,90 @@
-"""A folder in which a job gathers its result, beside the place where the result appears as a whole.
+"""The working folder of a job that writes, and the folder where its result appears.
 
-    folder = LocalShardFolder("/data/out.tfpipe-repair")
+    folder = RepairFolder(check_output("/data/out", ["/data/in"]))      # works in /data/out.tfpipe-repair
     with folder.open(identity, "repairs into /data/out"):
         ...                                             # what an earlier run of this identity wrote is still there
-        folder.publish("/data/out")
+        folder.publish()
 
-So the final name holds the whole result or nothing, and the same call completes a run that was killed.
+So the final name holds the whole result or nothing, and the same call completes a run that was killed. Every job has
+these parts, and says in its class which others it keeps:
+
+```
+plan.json        the identity of the job, or its plan
+rows/NAME.json   the description of each finished shard, written after it
+data/            the result, which is renamed to the output; a job of images writes into the output itself
+lock             held by the process that writes (local only)
+```
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.storage import files
 from tfpipe.system import file_io
+from tfpipe.system.file_lock import hold_lock
 
 _LOCK, _PLAN = "lock", "plan.json"
 
 
 @dataclass(frozen=True)
 class WorkingFolder:
-    """A working folder; each kind of job says what it keeps there.
+    """A working folder; each kind of job says where it lies and what it keeps there.
 
     Attributes:
-        base: The path of the folder.
+        output: The folder where the result appears, without links.
     """
 
-    base: str
-    # The folders in it that a run goes on with, if the run before had the same identity.
+    output: str
+    ending: ClassVar[str]
+    """What follows the output in the path of the working folder."""
     parts: ClassVar[tuple[str, ...]] = ()
+    """The folders in it that a run goes on with, if the run before had the same identity."""
+
+    @property
+    def base(self) -> str:
+        """The path of the working folder."""
+        return self.output + self.ending
 
     def path(self, *parts: str) -> str:
-        """Returns a path in the folder."""
-        return os.path.join(self.base, *parts)
+        """Returns a path in the working folder."""
+        return file_io.join(self.base, *parts)
+
+    @contextlib.contextmanager
+    def lock(self, busy: str) -> Iterator[None]:
+        """Keeps a second process off the folder in the block. If nothing is in it at the end, it is removed.
+
+        An object store has no locks.
+
+        Args:
+            busy: The work of the process that holds the folder, as in "repairs into /data/out".
+
+        Raises:
+            DataError: Another process holds the folder, or it cannot be written.
+        """
+        if file_io.is_url(self.output):
+            yield
+            return
+
+        def refuse() -> None:
+            raise DataError(f"Another process {busy}; wait for it or choose another directory.")
+
+        is_new = not os.path.exists(self.output)
+        with contextlib.ExitStack() as stack:
+            with file_io.explain_os_errors(f"write to {self.output}"):
+                stack.enter_context(hold_lock(self.path(_LOCK), refuse))
+            try:
+                yield
+            finally:
+                if files.list_names(self.base) == [_LOCK]:
+                    files.remove_tree(self.base)
+                    if is_new:
+                        with contextlib.suppress(OSError):  # it was never made, or it is not empty
+                            os.rmdir(self.output)
 
     @contextlib.contextmanager
     def open(self, identity: str, busy: str) -> Iterator[None]:
@@ -44,28 +92,22 @@ class WorkingFolder:
 
         Args:
             identity: The text that tells this job from others.
-            busy: The work of the process that holds the folder, as in "repairs into /data/out".
+            busy: As in `lock`.
 
         Raises:
-            DataError: Another process holds the folder.
-            OSError: The folder cannot be written.
+            DataError: Another process holds the folder, or the block raised an `OSError`.
         """
-        os.makedirs(self.base, exist_ok=True)
-        with open(self.path(_LOCK), "wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"Another process {busy}; wait for it or choose another name.") from None
+        with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
             self._prepare(identity)
             yield
             shutil.rmtree(self.base)
 
-    def publish(self, output: str) -> None:
+    def publish(self) -> None:
         """Gives the whole result in `data` its final name, and makes sure that the name is on disk."""
         for folder, _, _ in os.walk(self.path("data")):
-            _sync(folder)  # the files themselves are on disk since they were written
-        os.rename(self.path("data"), output)
-        _sync(os.path.dirname(output))
+            file_io.sync_folder(folder)  # the files themselves are on disk since they were written
+        os.rename(self.path("data"), self.output)
+        file_io.sync_folder(os.path.dirname(self.output))
 
     def _prepare(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
@@ -81,29 +123,35 @@ class WorkingFolder:
         file_io.write_file(self.path(_PLAN), identity.encode())
 
 
-def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
-    """Checks that a result can appear as the folder `output`, and returns both paths without links.
+def check_output(
+    output: str,
+    sources: Iterable[str] = (),
+    is_ours: Callable[[str], bool] = lambda name: False,
+    *,
+    alone: bool = False,
+) -> str:
+    """Checks that a result can appear as the folder `output`, and returns its path without links.
 
     Args:
-        source: The folder that is read.
         output: The folder that is to appear: missing, empty, or the result of an earlier run.
-        marker: The name of the file that every result holds.
+        sources: The folders that are read.
+        is_ours: A function that tells a name which only a run of this kind gives; any of them makes the folder ours.
+        alone: Whether no other names may lie beside them.
 
     Raises:
-        ConfigError: One folder lies in the other, or the output holds something else.
+        ConfigError: It lies in a folder that is read, is a file, or holds something else.
     """
-    real, target = os.path.realpath(source), os.path.realpath(output)
-    if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
-        raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
-    is_in_use = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
-    if is_in_use and not os.path.isfile(os.path.join(target, marker)):
-        raise ConfigError(f"{output} must not exist yet; choose another name.")
-    return real, target
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    target = files.resolve_links(output)
+    for path in sources:
+        source = files.resolve_links(path)
+        if target == source or target.startswith(source + "/"):
+            raise ConfigError(
+                f"The output must not lie inside the input, got {output} in {path}. Choose another directory."
+            )
+    if not file_io.is_url(target) and os.path.exists(target) and not os.path.isdir(target):
+        raise ConfigError(f"The output must be a directory, but {output} is a file.")
+    names = files.list_names(target)
+    others = [name for name in names if not is_ours(name)]
+    if others and (alone or len(others) == len(names)):
+        raise ConfigError(f"{output} must be empty or not exist yet, and holds {others[0]}. Choose another directory.")
+    return target

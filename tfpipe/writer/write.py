@@ -23,8 +23,8 @@ from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm
 from tfpipe.writer.from_function import write_from_function
 from tfpipe.writer.from_iterable import write_from_iterable
-from tfpipe.writer.job import WORKING, WriteJob, check_key, count_shards
-from tfpipe.writer.shard_folder import LocalShardFolder
+from tfpipe.writer.job import WriteFolder, WriteJob, check_key, count_shards
+from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard, make_split_info
 
 Records: TypeAlias = Iterable[Mapping[str, Any]] | Callable[[int], Iterable[Mapping[str, Any]]]
@@ -70,27 +70,18 @@ def write(
     """
     path = os.fspath(output)
     check_local(path)
-    target = os.path.realpath(path)
-    if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
-        raise ConfigError(f"`output` must not exist yet, got {path}. Choose another name, or remove it.")
+    target = check_output(path)
     by_split = _split_records(records)
     counts = count_shards(num_shards, by_split)
     _check_workers(workers)
     form = RecordForm(schema)
     if key is not None:
         check_key(form, schema, key)
-    job = WriteJob(
-        LocalShardFolder(target + WORKING), form, key, refuse_nan, usable_cpus() if workers is None else workers
-    )
-    try:
-        with job.folder.open(_identify(job, counts), f"writes to {path}"):
-            written = {split: _write_split(job, split, counts[split], by_split[split]) for split in counts}
-            _finish(job, os.path.basename(target), written)
-            if os.path.isdir(target):
-                os.rmdir(target)
-            job.folder.publish(target)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+    job = WriteJob(WriteFolder(target), form, key, refuse_nan, usable_cpus() if workers is None else workers)
+    with job.folder.open(_identify(job, counts), f"writes to {path}"):
+        written = {split: _write_split(job, split, counts[split], by_split[split]) for split in counts}
+        _finish(job, os.path.basename(target), written)
+        job.folder.publish()
     return load_manifest(path)
 
 

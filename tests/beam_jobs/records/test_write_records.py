@@ -183,7 +183,11 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
     stream = pipeline | "stream" >> beam.Create([make_record(0)])
     stream.is_bounded = False
     for collections, output, message in (
-        (records, "full", f"`output` must not exist yet, got {tmp_path / 'full'}. Choose another name, or remove it."),
+        (
+            records,
+            "full",
+            f"{tmp_path / 'full'} must be empty or not exist yet, and holds mine. Choose another directory.",
+        ),
         ({"1": records}, "out", "A split's name must be letters, digits and underscores and begin with a letter, got"),
         (stream, "out", "The records of 'train' must be bounded, got a stream. Read them in a batch job."),
     ):

@@ -123,15 +123,16 @@ def test_other_files_are_not_touched(tmp_path: Path, name: str) -> None:
     (tmp_path / "out" / name).write_text("{}")
     with pytest.raises(ConfigError) as error:
         prepare(tmp_path / "out")
-    assert (
-        str(error.value) == f"`output` must not exist yet, got {tmp_path / 'out'}. Choose another name, or remove it."
+    held = name.partition("/")[0]
+    assert str(error.value) == (
+        f"{tmp_path / 'out'} must be empty or not exist yet, and holds {held}. Choose another directory."
     )
     assert (tmp_path / "out" / name).read_text() == "{}"
 
 
 def test_a_file_is_not_an_output(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(ConfigError, match="`output` must not exist yet, got"):
+    with pytest.raises(ConfigError, match=r"^The output must be a directory, but .*out is a file\.$"):
         prepare(tmp_path / "out")
 
 
@@ -140,8 +141,8 @@ def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         job.finish([FILE], [])
     assert str(error.value) == (
-        f"All shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the same "
-        "place?"
+        f"All 1 shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the "
+        "same place? Run the same command again to make the others."
     )
     empty, *_ = write_record_shard(job, FILE, ELEMENTS[:1])
     with pytest.raises(DataError) as error:

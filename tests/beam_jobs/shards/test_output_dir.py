@@ -17,7 +17,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
 from beam_jobs.plan.split_and_shard import Plan
 from beam_jobs.shards import output_dir, plan_file
-from beam_jobs.shards.output_dir import check_output, open_work_dir
+from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
@@ -70,7 +70,7 @@ def test_a_note_beside_a_dataset(photos: Path, tmp_path: Path) -> None:
     write_files(output, {"notes.md": b"mine"})
     assert make_dataset(photos, output) == manifest
     assert refused(ConfigError, photos, output, seed=1, overwrite=True) == (
-        f"{output} holds files that tfpipe did not write, such as notes.md; choose an empty directory."
+        f"{output} must be empty or not exist yet, and holds notes.md. Choose another directory."
     )
     assert (output / "notes.md").read_bytes() == b"mine"
 
@@ -80,7 +80,7 @@ def test_foreign_files(photos: Path, tmp_path: Path, name: str) -> None:
     output = write_files(tmp_path / "out", {name: b"precious"})
     for overwrite in (False, True):
         assert refused(ConfigError, photos, output, overwrite=overwrite) == (
-            f"{output} holds files that tfpipe did not write, such as {name}; choose an empty directory."
+            f"{output} must be empty or not exist yet, and holds {name}. Choose another directory."
         )
     assert read_tree(output) == {name: b"precious"}
 
@@ -271,7 +271,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
                 make_dataset(photos, output, num_shards=2, overwrite=True)
         else:
             make_dataset(photos, output, num_shards=2, overwrite=True)
-    check_output(ShardConfig(str(photos), str(output)))  # any later run looks first
+    check_dataset_output(ShardConfig(str(photos), str(output)), [str(photos)])  # any later run looks first
     assert read_tree(output) in (old, new)
     make_dataset(photos, output, num_shards=2, overwrite=True)
     assert read_tree(output) == new

@@ -47,7 +47,7 @@ def test_paths(work: WorkDir, tmp_path: Path) -> None:
     first, second = work.temporary("index/a.idx"), work.temporary("index/a.idx")
     assert first.startswith(f"{tmp_path}/.tfpipe/tmp/index-a.idx.")
     assert first != second
-    assert work.digests_path("a.tfrecord") == f"{tmp_path}/.tfpipe/digests/a.tfrecord.sha256"
+    assert work.digests_path("a.tfrecord") == f"{tmp_path}/.tfpipe/digests/a.tfrecord"
     assert not work.has_plan()
 
 

@@ -14,6 +14,7 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.engine.stored_images import StoredImages
 from tfpipe.errors import ConfigError
+from tfpipe.format.example import encode_example
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 from tfpipe.open_dataset import load_manifest
@@ -38,7 +39,7 @@ def make_plan(schema: Schema, **options: object) -> BatchPlan:
 def test_every_dtype_is_read(dtype: str) -> None:
     schema = Schema((FeatureSpec.make_tensor("x", TensorType(dtype, (2, 3))),))
     array = np.array([[0, 1, 1], [1, 2, 0]]).astype(get_numpy_dtype(dtype))
-    value = parse_example(make_plan(schema), tf.constant(schema.encode({"x": array})))["x"]
+    value = parse_example(make_plan(schema), tf.constant(encode_example(schema.check({"x": array}))))["x"]
     assert (value.dtype.name, value.shape) == (dtype, (2, 3))
     assert value.numpy().tobytes() == array.tobytes()
 

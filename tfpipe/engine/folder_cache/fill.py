@@ -14,7 +14,6 @@ decoding as a whole, and 0.2 ms for the Example.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -71,10 +70,8 @@ def fill_cache(manifest: Manifest, split: str, config: PipelineConfig, observer:
     folder.check()
     if (filled := folder.find()) is not None:
         return filled
-    with folder.explain_errors():
-        os.makedirs(folder.parent, exist_ok=True)
-        with folder.lock():
-            return fill_locked(folder, observer)
+    with folder.explain_errors(), folder.lock():
+        return fill_locked(folder, observer)
 
 
 def fill_locked(folder: CacheFolder, observer: Observer | None = None) -> Manifest:

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import BinaryIO
 
@@ -38,6 +38,7 @@ from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.open_dataset import check_readable, load_manifest
 from tfpipe.system import file_io, host_limits
+from tfpipe.system.file_lock import hold_lock
 from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
@@ -284,23 +285,13 @@ class CacheFolder:
     def sync_names(self) -> None:
         """Writes the names of all files to the disk, behind their bytes."""
         for path in (os.path.join(self.path, file_names.INDEX_DIR), self.path, self.parent):
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            file_io.sync_folder(path)
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[BinaryIO]:
+    def lock(self) -> AbstractContextManager[BinaryIO]:
         """Waits until this process is the only one that fills: in the block, or as long as a child has the file open.
 
         Raises:
             OSError: The file of the lock cannot be written, or its file system knows no locks.
         """
-        with open(self._lock_path, "ab", buffering=0) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info("Waiting for another process that fills the cache in %s.", self.path)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
+        text = "Waiting for another process that fills the cache in %s."
+        return hold_lock(self._lock_path, lambda: logger.info(text, self.path))

@@ -160,6 +160,37 @@ static void make_leaps(tfpipe_leap_table *to, const uint8_t *counts, const uint8
     }
 }
 
+/* Returns whether a look can hold a code: it has a value that a baseline JPEG can have, or says that the rest is zero. */
+static int can_copy(uint32_t code) {
+    const uint32_t size = code & 15;
+    return code != 0 && size <= TFPIPE_MOST_AC_BITS && (size > 0 || (code & 255) < 0xF0);
+}
+
+/* Returns a look at a code alone, but for the first of two. */
+static uint64_t make_copy(uint32_t code) {
+    const uint32_t symbol = code & 255, size = symbol & 15;
+    if (size == 0) return TFPIPE_LEAP_END << 8 | code >> 8;
+    return (uint64_t)(size << 28 | symbol << 16 | ((symbol >> 4) + 1) << 8 | ((code >> 8) + size));
+}
+
+/* Makes the looks at one code, and adds a second where it lies in the look. */
+static void make_copies(tfpipe_copy_table *to) {
+    const uint16_t *const codes = to->codes.codes;
+    const uint32_t mask = (1 << TFPIPE_CODE_BITS) - 1;
+    for (uint32_t bits = 0; bits <= mask; bits++) {
+        const uint64_t first = can_copy(codes[bits]) ? make_copy(codes[bits]) : TFPIPE_NO_COPY;
+        const uint32_t length = first & 63, size = codes[bits] & 15;
+        to->looks[bits] = first | (uint64_t)TFPIPE_NO_SYMBOL << 48 | 1 << 26;
+        if (length > TFPIPE_COPY_LENGTH) to->looks[bits] = TFPIPE_NO_COPY;
+        if (size == 0 || !can_copy(codes[bits]) || length >= TFPIPE_CODE_BITS) continue;
+        const uint32_t code = codes[bits << length & mask];
+        const uint64_t last = can_copy(code) ? make_copy(code) : TFPIPE_NO_COPY;
+        if (!can_copy(code) || length + (code >> 8) > TFPIPE_CODE_BITS || length + (last & 63) > TFPIPE_COPY_LENGTH) continue;
+        const uint32_t value = bits >> (TFPIPE_CODE_BITS - length) & ((1u << size) - 1);
+        to->looks[bits] = (uint64_t)((codes[bits] & 255u) << 16 | value) << 32 | 2 << 26 | (last + (first & 0xFF3F));
+    }
+}
+
 static size_t get_size(int kind) {
     switch (kind) {
         case TFPIPE_NEEDS_DC:
@@ -168,6 +199,8 @@ static size_t get_size(int kind) {
             return sizeof(tfpipe_pair_table);
         case TFPIPE_NEEDS_LEAPS:
             return sizeof(tfpipe_leap_table);
+        case TFPIPE_NEEDS_COPIES:
+            return sizeof(tfpipe_copy_table);
         default:
             return sizeof(tfpipe_code_table);
     }
@@ -191,6 +224,7 @@ static entry *make_entry(const uint8_t *key, int key_size, uint32_t hash, int ki
     if (kind == TFPIPE_NEEDS_DC) make_dc_table(table);
     else if (kind == TFPIPE_NEEDS_PAIRS) make_pairs(table, key, key + 16);
     else if (kind == TFPIPE_NEEDS_LEAPS) make_leaps(table, key, key + 16);
+    else if (kind == TFPIPE_NEEDS_COPIES) make_copies(table);
     return made;
 }
 
@@ -276,6 +310,7 @@ int tfpipe_get_tables(const tfpipe_jpeg *jpeg, int needs, tfpipe_tables *tables,
         tables->codes[ac] = fill_place(tables->codes[ac], codes, TFPIPE_NEEDS_CODES, needs, &result);
         tables->pairs[ac] = fill_place(tables->pairs[ac], codes, TFPIPE_NEEDS_PAIRS, needs, &result);
         tables->leaps[ac] = fill_place(tables->leaps[ac], codes, TFPIPE_NEEDS_LEAPS, needs, &result);
+        tables->copies[ac] = fill_place(tables->copies[ac], codes, TFPIPE_NEEDS_COPIES, needs, &result);
     }
     return result == TFPIPE_DAMAGED ? tfpipe_complain(message, result, "a Huffman table is damaged") : result;
 }
@@ -286,6 +321,7 @@ void tfpipe_release_tables(tfpipe_tables *tables) {
         release_table(tables->codes[i]);
         release_table(tables->pairs[i]);
         release_table(tables->leaps[i]);
+        release_table(tables->copies[i]);
     }
     memset(tables, 0, sizeof *tables);
 }

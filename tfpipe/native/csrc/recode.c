@@ -19,12 +19,12 @@
 enum { MOST_PIXELS = 96, LEAST_PIXELS = 24 };
 
 /* Tables of codes: one for the first component, and one for color. */
-enum { CODES = 2, DC_CLASS = 0, AC_CLASS = 2, CLASSES = 4 };
+enum { CODES = 2, DC_CLASS = 0, AC_CLASS = 2, CLASSES = 4, COUNTERS = 2 };
 
 enum {
     MOST_DC_BITS = 11, /* of a value in a baseline JPEG of 8 bits a sample */
-    MOST_AC_BITS = 10,
     SIXTEEN_ZEROS = 0xF0,
+    TOKEN_SYMBOL = 0x3FF0000, /* the bits of a token that are not its value */
     MOST_TOKENS = 65, /* of a block: no coefficient takes more than one, and one says that the rest is zero */
     PADDING = 16,     /* bytes behind the data that may be written in vain */
 };
@@ -36,12 +36,12 @@ enum {
    tokens, count, room
    ends         the number of tokens before the end of each interval
    num_ends
-   frequencies  of each symbol by table */
+   frequencies  of each symbol by table, in parts: so nobody waits for the count of the symbol before */
 typedef struct {
     uint32_t *tokens;
     size_t count, room;
     size_t *ends, num_ends;
-    uint32_t frequencies[CLASSES][256];
+    uint32_t frequencies[COUNTERS * CLASSES][256];
 } token_list;
 
 /* A JPEG that is rewritten.
@@ -58,7 +58,7 @@ typedef struct {
     int has_adobe;
     int32_t interval;
     int32_t last_dc[TFPIPE_MAX_COMPONENTS];
-    uint32_t ignored[CLASSES][256];
+    uint32_t ignored[COUNTERS * CLASSES][256];
     tfpipe_new_code codes[CLASSES];
 } recoder;
 
@@ -117,7 +117,7 @@ static uint32_t *put_ac(uint32_t *to, uint32_t (*frequencies)[256], int codes, c
         if (value == 0) continue;
         const int bits = count_bits(value);
         int run = k - last - 1;
-        if (bits > MOST_AC_BITS) return NULL;
+        if (bits > TFPIPE_MOST_AC_BITS) return NULL;
         for (; run > 15; run -= 16) to = put_token(to, frequencies, table, SIXTEEN_ZEROS, 0);
         to = put_token(to, frequencies, table, (uint32_t)(run << 4 | bits), code_value(value, bits));
         last = k;
@@ -125,15 +125,48 @@ static uint32_t *put_ac(uint32_t *to, uint32_t (*frequencies)[256], int codes, c
     return last == 63 ? to : put_token(to, frequencies, table, 0, 0);
 }
 
+/* Puts the tokens of a look, and goes past its bits. Of `used` only the lowest six bits count. */
+INLINE uint32_t *put_look(uint64_t look, uint64_t *bits, uint64_t *used, uint32_t *to, uint32_t *frequencies) {
+    const uint32_t symbol = (uint32_t)look & TOKEN_SYMBOL, size = (uint32_t)look >> 28;
+    const uint32_t value = (uint32_t)(*bits >> (-look & 63)) & ((1u << size) - 1);
+    frequencies[look >> 48]++;
+    frequencies[CLASSES * 256 + (symbol >> 16)]++;
+    to[0] = (uint32_t)(look >> 32);
+    to += look >> 26 & 3;
+    to[-1] = symbol | value;
+    *bits <<= look & 63;
+    *used += look;
+    return to;
+}
+
 /* Reads the other symbols of a block and puts them, in the one form that a coder gives them: no zeros stand in front of
    the symbol that says that the rest is zero. Returns NULL if the block is damaged or a value is too large. */
-INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_code_table *from, uint32_t *to, uint32_t (*frequencies)[256],
-                         int codes) {
+INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_code_table *from, const uint64_t *looks, uint32_t *to,
+                         uint32_t (*frequencies)[256], int codes) {
     const uint32_t table = (uint32_t)(AC_CLASS + codes);
     uint32_t *const counts = frequencies[table];
     int zeros = 0;
     for (int k = 1; k < 64;) {
         tfpipe_refill(in);
+        if (TFPIPE_LIKELY(zeros == 0)) {
+            uint64_t bits = in->bits, used = 0, look = 0; /* copies, so that they stay in registers */
+            int next = k;
+#pragma GCC unroll 3
+            for (int i = 0; i < 3; i++) { /* at most TFPIPE_COPY_LENGTH bits each */
+                look = looks[bits >> (64 - TFPIPE_CODE_BITS)];
+                next = k + (int)(look >> 8 & 255);
+                if (TFPIPE_UNLIKELY(next > 63)) break;
+                to = put_look(look, &bits, &used, to, frequencies[0]);
+                k = next;
+            }
+            const int ends = next == 64 || (next >= TFPIPE_LEAP_END && next < TFPIPE_LEAP_END + 64);
+            if (TFPIPE_LIKELY(ends)) to = put_look(look, &bits, &used, to, frequencies[0]);
+            in->bits = bits;
+            in->count -= (int32_t)(used & 63);
+            if (TFPIPE_LIKELY(next < 64)) continue;
+            if (ends) return to;
+            tfpipe_refill(in);
+        }
         const int symbol = tfpipe_take_code(in, from), size = symbol & 15, run = symbol >> 4;
         if (TFPIPE_UNLIKELY(size == 0)) {
             if (run < 15) break;
@@ -143,7 +176,7 @@ INLINE uint32_t *copy_ac(tfpipe_bits *in, const tfpipe_code_table *from, uint32_
             continue;
         }
         k += run + 1;
-        if (TFPIPE_UNLIKELY(size > MOST_AC_BITS || k > 64 || symbol < 0)) return NULL;
+        if (TFPIPE_UNLIKELY(size > TFPIPE_MOST_AC_BITS || k > 64 || symbol < 0)) return NULL;
         for (; TFPIPE_UNLIKELY(zeros > 0); zeros--) to = put_token(to, frequencies, table, SIXTEEN_ZEROS, 0);
         counts[symbol]++;
         *to++ = table << 24 | (uint32_t)symbol << 16 | (uint32_t)tfpipe_take_bits(in, size);
@@ -217,6 +250,7 @@ static int list_coefficients(recoder *self, char *message) {
 typedef struct {
     const tfpipe_dc_table *dc;
     const tfpipe_code_table *ac;
+    const uint64_t *looks;
     const tfpipe_component *component;
     int codes, index;
     int32_t read_dc;
@@ -233,14 +267,14 @@ INLINE uint32_t *copy_mcu(recoder *self, tfpipe_bits *in, channel *channels, uin
                 from->read_dc = (int32_t)((uint32_t)from->read_dc + (uint32_t)tfpipe_take_dc(in, from->dc, &is_bad));
                 if (is_bad) return NULL;
                 if (!is_inside(from->component, x, y)) {
-                    if (copy_ac(in, from->ac, ignored, self->ignored, from->codes) == NULL) return NULL;
+                    if (copy_ac(in, from->ac, from->looks, ignored, self->ignored, from->codes) == NULL) return NULL;
                     to = put_filling(to, self->list.frequencies, from->codes);
                     continue;
                 }
                 const int32_t value = (int16_t)from->read_dc;
                 to = put_dc(to, self->list.frequencies, from->codes, value - self->last_dc[from->index]);
                 self->last_dc[from->index] = value;
-                if (to != NULL) to = copy_ac(in, from->ac, to, self->list.frequencies, from->codes);
+                if (to != NULL) to = copy_ac(in, from->ac, from->looks, to, self->list.frequencies, from->codes);
                 if (to == NULL) return NULL;
             }
     return to;
@@ -293,19 +327,25 @@ static int end_scan(tfpipe_jpeg *jpeg, tfpipe_bits *in, char *message) {
 static int list_symbols(recoder *self, char *message) {
     tfpipe_jpeg *jpeg = &self->jpeg;
     channel channels[TFPIPE_MAX_COMPONENTS];
+    uint64_t looks[TFPIPE_TABLES][CODES][1 << TFPIPE_CODE_BITS];
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);
     int32_t left = jpeg->restart_interval;
     int number = 0;
-    int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_CODES, &self->tables, message);
+    int result = tfpipe_get_tables(jpeg, TFPIPE_NEEDS_DC | TFPIPE_NEEDS_COPIES, &self->tables, message);
     if (result != TFPIPE_OK) return result;
     for (int i = 0; i < jpeg->scan.count; i++) {
         const int index = jpeg->scan.components[i];
+        const tfpipe_copy_table *ac = self->tables.copies[jpeg->scan.ac[i]];
         channels[i] = (channel){self->tables.dc[jpeg->scan.dc[i]],
-                                self->tables.codes[jpeg->scan.ac[i]],
+                                &ac->codes,
+                                looks[jpeg->scan.ac[i]][choose_codes(jpeg, index)],
                                 &jpeg->components[index],
                                 choose_codes(jpeg, index),
                                 index,
                                 0};
+        const uint64_t table = (uint64_t)(AC_CLASS + channels[i].codes);
+        uint64_t *own = looks[jpeg->scan.ac[i]][channels[i].codes]; /* that of another component with the same codes, too */
+        for (int k = 0; k < 1 << TFPIPE_CODE_BITS; k++) own[k] = ac->looks[k] | table << 56 | table << 24;
     }
     for (int32_t row = 0; result == TFPIPE_OK && row < jpeg->mcu_rows; row++)
         result = choose_copy_row(self, &in, channels, row, &left, &number);
@@ -467,7 +507,9 @@ DEFINE(put_scan, (writer *out, const token_list *list, const uint32_t *looks, ui
 static size_t make_codes(recoder *self, uint32_t *looks) {
     uint64_t bits = 0;
     for (int table = 0; table < CLASSES; table++) {
-        const uint32_t *frequencies = self->list.frequencies[table];
+        uint32_t *frequencies = self->list.frequencies[table];
+        for (int symbol = 0; symbol < 256; symbol++) frequencies[symbol] += self->list.frequencies[CLASSES + table][symbol];
+        if (table >= AC_CLASS) frequencies[TFPIPE_NO_SYMBOL] = 0;
         tfpipe_make_code(frequencies, &self->codes[table]);
         for (int symbol = 0; symbol < 256; symbol++) {
             const int size = symbol & 15, length = self->codes[table].lengths[symbol] + size;
@@ -591,7 +633,7 @@ static int choose_pass_mcus(const tfpipe_jpeg *jpeg, const tfpipe_tables *tables
 
 /* Checks a JPEG of one scan. */
 static int check_blocks(tfpipe_jpeg *jpeg, char *message) {
-    tfpipe_tables tables = {{NULL}, {NULL}, {NULL}, {NULL}};
+    tfpipe_tables tables = {{NULL}, {NULL}, {NULL}, {NULL}, {NULL}};
     const int64_t mcus = (int64_t)jpeg->mcus_per_row * jpeg->mcu_rows;
     const int64_t interval = jpeg->restart_interval > 0 ? jpeg->restart_interval : mcus;
     tfpipe_bits in = tfpipe_begin_bits(jpeg->data + jpeg->at, jpeg->data + jpeg->size);

@@ -1,0 +1,50 @@
+"""One process holds a lock, and whoever waits gets it when that one lets go or is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tfpipe.system.file_lock import hold_lock
+
+
+def fail() -> None:
+    raise RuntimeError("held")
+
+
+def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
+    path = str(tmp_path / "new" / "lock")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with hold_lock(path, fail):
+            os.write(write, b"1")
+            signal.pause()
+    assert os.read(read, 1) == b"1"
+    with pytest.raises(RuntimeError, match="held"):
+        hold_lock(path, fail).__enter__()
+    with hold_lock(path, lambda: os.kill(child, signal.SIGKILL)):  # and then it waits
+        os.waitpid(child, 0)
+        with pytest.raises(RuntimeError, match="held"):
+            hold_lock(path, fail).__enter__()
+    with hold_lock(path, fail):
+        pass
+
+
+def test_a_lock_that_its_holder_removed_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    holder = hold_lock(str(path), fail)
+    holder.__enter__()
+
+    def let_go() -> None:
+        path.unlink()
+        holder.__exit__(None, None, None)
+
+    waiter = hold_lock(str(path), let_go)
+    waiter.__enter__()  # which had opened the file before
+    with pytest.raises(RuntimeError, match="held"):
+        hold_lock(str(path), fail).__enter__()
+    waiter.__exit__(None, None, None)
