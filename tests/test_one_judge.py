@@ -243,13 +243,13 @@ def _write_planar_tiff(planes: NDArray[np.uint16]) -> bytes:
 def test_rare_files_of_other_formats(tmp_path: Path) -> None:
     images = {
         "565.bmp": _write_bmp(np.array([[0xF800, 0x07E0], [0x001F, 0xFFFF]], np.uint16).repeat(8, 0).repeat(8, 1)),
-        "planar.tif": _write_planar_tiff(np.zeros((3, 8, 8), np.uint16)),
+        "planar.tif": _write_planar_tiff(np.arange(3 * 64, dtype=np.uint16).reshape(3, 8, 8) * 257),
         "32.tif": save(Image.fromarray(np.arange(64, dtype=np.int32).reshape(8, 8)), "TIFF"),
     }
     got = shard_and_read(tmp_path, images)
-    assert got.reasons == {
-        "planar": "a TIFF of 16-bit samples in separate planes, which cannot be read",
-        "32": "32-bit samples, whose range is not known",
-    }
+    assert got.reasons == {}
+    assert got.changed == {"bmp_to_png": 1, "depth_16_to_8": 1, "depth_32_to_8": 1, "tiff_to_png": 2}
+    assert decode_by_tensorflow(got.stored["planar"])[0, 1].tolist() == [1, 65, 129]
+    assert decode_by_tensorflow(got.stored["32"])[1, 2].tolist() == [10, 10, 10]
     colors = [tuple(color) for color in decode_by_tensorflow(got.stored["565"]).reshape(-1, 3).tolist()]
     assert Counter(colors) == dict.fromkeys([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)], 64)

@@ -262,9 +262,57 @@ def test_16_bit_pgm_is_scaled(tf_png: Any) -> None:
     assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
 
 
-def test_32_bit_samples_are_refused(make: Any) -> None:
-    for mode in ("I", "F"):
-        assert reason(make.save(make.image(mode=mode), "TIFF")) == "32-bit samples, whose range is not known"
+def write_planar_tiff(order: str, planes: list[bytes], *further: tuple[int, int], photometric: int = 2) -> bytes:
+    """Writes a TIFF of 3 x 2 pixels of 16 bits in separate planes, each one strip."""
+    num_planes, num_tags = len(planes), 9 + len(further)
+    begin = 8 + 2 + 12 * num_tags + 4
+    starts = begin + 10 * num_planes
+    tags = [(256, 3), (257, 2), (259, 1), (262, photometric), (277, num_planes), (284, 2)]
+    entries = {tag: struct.pack(order + "HHIHH", tag, 3, 1, value, 0) for tag, value in (*tags, *further)}
+    lists = {258: (3, begin), 273: (4, begin + 2 * num_planes), 279: (4, begin + 6 * num_planes)}
+    entries |= {tag: struct.pack(order + "HHII", tag, kind, num_planes, at) for tag, (kind, at) in lists.items()}
+    body = struct.pack(order + "2sHIH", b"II" if order == "<" else b"MM", 42, 8, num_tags)
+    body += b"".join(entries[tag] for tag in sorted(entries)) + bytes(4)
+    body += struct.pack(f"{order}{num_planes}H", *[16] * num_planes)
+    body += struct.pack(f"{order}{num_planes}I", *(starts + k * len(planes[0]) for k in range(num_planes)))
+    return body + struct.pack(f"{order}{num_planes}I", *[len(planes[0])] * num_planes) + b"".join(planes)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_16_bit_samples_in_planes_are_scaled(tf_png: Any, order: str) -> None:
+    values = [0, 300, 65535, 40000, 128, 257], [5, 65535, 1, 2, 3, 4], [7000, 0, 0, 0, 0, 65535]
+    planes = [struct.pack(order + "6H", *plane) for plane in values]
+    got = prepare_image(write_planar_tiff(order, planes), KEEP)
+    assert got.changed == ("depth_16_to_8", "tiff_to_png")
+    expected = np.round(np.array(values).T.reshape(2, 3, 3) / 257)
+    np.testing.assert_array_equal(tf_png(got.encoded, 3), expected)
+    turned = prepare_image(write_planar_tiff(order, planes, (274, 6)), KEEP)
+    np.testing.assert_array_equal(tf_png(turned.encoded, 3), np.rot90(expected, -1))
+    black_on_white = [bytes(12)] * 3 + [struct.pack(order + "6H", 65535, 0, 0, 65535, 32768, 0)]
+    got = prepare_image(write_planar_tiff(order, black_on_white, (338, 2)), KEEP)
+    assert got.changed == ("depth_16_to_8", "alpha_composited", "tiff_to_png")
+    assert tf_png(got.encoded, 3)[..., 1].tolist() == [[0, 255, 255], [0, 127, 255]]
+    sentence = "a TIFF of 16-bit samples in separate planes that are not RGB or RGBA, which cannot be read"
+    assert reason(write_planar_tiff(order, [bytes(12)] * 4, (338, 1))) == sentence  # multiplied by alpha
+    assert reason(write_planar_tiff(order, [bytes(12)] * 4, photometric=5)) == sentence  # CMYK
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("i4", 1), ("f4", 1), ("f4", 255)])
+def test_32_bit_gray_from_0_to_255_or_1(make: Any, tf_png: Any, dtype: str, scale: int) -> None:
+    samples = np.array([[0, 1, 128, 255], [7, 99, 200, 3]])
+    got = prepare_image(make.save(Image.fromarray((samples / scale).astype(dtype)), "TIFF"), KEEP)
+    assert got.changed == ("depth_32_to_8", "tiff_to_png")
+    assert tf_png(got.encoded, 1)[..., 0].tolist() == samples.tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [("i4", -1, 9), ("i4", 0, 70000), ("f4", 0, 255.5), ("f4", 0, np.nan)]
+)
+def test_32_bit_gray_without_a_known_white_is_refused(make: Any, dtype: str, low: float, high: float) -> None:
+    shown = "nan to nan" if np.isnan(high) else f"{low} to {high}"
+    assert reason(make.save(Image.fromarray(np.array([[low, high]]).astype(dtype)), "TIFF")) == (
+        f"32-bit samples from {shown}; only 0 to 255, and fractions from 0 to 1, have a known white"
+    )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

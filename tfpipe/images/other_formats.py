@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import struct
 import threading
 import warnings
 from collections.abc import Iterator
@@ -34,7 +35,10 @@ _PLUGINS = {
 
 _WARNING_LOCK = threading.Lock()
 
-_TIFF_ORIENTATION, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 262, 284
+_TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLES, _TIFF_PLANAR = 274, 258, 262, 277, 284
+_TIFF_EXTRA, _MULTIPLIED = 338, 1
+_TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
+_TIFF_KEPT = (256, 257, 259, 266, 274, 278, 317, 322, 323)  # the sizes, the compression, the orientation, ...
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 
@@ -130,8 +134,7 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
     """Opens a file with the plugin of its format. No other plugin is tried, and no process-wide pixel limit applies.
 
     Raises:
-        BadImage: This Pillow cannot read the format, or color samples of 16 bits lie in separate planes, which Pillow
-            reads wrongly.
+        BadImage: This Pillow cannot read the format.
     """
     module, name = _PLUGINS[kind]
     try:
@@ -142,10 +145,47 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
     if kind == "tiff":
         # An orientation in XMP does not count, but Pillow would apply it on loading.
         image.info.pop("xmp", None)
-        tags: Any = getattr(image, "tag_v2", {})
-        if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(258, (1,))) > 8:
-            raise BadImage("a TIFF of 16-bit samples in separate planes, which cannot be read")
     return image
+
+
+def open_planes(data: bytes, image: Image.Image) -> list[Image.Image]:
+    """Opens the planes of a TIFF of 16-bit color whose samples lie in separate planes, which Pillow reads wrongly.
+
+    Args:
+        data: The whole file.
+        image: The image as Pillow opened it.
+
+    Returns:
+        Each plane as an image of 16-bit gray, not yet loaded; none if the samples do not lie so.
+
+    Raises:
+        BadImage: The colors are not RGB, or are multiplied by alpha.
+    """
+    tags: Any = getattr(image, "tag_v2", {})
+    if tags.get(_TIFF_PLANAR, 1) != 2 or max(tags.get(_TIFF_BITS, (1,))) <= 8:
+        return []
+    if image.mode not in ("RGB", "RGBA") or _MULTIPLIED in tags.get(_TIFF_EXTRA, ()):
+        raise BadImage("a TIFF of 16-bit samples in separate planes that are not RGB or RGBA, which cannot be read")
+    return [open_plugin(_cut_plane(data, tags, plane), "tiff") for plane in range(len(image.mode))]
+
+
+def _cut_plane(data: bytes, tags: Any, plane: int) -> bytes:
+    """Returns a TIFF of one plane: all bytes of the file, with another directory of tags behind them."""
+    order = "<" if data.startswith(b"II") else ">"
+    entries = {tag: (tags[tag],) for tag in _TIFF_KEPT if tag in tags} | {_TIFF_BITS: (16,), _TIFF_PHOTOMETRIC: (1,)}
+    for tag in _TIFF_OFFSETS_AND_SIZES:
+        count = len(tags.get(tag, ())) // tags[_TIFF_SAMPLES]
+        if count:
+            entries[tag] = tags[tag][plane * count : (plane + 1) * count]
+    data += bytes(len(data) % 2)
+    end = len(data) + 2 + 12 * len(entries) + 4
+    directory, lists = struct.pack(order + "H", len(entries)), b""
+    for tag, values in sorted(entries.items()):
+        packed = struct.pack(f"{order}{len(values)}I", *values)
+        place = packed if len(values) == 1 else struct.pack(order + "I", end + len(lists))
+        directory += struct.pack(order + "HHI", tag, 4, len(values)) + place
+        lists += packed if len(values) > 1 else b""
+    return struct.pack(order + "2sHI", data[:2], 42, len(data)) + data[8:] + directory + bytes(4) + lists
 
 
 def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:

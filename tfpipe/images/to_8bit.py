@@ -2,12 +2,14 @@
 
 Pillow's own conversion clips 16-bit gray at 255, which makes nearly every such image white. Of 16-bit color it keeps
 the high byte of each sample. Here a sample v becomes v * 255 / 65535, rounded.
+
+Samples of 32 bits stay as they are if all lie between 0 and 255. Floats are scaled by 255 if all lie between 0 and 1.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -36,15 +38,10 @@ def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
 
     Returns:
         The image, and the kinds of change made to its pixels.
-
-    Raises:
-        BadImage: The samples have 32 bits, and their white value is unknown.
     """
     mode = image.mode
     if mode in ("L", "RGB") and "transparency" not in image.info:
         return image, ()
-    if mode in ("I", "F"):
-        raise BadImage("32-bit samples, whose range is not known")
     if mode == "1":
         image = image.convert("L")
     rgba_palette = mode == "P" and image.palette is not None and image.palette.mode == "RGBA"
@@ -102,6 +99,44 @@ def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
         return (65535 - rows if inverted else rows)[:, :, None]
 
     return _reduce(image, read, ("L",))
+
+
+def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces a loaded image of 32-bit gray, of mode "I" or "F", to mode "L".
+
+    Args:
+        image: The image.
+        inverted: Whether 0 is white.
+
+    Raises:
+        BadImage: The value of white is not known: samples lie outside of 0 to 255.
+    """
+    import numpy as np
+
+    low, high = (extreme(np.asarray(image)) for extreme in (np.min, np.max))
+    if not 0 <= low <= high <= 255:
+        raise BadImage(
+            f"32-bit samples from {low:g} to {high:g}; only 0 to 255, and fractions from 0 to 1, have a known white"
+        )
+    white = 1 if image.mode == "F" and high <= 1 else 255
+
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.float64)
+        return np.rint((white - rows if inverted else rows) * (65535 / white)).astype(np.uint64)[:, :, None]
+
+    small, _ = _reduce(image, read, ("L",))
+    return small, ("depth_32_to_8",)
+
+
+def reduce_planes(planes: Sequence[Image.Image]) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces loaded images of 16-bit gray, one for each of red, green, blue and perhaps alpha, to mode "RGB"."""
+    import numpy as np
+
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        strips = [np.asarray(plane.crop((0, top, plane.width, bottom))) for plane in planes]
+        return np.stack(strips, axis=-1).astype(np.uint64)
+
+    return _reduce(planes[0], read, tuple("RGBA"[: len(planes)]))
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

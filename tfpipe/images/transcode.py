@@ -79,6 +79,10 @@ def load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
 def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     """Decodes a format that is not stored to gray or RGB of 8 bits, not turned yet (except TIFF)."""
     image = source.image
+    if planes := other_formats.open_planes(data, image):
+        for plane in planes:
+            plane.load()
+        return to_8bit.reduce_planes(planes)
     raw_mode = to_8bit.get_16bit_raw_mode(image)
     if raw_mode.startswith("RGBa"):
         raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
@@ -92,6 +96,8 @@ def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tup
         return to_8bit.reduce_color(image, low)
     if to_8bit.is_gray_16bit(image):
         return to_8bit.reduce_gray(image, source.inverted)
+    if image.mode in ("I", "F"):
+        return to_8bit.reduce_32bit(image, source.inverted)
     flat, changed = to_8bit.flatten_alpha(image)
     return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)
 
