@@ -267,8 +267,8 @@ def test_half_of_the_images_missing(plan: str, images: list[str], tfpipe: Tfpipe
     write_csv("t.csv", ("image", "label"), [(name, "x") for name in names])
     assert refuse(tfpipe, "t.csv", "out", "--plan", plan) == (
         1,
-        "Error: t.csv has 8 rows, and 4 of the files that it names do not exist, such as b.jpg, c.jpg, d.jpg. Paths "
-        "start from the folder of the table. Correct them, or leave these images out with --allow-missing.",
+        "Error: t.csv names 8 images, and 4 of their files do not exist, such as b.jpg, c.jpg, d.jpg. Correct the "
+        "paths, or leave these images out with --allow-missing.",
     )
     assert not Path("out").exists()
     lines = shard(tfpipe, "t.csv", "out", "--plan", plan, "--allow-missing")

@@ -75,7 +75,7 @@ def make_listing(
         DataError: The file of class names does not name each class.
     """
     root = config.input
-    images, _ = read_sizes(builder.finish(), root)
+    images, missing = read_sizes(builder.finish(), root)
     names = order_names(config, class_names)
     if list(names) != list(class_names):
         images = _renumber(images, [list(names).index(name) for name in class_names])
@@ -86,6 +86,7 @@ def make_listing(
         extra=tuple(extra),
         skipped=+Counter(skipped),
         box_names=tuple(names),
+        missing=missing,
     )
 
 

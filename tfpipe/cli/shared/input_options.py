@@ -79,7 +79,7 @@ input_options = all_options(
         metavar="FILE",
         help="File with the class names, one per line, in the order of their labels.  [default: sorted names]",
     ),
-    config_option(ShardConfig, "allow_missing", "Go on if a table names files that do not exist."),
+    config_option(ShardConfig, "allow_missing", "Go on if a table or annotations name files that do not exist."),
     config_option(
         ShardConfig, "requests_per_host", "Images that each worker fetches at once from one host of the web."
     ),

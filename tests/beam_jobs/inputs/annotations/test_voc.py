@@ -96,6 +96,14 @@ def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
     assert listing.skipped == {"box without an area in its image": 1}
 
 
+def test_a_missing_image_is_named(voc: Path, tmp_path: Path) -> None:
+    path = min((voc / "JPEGImages").iterdir())
+    path.unlink()
+    with pytest.raises(DataError, match=rf"and 1 of their files does not exist: {path}\. Correct the paths, or leave "):
+        make_dataset(voc, tmp_path / "out")
+    assert make_dataset(voc, tmp_path / "out", max_bad=0, allow_missing=True).quarantined == 1
+
+
 def test_one_list_of_all_names_no_split(voc: Path) -> None:
     for name in ("train", "val"):
         (voc / f"ImageSets/Main/{name}.txt").unlink()
