@@ -262,12 +262,17 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> Tenso
     return infer_tensors(first.path, columns.tensors, config.tensor_types)
 
 
-def explain_no_labels(config: ShardConfig) -> str:
+def explain_no_labels(config: ShardConfig) -> str | None:
     """Returns why a table gives no classes and which option names a column of them, as a part of a sentence.
 
     Args:
         config: The configuration that names the table as its input.
+
+    Returns:
+        None if the table gives the targets of a regression.
     """
+    if config.target_column is not None:
+        return None
     column = config.label_column or _LABEL
     rows = chain.from_iterable(map(read_rows, list_parts(config.input, config.columns)))
     names = list(next((row for _, row in rows if row is not None), {}))

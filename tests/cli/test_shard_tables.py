@@ -249,6 +249,8 @@ def test_the_target_of_a_regression(images: list[str], tfpipe: Tfpipe) -> None:
     spec = package.load_manifest("out").schema["target"]
     assert (spec.dtype, spec.shape) == ("float", ())
     assert read("out", "target") == [[1.0], [2.0], [3.0], [4.0]]
+    write_csv("t.csv", ("image", "kind", "price"), [*zip(images, CLASSES, (1, 2, 3, 4), strict=True)])
+    assert shard(tfpipe, "t.csv", "unlabeled", "--target-column", "price") == ["columns: kind, target"]
     write_csv("u.csv", ("image", "price"), [(images[0], 1), (images[1], "dear")])
     assert refuse(tfpipe, "u.csv", "new", "--target-column", "price") == (
         1,
