@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -275,8 +278,7 @@ def test_half_of_the_images_missing(plan: str, images: list[str], tfpipe: Tfpipe
     assert not Path("out").exists()
     lines = shard(tfpipe, "t.csv", "out", "--plan", plan, "--allow-missing")
     assert lines[:2] == ["classes: 1 (x 4)", "quarantined: 4, listed in quarantine/quarantined.jsonl"]
-    assert len(lines) == 5
-    assert {line.split(": ")[1] for line in lines[2:]} == {"cannot be read"}
+    assert [line.partition(": ")[2] for line in lines[2:]] == ["cannot be read: No such file or directory"]
 
 
 def test_a_few_bad_images_of_a_small_dataset(images: list[str], tfpipe: Tfpipe) -> None:
@@ -291,6 +293,23 @@ def test_a_few_bad_images_of_a_small_dataset(images: list[str], tfpipe: Tfpipe) 
     code, message = refuse(tfpipe, "t.csv", "new")
     assert code == 1
     assert message.startswith("Error: At most 1 of 4 images may be bad, got 2, the first ")
+
+
+def test_formats_that_need_an_extra(images: list[str]) -> None:
+    heads = {"a.heic": b"\0\0\0\x18ftypheic", "b.heic": b"\0\0\0\x18ftypmif1", "c.jxl": b"\xff\x0a"}
+    for name, head in heads.items():
+        Path(name).write_bytes(head)
+    write_csv("t.csv", ("image", "label"), [(name, "x") for name in (*images, *heads)])
+    Path("hidden").mkdir()
+    Path("hidden/sitecustomize.py").write_text("import sys\nsys.modules.update(pillow_heif=None, imagecodecs=None)\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((os.path.abspath("hidden"), os.environ["PYTHONPATH"]))}
+    command = [sys.executable, "-m", "tfpipe", "shard", "t.csv", "out", "--max-bad", "3", "--no-shuffle"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert [line for line in done.stdout.splitlines() if line.startswith(("quarantined", "  "))] == [
+        "quarantined: 3, listed in quarantine/quarantined.jsonl",
+        "  a.heic: a HEIC image, which needs pillow-heif: pip install 'tfpipe[heif]'",
+        "  c.jxl: a JPEG XL image, which needs imagecodecs: pip install 'tfpipe[jxl]'",
+    ]
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", "\t")])

@@ -431,7 +431,7 @@ def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> Non
         (b"Not found\n", "not an image: it begins like text"),
         (b"BMX", "BMP that cannot be decoded: Truncated File Read"),
         (b"PK\3\4....", "a ZIP archive, not an image that can be read"),
-        (b"\0\0\0\x18ftypheic", "a HEIF image, which cannot be read"),
+        (b"\0\0\0\x18ftypmp42", "not an image: it begins like a video"),
         (
             bytes(range(130, 150)),
             "not an image of a known format: it begins with the bytes 82 83 84 85 86 87 88 89",
@@ -577,16 +577,42 @@ def test_the_import_loads_no_heavy_module() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+def encode_heic(*images: Image.Image) -> bytes:
+    pillow_heif = pytest.importorskip("pillow_heif", reason="pillow-heif, of the extra `heif`, is not installed")
+    file, buffer = pillow_heif.HeifFile(), io.BytesIO()
+    for image in images:
+        file.add_from_pillow(image)
+    file.save(buffer, quality=95)
+    return buffer.getvalue()
+
+
+def test_heic_is_converted(make: Any, tf_jpeg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_heic(make.image())
+    got = prepare_image(data, KEEP, filename="a.heic")
+    assert (got.format, got.width, got.height, got.channels) == ("JPEG", 40, 24, 3)
+    assert (got.changed, got.noticed) == (("heic_to_jpeg",), ())
+    assert is_close(tf_jpeg(got.encoded), make.pixels(), 6)
+    assert prepare_image(encode_heic(make.image(mode="L")), KEEP).channels == 1
+    clear = make.image().copy()
+    clear.putalpha(0)
+    got = prepare_image(encode_heic(clear, make.image()), KEEP)
+    assert got.changed == ("first_frame", "alpha_composited", "heic_to_jpeg")
+    assert tf_jpeg(got.encoded).min() > 250
+    assert reason(data, ImageForm(max_pixels=900)) == "40 x 24 pixels, more than `max_pixels` 900 allows"
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    assert reason(data) == "a HEIC image, which needs pillow-heif: pip install 'tfpipe[heif]'"
+
+
 # Damaged files
 
 
-@pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000"])
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIC"])
 def test_damaged_files_of_other_formats_raise_only_bad_image(make: Any, kind: str) -> None:
     rng = random.Random(kind)
     Image.init()
-    if kind not in Image.SAVE:
+    if kind not in (*Image.SAVE, "HEIC"):
         pytest.skip(f"this Pillow cannot write {kind}")
-    whole = make.save(make.image(), kind)
+    whole = encode_heic(make.image()) if kind == "HEIC" else make.save(make.image(), kind)
     form = ImageForm(max_pixels=1_000_000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,11 +1,11 @@
-"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000.
+"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, HEIC and JPEG XL.
 
 No reader of training data needs them, so this code aims at right pixels and not at speed.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import struct
 import threading
@@ -18,6 +18,7 @@ from typing import Any
 from PIL import Image
 
 from tfpipe.errors import TfpipeError
+from tfpipe.images import jpeg_xl
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
@@ -31,7 +32,11 @@ _PLUGINS = {
     "ppm": ("PIL.PpmImagePlugin", "PpmImageFile"),
     "avif": ("PIL.AvifImagePlugin", "AvifImageFile"),
     "jpeg2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
+    "heic": ("pillow_heif", "HeifImageFile"),
 }
+
+# The package that reads a format, the module that it has, and the extra that installs it.
+_EXTRAS = {"heic": ("pillow-heif", "pillow_heif", "heif"), "jxl": ("imagecodecs", "imagecodecs", "jxl")}
 
 _WARNING_LOCK = threading.Lock()
 
@@ -47,7 +52,7 @@ class OpenedImage:
     """An opened file of a format that is not stored.
 
     Attributes:
-        image: The image as Pillow opened it, not yet loaded.
+        image: The image as Pillow opened it, not yet loaded; None for a JPEG XL.
         width: The width in pixels, as stored (not turned).
         height: The height in pixels, as stored.
         orientation: The EXIF orientation, 1 to 8.
@@ -57,7 +62,7 @@ class OpenedImage:
         inverted: Whether 0 is white, in 16-bit gray.
     """
 
-    image: Image.Image
+    image: Image.Image | None
     width: int
     height: int
     orientation: int
@@ -103,8 +108,16 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     """Opens a file and checks its size, without decoding.
 
     Raises:
-        BadImage: The image has too many pixels, or samples of an unknown range.
+        BadImage: The image has too many pixels, or a package is missing that reads it.
     """
+    if kind in _EXTRAS:
+        package, module, extra = _EXTRAS[kind]
+        if importlib.util.find_spec(module) is None:
+            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: pip install 'tfpipe[{extra}]'")
+    if kind == "jxl":
+        header = jpeg_xl.read_header(data)
+        check_size(header.width, header.height, max_pixels)
+        return OpenedImage(None, header.width, header.height, 1, False, lossless=False, animated=header.animated)
     if kind == "webp":
         # Pillow allocates two canvases when it opens a WebP, so the size is checked before.
         check_size(*_read_webp_size(data), max_pixels)
@@ -115,7 +128,7 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
         orientation = tags.get(_TIFF_ORIENTATION, 1)
         orientation = orientation if orientation in range(1, 9) else 1
     else:
-        orientation = read_orientation(image.info.get("exif", b""))
+        orientation = read_orientation(image.info.get("exif") or b"")
     upright = kind == "tiff"
     width, height = image.size if not (upright and orientation >= 5) else image.size[::-1]
     return OpenedImage(
@@ -131,17 +144,9 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
 
 
 def open_plugin(data: bytes, kind: str) -> Image.Image:
-    """Opens a file with the plugin of its format. No other plugin is tried, and no process-wide pixel limit applies.
-
-    Raises:
-        BadImage: This Pillow cannot read the format.
-    """
+    """Opens a file with the plugin of its format. No other plugin is tried, and no process-wide pixel limit applies."""
     module, name = _PLUGINS[kind]
-    try:
-        plugin = importlib.import_module(module)
-    except ImportError as error:
-        raise BadImage(f"the installed Pillow cannot read {kind}") from error
-    image: Image.Image = getattr(plugin, name)(io.BytesIO(data))
+    image: Image.Image = getattr(importlib.import_module(module), name)(io.BytesIO(data))
     if kind == "tiff":
         # An orientation in XMP does not count, but Pillow would apply it on loading.
         image.info.pop("xmp", None)
@@ -195,7 +200,7 @@ def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
         return _first_webp_frame(data) == b"VP8L"
     if kind == "jpeg2000":
         return _is_reversible(data)
-    return kind != "avif"  # AVIF is rarely lossless, and no header says so
+    return kind not in ("avif", "heic")  # which are rarely lossless, and no header says so
 
 
 def _read_webp_size(data: bytes) -> tuple[int, int]:

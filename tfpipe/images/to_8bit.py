@@ -9,7 +9,7 @@ Samples of 32 bits stay as they are if all lie between 0 and 255. Floats are sca
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -113,30 +113,37 @@ def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Imag
     """
     import numpy as np
 
-    low, high = (extreme(np.asarray(image)) for extreme in (np.min, np.max))
+    samples = np.asarray(image)
+    low, high = samples.min(), samples.max()
     if not 0 <= low <= high <= 255:
         raise BadImage(
             f"32-bit samples from {low:g} to {high:g}; only 0 to 255, and fractions from 0 to 1, have a known white"
         )
     white = 1 if image.mode == "F" and high <= 1 else 255
-
-    def read(top: int, bottom: int) -> NDArray[np.uint64]:
-        rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.float64)
-        return np.rint((white - rows if inverted else rows) * (65535 / white)).astype(np.uint64)[:, :, None]
-
-    small, _ = _reduce(image, read, ("L",))
-    return small, ("depth_32_to_8",)
+    return reduce_samples(white - samples if inverted else samples, white)
 
 
-def reduce_planes(planes: Sequence[Image.Image]) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces loaded images of 16-bit gray, one for each of red, green, blue and perhaps alpha, to mode "RGB"."""
+def reduce_samples(samples: NDArray[Any], white: float) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces samples of any type to 8 bits.
+
+    Args:
+        samples: The samples, of shape [height, width] or [height, width, channels], with alpha last.
+        white: The value of white. What is larger is white too.
+    """
     import numpy as np
 
-    def read(top: int, bottom: int) -> NDArray[np.uint64]:
-        strips = [np.asarray(plane.crop((0, top, plane.width, bottom))) for plane in planes]
-        return np.stack(strips, axis=-1).astype(np.uint64)
+    planes = samples if samples.ndim == 3 else samples[:, :, None]
+    if planes.dtype == np.uint8 and white == 255:
+        return flatten_alpha(Image.fromarray(samples))
 
-    return _reduce(planes[0], read, tuple("RGBA"[: len(planes)]))
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        rows = planes[top:bottom].astype(np.float64) * (65535 / white)
+        return np.rint(np.clip(rows, 0, 65535)).astype(np.uint64)
+
+    empty = Image.new("L", (planes.shape[1], planes.shape[0]))
+    bands = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[planes.shape[2]]
+    small, changed = _reduce(empty, read, tuple(bands))
+    return small, (f"depth_{8 * samples.itemsize}_to_8", *changed[1:])
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

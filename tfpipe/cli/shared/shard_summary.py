@@ -101,10 +101,12 @@ def _list_columns(manifest: Manifest) -> list[str]:
 
 
 def _read_quarantined(config: ShardConfig, manifest: Manifest) -> list[dict[str, str]]:
-    """Returns the first images that were set aside, each with its path and the reason."""
+    """Returns the first images that were set aside for different reasons, each with its path and the reason."""
     if not manifest.quarantined:
         return []
     path = filesystem.join(filesystem.resolve_links(config.output), file_names.QUARANTINE)
     lines = filesystem.read_range(path, 0, _HEAD_BYTES).split(b"\n")[:-1]  # the last one may be cut off
-    rows = [json.loads(line) for line in lines[:_MAX_REASONS]]
-    return [{"path": row["path"], "reason": row["reason"]} for row in rows]
+    rows: dict[str, dict[str, str]] = {}
+    for row in map(json.loads, lines):
+        rows.setdefault(row["reason"], {"path": row["path"], "reason": row["reason"]})
+    return list(rows.values())[:_MAX_REASONS]
