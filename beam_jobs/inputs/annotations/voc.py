@@ -228,7 +228,7 @@ def _make_ref(annotation: _Annotation, scaler: BoxScaler) -> tuple[ImageRef, lis
         return ImageRef("", extra=([],)), []
     sides = np.array(annotation.sides)
     sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
-    boxes, has_area = scaler.scale(sides, np.broadcast_to(np.array(annotation.size), (len(sides), 2)))
+    boxes, has_area = scaler.scale(sides, annotation.size)
     kept = np.flatnonzero(has_area).tolist()
     ref = ImageRef("", boxes=tuple(map(tuple, boxes[kept].tolist())), extra=([annotation.difficult[k] for k in kept],))
     return ref, [annotation.names[k] for k in kept]
