@@ -131,8 +131,8 @@ class ShardConfig:
         max_bad: The number of images (an int) or the share of images (a float) that may be quarantined. None: 1 %, or
             10 images if that is more, but of few images a third, and always one. A whole number, or a share from 0.0 to
             1.0. Default: None.
-        allow_missing: Whether a table may name files that do not exist. They are quarantined and do not count for
-            `max_bad`. Default: False.
+        allow_missing: Whether a table, or annotations of COCO or Pascal VOC, may name images or masks that do not
+            exist. Such images are quarantined and do not count for `max_bad`. Default: False.
         keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
         drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
         plan: The planner: this process, or tasks on the runner of the job, which make the same plan. `auto` takes the

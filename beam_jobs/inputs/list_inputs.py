@@ -42,13 +42,13 @@ def list_images(config: ShardConfig, observer: Observer | None = None) -> Listin
         return list_datasets(config, observer)
     look = functools.cache(list_begin)  # in a store each look is a request
     if is_coco(config, look):
-        check_no_column(config)
+        check_no_column(config, names_files=True)
         return list_coco(config, observer)
     check_no_segmentations(config)
     if is_table_input(config, look):
         return list_table(config, observer)
     if is_voc(config, look):
-        check_no_column(config)
+        check_no_column(config, names_files=True)
         return list_voc(config, observer)
     if is_pairs(config, look):
         check_no_table(config)
@@ -79,13 +79,17 @@ def explain_no_classes(config: ShardConfig) -> str | None:
     )
 
 
-def check_no_column(config: ShardConfig) -> None:
+def check_no_column(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option names a column, for an input without columns.
+
+    Args:
+        config: The configuration that names the input.
+        names_files: Whether the input names the files of its images, so that some may be missing.
 
     Raises:
         ConfigError: One does.
     """
-    check_no_table(config)
+    check_no_table(config, names_files=names_files)
     if config.group_by:
         raise ConfigError(
             "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."

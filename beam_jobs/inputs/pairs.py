@@ -62,7 +62,7 @@ from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
 from tfpipe.system.progress import Observer, Progress
 
-_IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif jp2 j2k ppm pgm pbm pnm".split())
+_IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif jxl jp2 j2k ppm pgm pbm pnm".split())
 _BESIDE = frozenset(("txt", "json", "cls"))
 _FURTHER = "further file of a pair"
 _WITHOUT_IMAGE = "pair without an image"

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
-from beam_jobs.inputs.parquet_tensors import find_tensor_columns
+from beam_jobs.inputs.parquet_tensors import find_tensor_columns, is_list, is_number, read_metadata
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
 from tfpipe.format import schema as keys
 
-_MAX_METADATA_BYTES = 16 << 20
 _MAX_MEAN_BYTES = 512 << 20
 _MAX_NAME = 200
 _ROWS_AT_ONCE = 10_000
@@ -106,31 +105,28 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
     image = _find_image(schema, names, mask, given.image)
     if len(set(names)) < len(names):
         return None
-    label, class_names = _find_label(schema, names, mask if image else "", given.label)
+    mask = mask if image else ""
+    label, class_names = _find_label(schema, names, mask, given.label)
     named = {column: name for name, column in given.named.items() if column not in (image, mask, label)}
     tensors = find_tensor_columns(schema, has_images=bool(image))
     tensors = tuple(name for name in tensors if name not in (image, mask, label, *named, *keys.BOX_COLUMNS))
-    leaves = tuple(_find_leaf(table, name, "") for name in tensors)
-    if not image:
-        if not tensors or given.image in names or _OF_IMAGES.intersection(names):
-            return None
-        others = tuple(name for name in names if name not in (*tensors, label))
-        return ImageColumns("", "", "", "", label, class_names, others, False, tensors, leaves, named)
-    kind = schema.field(image).type
-    is_list = _is_list(kind)
-    kind = kind.value_type if is_list else kind
-    has_path = _is_struct(kind) and kind.get_field_index("path") >= 0
+    if not image and (not tensors or given.image in names or _OF_IMAGES.intersection(names)):
+        return None
+    kind = schema.field(image).type if image else None
+    has_lists = kind is not None and is_list(kind)
+    kind = kind.value_type if has_lists else kind
+    is_struct = kind is not None and _is_struct(kind)
     return ImageColumns(
         image,
-        _find_leaf(table, image, "bytes" if _is_struct(kind) else ""),
-        _find_leaf(table, image, "path") if has_path else "",
+        _find_leaf(table, image, "bytes" if is_struct else "") if image else "",
+        _find_leaf(table, image, "path") if is_struct and kind.get_field_index("path") >= 0 else "",
         mask,
         label,
         class_names,
         tuple(name for name in names if name not in (image, mask, label, *tensors)),
-        is_list,
+        has_lists,
         tensors,
-        leaves,
+        tuple(_find_leaf(table, name, "") for name in tensors),
         named,
     )
 
@@ -149,7 +145,7 @@ def _find_image(schema: Any, names: Sequence[str], mask: str, given: str | None)
     """Returns the column of the images; empty if there is none, or if it could be one of several."""
     kinds = {name: schema.field(name).type for name in names if names.count(name) == 1 and name != mask}
     structs = [name for name, kind in kinds.items() if _is_struct(kind)]
-    lists = [name for name, kind in kinds.items() if _is_list(kind) and _is_struct(kind.value_type)]
+    lists = [name for name, kind in kinds.items() if is_list(kind) and _is_struct(kind.value_type)]
     if given is not None or "image" in kinds:
         image = given or "image"
         return image if image in (*structs, *lists) or _is_binary(kinds.get(image)) else ""
@@ -190,12 +186,6 @@ def _is_struct(kind: Any) -> bool:
     return index >= 0 and _is_binary(kind.field(index).type)
 
 
-def _is_list(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
 def _is_binary(kind: Any) -> bool:
     import pyarrow.types
 
@@ -204,18 +194,13 @@ def _is_binary(kind: Any) -> bool:
 
 def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """Returns the names of the classes in each column of type `ClassLabel`. What is not valid counts as missing."""
-    data = metadata.get(b"huggingface", b"")
-    try:
-        features = json.loads(data)["info"]["features"] if len(data) <= _MAX_METADATA_BYTES else {}
-        kinds = {name: feature for name, feature in features.items() if isinstance(feature, dict)}  # not those of lists
-        labels = {name: feature for name, feature in kinds.items() if feature.get("_type") == "ClassLabel"}
-        classes = {name: feature["names"] for name, feature in labels.items()}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}
+    features = read_metadata(metadata, b"huggingface", "info", "features")
+    kinds = {name: feature for name, feature in features.items() if isinstance(feature, dict)}  # not those of lists
+    classes = {name: kind.get("names") for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
     return {name: tuple(names) for name, names in classes.items() if _are_names(names)}
 
 
-def _are_names(names: object) -> bool:
+def _are_names(names: Any) -> bool:
     """Checks whether a JSON value is a list of different texts that can be stored."""
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         return False
@@ -307,12 +292,12 @@ def _is_flat(kind: Any) -> bool:
     """Checks whether the values of a type are numbers or texts, or lists of such."""
     import pyarrow.types as types
 
-    if _is_list(kind):
+    if is_list(kind):
         kind = kind.value_type
     if types.is_dictionary(kind):
         kind = kind.value_type
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind)
-    return bool(is_number or types.is_string(kind) or types.is_large_string(kind) or _is_binary(kind))
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_number(kind) or types.is_null(kind) or is_text or _is_binary(kind))
 
 
 def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:

@@ -60,8 +60,7 @@ def find_tensor_columns(schema: Any, *, has_images: bool) -> tuple[str, ...]:
     metadata = schema.metadata or {}
     if METADATA in metadata:
         types = _read_types(metadata)
-        is_number = {name: _is_number(_strip(schema.field(name).type)) for name in schema.names}
-        return tuple(name for name in schema.names if name in types and is_number[name])
+        return tuple(name for name in schema.names if name in types and is_number(_strip(schema.field(name).type)))
     names = tuple(name for name in schema.names if _is_tensor(schema.field(name).type))
     known = _read_features(metadata) if has_images else names
     return tuple(name for name in names if name in known)
@@ -171,11 +170,11 @@ def read_value(scalar: Any) -> Value:
         return "null"
     if _is_bytes(scalar.type):
         return bytes(scalar.as_buffer())
-    if not _is_list(scalar.type):
+    if not is_list(scalar.type):
         number: NDArray[Any] = pyarrow.array([scalar.as_py()], scalar.type).to_numpy(zero_copy_only=False)
         return number.reshape(())
     values, shape = scalar.values, [len(scalar.values)]
-    while _is_list(values.type):
+    while is_list(values.type):
         if values.null_count:
             return "null in a list"
         lengths = pyarrow.compute.unique(pyarrow.compute.list_value_length(values)).to_pylist()
@@ -286,7 +285,7 @@ def _convert(tensor: TensorType, array: NDArray[Any]) -> NDArray[Any]:
 def _read_types(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
     """Returns the types that `tfpipe export` left. What is not valid counts as missing."""
     types: dict[str, TensorType] = {}
-    for name, text in _read_json(metadata, METADATA, "tensors").items():
+    for name, text in read_metadata(metadata, METADATA, "tensors").items():
         try:
             types[name] = TensorType.parse(text)
         except ConfigError:
@@ -297,7 +296,7 @@ def _read_types(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
 def _read_features(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
     """Returns the types of the arrays that Hugging Face's `datasets` declares. What is not valid counts as missing."""
     types: dict[str, TensorType] = {}
-    for name, feature in _read_json(metadata, b"huggingface", "info", "features").items():
+    for name, feature in read_metadata(metadata, b"huggingface", "info", "features").items():
         if isinstance(feature, dict) and str(feature.get("_type")) in {f"Array{k}D" for k in range(2, 6)}:
             try:
                 shape = tuple(feature["shape"])
@@ -308,7 +307,8 @@ def _read_features(metadata: Mapping[bytes, bytes]) -> dict[str, TensorType]:
     return types
 
 
-def _read_json(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> dict[str, Any]:
+def read_metadata(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> dict[str, Any]:
+    """Returns a JSON object in the metadata of a file. What is not valid counts as empty."""
     data = metadata.get(key, b"")
     try:
         value = json.loads(data) if len(data) <= _MAX_METADATA_BYTES else {}
@@ -321,10 +321,11 @@ def _read_json(metadata: Mapping[bytes, bytes], key: bytes, *path: str) -> dict[
 
 def _is_tensor(kind: Any) -> bool:
     leaf = _strip(kind)
-    return _is_bytes(kind) or (_is_number(leaf) and leaf != kind)
+    return _is_bytes(kind) or (is_number(leaf) and leaf != kind)
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Checks whether a type is that of numbers or truth values."""
     import pyarrow.types as types
 
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
@@ -333,7 +334,7 @@ def _is_number(kind: Any) -> bool:
 def _strip(kind: Any) -> Any:
     """Returns the type of the numbers in lists."""
     kind = _get_storage(kind)
-    while _is_list(kind):
+    while is_list(kind):
         kind = kind.value_type
     return kind
 
@@ -346,7 +347,7 @@ def _list_axes(kind: Any) -> list[int | None]:
         return list(kind.shape)
     axes: list[int | None] = []
     kind = _get_storage(kind)
-    while _is_list(kind):
+    while is_list(kind):
         axes.append(kind.list_size if pyarrow.types.is_fixed_size_list(kind) else None)
         kind = kind.value_type
     return axes
@@ -362,7 +363,8 @@ def _get_dtype(kind: Any) -> str:
     return _FLOATS.get(str(kind), str(kind))
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Checks whether a type is that of lists, of any length or of a fixed one."""
     import pyarrow.types as types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

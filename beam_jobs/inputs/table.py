@@ -71,7 +71,8 @@ _LIKELY_LABELS = frozenset(
 )
 _DAMAGED = "row of a damaged row group"
 _SIZES_AT_ONCE = 10_000  # local files whose sizes are read in one call
-_LISTS_AT_ONCE = 50_000  # lists of images, whose folders are listed anew for each so many
+_LISTS_AT_ONCE = 50_000  # lists of images, or masks, whose folders are listed anew for each so many
+_NO_ROWS = np.empty(0, np.int64)
 
 
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -261,12 +262,17 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> Tenso
     return infer_tensors(first.path, columns.tensors, config.tensor_types)
 
 
-def explain_no_labels(config: ShardConfig) -> str:
+def explain_no_labels(config: ShardConfig) -> str | None:
     """Returns why a table gives no classes and which option names a column of them, as a part of a sentence.
 
     Args:
         config: The configuration that names the table as its input.
+
+    Returns:
+        None if the table gives the targets of a regression.
     """
+    if config.target_column is not None:
+        return None
     column = config.label_column or _LABEL
     rows = chain.from_iterable(map(read_rows, list_parts(config.input, config.columns)))
     names = list(next((row for _, row in rows if row is not None), {}))
@@ -278,17 +284,24 @@ def explain_no_labels(config: ShardConfig) -> str:
     return f"no column `{column}`{listed}; use --label-column {shlex.quote(likely)}"
 
 
-def check_no_table(config: ShardConfig) -> None:
+def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option is for tables, for another input.
+
+    Args:
+        config: The configuration that names the input.
+        names_files: Whether the input names the files of its images, so that some may be missing.
 
     Raises:
         ConfigError: One is.
     """
     check_no_tensors(config)
-    names = (*(f"{name}_column" for name in config.columns.named), "label_separator", "allow_missing")
-    for name in names:
+    for name in (*(f"{name}_column" for name in config.columns.named), "label_separator"):
         if getattr(config, name):
             raise ConfigError(f"`{name}` is for tables (CSV, TSV, JSONL or Parquet), got {config.input}.")
+    if config.allow_missing and not names_files:
+        raise ConfigError(
+            f"`allow_missing` is for tables and annotations, which name the files of images, got {config.input}."
+        )
 
 
 def check_no_tensors(config: ShardConfig) -> None:
@@ -468,34 +481,31 @@ def parse_box_labels(value: Any, where: str) -> Iterable[int]:
 
 
 def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
-    """Returns the images with their sizes in bytes, or 0 if it is unknown, and those whose files do not exist."""
-    if "images" in images.details:
-        sizes, missing = _read_list_sizes(images, root)
-        return images.replace_sizes(sizes), missing
+    """Returns the images with their sizes in bytes, or 0 if it is unknown, and the files that do not exist."""
     sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
-    for rows in _group_rows(images, root):
-        names = images.get_paths(np.array(rows, np.int64))
-        found = filesystem.get_sizes([filesystem.join(root, name) for name in names])
-        missing += Missing.find(names, found)
-        sizes[rows] = np.maximum(found, 0)
+    for rows, names in _group_files(images, root):
+        paths = [filesystem.join(root, name) for name in names]
+        found = filesystem.get_sizes(paths)
+        missing += Missing.find(paths, found)
+        if len(rows):
+            np.add.at(sizes, rows, np.maximum(found, 0))  # a list of images has several files in its row
     return images.replace_sizes(sizes), missing
 
 
-def _read_list_sizes(images: ImageTable, root: str) -> tuple[NDArray[np.int64], Missing]:
-    """Returns the bytes of all images of each record together, and the files that do not exist."""
-    missing = Missing()
-    sizes = np.where(images.in_row_groups, images.sizes, 0)
-    for begin in range(0, len(images), _LISTS_AT_ONCE):
-        rows, names = array("q"), list[str]()
+def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int64], list[str]]]:
+    """Yields the files of images in bounded groups, with their rows, and then the files of masks without rows."""
+    if "images" not in images.details:
+        for group in _group_rows(images, root):
+            rows = np.array(group, np.int64)
+            yield rows, images.get_paths(rows)
+    for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
         indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
-        for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
-            for file in list_files(image) if image.location.row_group < 0 else ():
-                rows.append(row)
-                names.append(file.path)
-        found = filesystem.get_sizes([filesystem.join(root, name) for name in names])
-        missing += Missing.find(names, found)
-        np.add.at(sizes, np.frombuffer(rows, np.int64), np.maximum(found, 0))
-    return sizes, missing
+        refs = list(images.iterate(indices))
+        if "images" in images.details:
+            lists = [list_files(ref) if ref.location.row_group < 0 else [] for ref in refs]
+            yield np.repeat(indices, [*map(len, lists)]), [file.path for file in chain.from_iterable(lists)]
+        masks = [MaskRef(*cast(Any, ref.mask)) for ref in refs if ref.mask]
+        yield _NO_ROWS, [mask.path for mask in masks if mask.row_group < 0 and not mask.drawn]
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:

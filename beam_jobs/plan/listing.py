@@ -22,26 +22,26 @@ from tfpipe.system.units import human_count
 
 @dataclass(frozen=True)
 class Missing:
-    """The files that a table names and that do not exist.
+    """The files that a table or annotations name and that do not exist.
 
     Attributes:
         count: The number of such files.
-        names: The first three by the alphabet.
+        paths: The first three by the alphabet.
     """
 
     count: int = 0
-    names: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
     @classmethod
-    def find(cls, names: Sequence[str], sizes: Sequence[int]) -> "Missing":
+    def find(cls, paths: Sequence[str], sizes: Sequence[int]) -> "Missing":
         """Returns the files whose size is -1."""
-        missing = [name for name, size in zip(names, sizes, strict=True) if size < 0]
+        missing = [path for path, size in zip(paths, sizes, strict=True) if size < 0]
         return cls(len(missing), tuple(sorted(missing)[:3]))
 
     def __add__(self, other: "Missing") -> "Missing":
-        return Missing(self.count + other.count, tuple(sorted(self.names + other.names)[:3]))
+        return Missing(self.count + other.count, tuple(sorted(self.paths + other.paths)[:3]))
 
-    def check(self, config: ShardConfig, num_rows: int) -> None:
+    def check(self, config: ShardConfig, num_images: int) -> None:
         """Checks that all files exist, unless the configuration allows that some do not.
 
         Raises:
@@ -50,10 +50,9 @@ class Missing:
         if not self.count or config.allow_missing:
             return
         raise DataError(
-            f"{config.input} has {human_count(num_rows, 'row')}, and {self.count:,} of the files that it names "
-            f"{'does' if self.count == 1 else 'do'} not exist{', such as' if self.count > len(self.names) else ':'} "
-            f"{', '.join(self.names)}. Paths start from the folder of the table. Correct them, or leave these images "
-            "out with `allow_missing`."
+            f"{config.input} names {human_count(num_images, 'image')}, and {self.count:,} of their files "
+            f"{'does' if self.count == 1 else 'do'} not exist{', such as' if self.count > len(self.paths) else ':'} "
+            f"{', '.join(self.paths)}. Correct the paths, or leave these images out with `allow_missing`."
         )
 
 
@@ -82,7 +81,7 @@ class Listing:
         tensor_dtypes: The dtype in the table of each tensor that may be converted.
         has_images: Whether the records have images.
         columns: The columns of a table that the user names.
-        missing: The files that a table names and that do not exist.
+        missing: The files that a table or annotations name and that do not exist.
     """
 
     name: str

@@ -106,8 +106,15 @@ def test_a_mask_without_an_image_is_counted(tmp_path: Path) -> None:
 
 def test_a_missing_mask_file_names_its_path(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", {**make_files(2), "t.csv": b"image,mask\ndog/0.jpg,gone.png\n"})
-    with pytest.raises(DataError, match="has no image that can be read"):
+    with pytest.raises(DataError) as caught:
         make_dataset(source / "t.csv", tmp_path / "out")
+    assert str(caught.value) == (
+        f"{source}/t.csv names 1 image, and 1 of their files does not exist: {source}/gone.png. Correct the paths, or "
+        "leave these images out with `allow_missing`."
+    )
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(DataError, match="has no image that can be read"):
+        make_dataset(source / "t.csv", tmp_path / "out", allow_missing=True)
     (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     row = json.loads(line)
     assert (row["kind"], row["reason"]) == (

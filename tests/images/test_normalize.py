@@ -262,9 +262,57 @@ def test_16_bit_pgm_is_scaled(tf_png: Any) -> None:
     assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
 
 
-def test_32_bit_samples_are_refused(make: Any) -> None:
-    for mode in ("I", "F"):
-        assert reason(make.save(make.image(mode=mode), "TIFF")) == "32-bit samples, whose range is not known"
+def write_planar_tiff(order: str, planes: list[bytes], *further: tuple[int, int], photometric: int = 2) -> bytes:
+    """Writes a TIFF of 3 x 2 pixels of 16 bits in separate planes, each one strip."""
+    num_planes, num_tags = len(planes), 9 + len(further)
+    begin = 8 + 2 + 12 * num_tags + 4
+    starts = begin + 10 * num_planes
+    tags = [(256, 3), (257, 2), (259, 1), (262, photometric), (277, num_planes), (284, 2)]
+    entries = {tag: struct.pack(order + "HHIHH", tag, 3, 1, value, 0) for tag, value in (*tags, *further)}
+    lists = {258: (3, begin), 273: (4, begin + 2 * num_planes), 279: (4, begin + 6 * num_planes)}
+    entries |= {tag: struct.pack(order + "HHII", tag, kind, num_planes, at) for tag, (kind, at) in lists.items()}
+    body = struct.pack(order + "2sHIH", b"II" if order == "<" else b"MM", 42, 8, num_tags)
+    body += b"".join(entries[tag] for tag in sorted(entries)) + bytes(4)
+    body += struct.pack(f"{order}{num_planes}H", *[16] * num_planes)
+    body += struct.pack(f"{order}{num_planes}I", *(starts + k * len(planes[0]) for k in range(num_planes)))
+    return body + struct.pack(f"{order}{num_planes}I", *[len(planes[0])] * num_planes) + b"".join(planes)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_16_bit_samples_in_planes_are_scaled(tf_png: Any, order: str) -> None:
+    values = [0, 300, 65535, 40000, 128, 257], [5, 65535, 1, 2, 3, 4], [7000, 0, 0, 0, 0, 65535]
+    planes = [struct.pack(order + "6H", *plane) for plane in values]
+    got = prepare_image(write_planar_tiff(order, planes), KEEP)
+    assert got.changed == ("depth_16_to_8", "tiff_to_png")
+    expected = np.round(np.array(values).T.reshape(2, 3, 3) / 257)
+    np.testing.assert_array_equal(tf_png(got.encoded, 3), expected)
+    turned = prepare_image(write_planar_tiff(order, planes, (274, 6)), KEEP)
+    np.testing.assert_array_equal(tf_png(turned.encoded, 3), np.rot90(expected, -1))
+    black_on_white = [bytes(12)] * 3 + [struct.pack(order + "6H", 65535, 0, 0, 65535, 32768, 0)]
+    got = prepare_image(write_planar_tiff(order, black_on_white, (338, 2)), KEEP)
+    assert got.changed == ("depth_16_to_8", "alpha_composited", "tiff_to_png")
+    assert tf_png(got.encoded, 3)[..., 1].tolist() == [[0, 255, 255], [0, 127, 255]]
+    sentence = "a TIFF of 16-bit samples in separate planes that are not RGB or RGBA, which cannot be read"
+    assert reason(write_planar_tiff(order, [bytes(12)] * 4, (338, 1))) == sentence  # multiplied by alpha
+    assert reason(write_planar_tiff(order, [bytes(12)] * 4, photometric=5)) == sentence  # CMYK
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("i4", 1), ("f4", 1), ("f4", 255)])
+def test_32_bit_gray_from_0_to_255_or_1(make: Any, tf_png: Any, dtype: str, scale: int) -> None:
+    samples = np.array([[0, 1, 128, 255], [7, 99, 200, 3]])
+    got = prepare_image(make.save(Image.fromarray((samples / scale).astype(dtype)), "TIFF"), KEEP)
+    assert got.changed == ("depth_32_to_8", "tiff_to_png")
+    assert tf_png(got.encoded, 1)[..., 0].tolist() == samples.tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [("i4", -1, 9), ("i4", 0, 70000), ("f4", 0, 255.5), ("f4", 0, np.nan)]
+)
+def test_32_bit_gray_without_a_known_white_is_refused(make: Any, dtype: str, low: float, high: float) -> None:
+    shown = "nan to nan" if np.isnan(high) else f"{low} to {high}"
+    assert reason(make.save(Image.fromarray(np.array([[low, high]]).astype(dtype)), "TIFF")) == (
+        f"32-bit samples from {shown}; only 0 to 255, and fractions from 0 to 1, have a known white"
+    )
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -383,7 +431,7 @@ def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> Non
         (b"Not found\n", "not an image: it begins like text"),
         (b"BMX", "BMP that cannot be decoded: Truncated File Read"),
         (b"PK\3\4....", "a ZIP archive, not an image that can be read"),
-        (b"\0\0\0\x18ftypheic", "a HEIF image, which cannot be read"),
+        (b"\0\0\0\x18ftypmp42", "not an image: it begins like a video"),
         (
             bytes(range(130, 150)),
             "not an image of a known format: it begins with the bytes 82 83 84 85 86 87 88 89",
@@ -529,16 +577,42 @@ def test_the_import_loads_no_heavy_module() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+def encode_heic(*images: Image.Image) -> bytes:
+    pillow_heif = pytest.importorskip("pillow_heif", reason="pillow-heif, of the extra `heif`, is not installed")
+    file, buffer = pillow_heif.HeifFile(), io.BytesIO()
+    for image in images:
+        file.add_from_pillow(image)
+    file.save(buffer, quality=95)
+    return buffer.getvalue()
+
+
+def test_heic_is_converted(make: Any, tf_jpeg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_heic(make.image())
+    got = prepare_image(data, KEEP, filename="a.heic")
+    assert (got.format, got.width, got.height, got.channels) == ("JPEG", 40, 24, 3)
+    assert (got.changed, got.noticed) == (("heic_to_jpeg",), ())
+    assert is_close(tf_jpeg(got.encoded), make.pixels(), 6)
+    assert prepare_image(encode_heic(make.image(mode="L")), KEEP).channels == 1
+    clear = make.image().copy()
+    clear.putalpha(0)
+    got = prepare_image(encode_heic(clear, make.image()), KEEP)
+    assert got.changed == ("first_frame", "alpha_composited", "heic_to_jpeg")
+    assert tf_jpeg(got.encoded).min() > 250
+    assert reason(data, ImageForm(max_pixels=900)) == "40 x 24 pixels, more than `max_pixels` 900 allows"
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    assert reason(data) == "a HEIC image, which needs pillow-heif: pip install 'tfpipe[heif]'"
+
+
 # Damaged files
 
 
-@pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000"])
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIC"])
 def test_damaged_files_of_other_formats_raise_only_bad_image(make: Any, kind: str) -> None:
     rng = random.Random(kind)
     Image.init()
-    if kind not in Image.SAVE:
+    if kind not in (*Image.SAVE, "HEIC"):
         pytest.skip(f"this Pillow cannot write {kind}")
-    whole = make.save(make.image(), kind)
+    whole = encode_heic(make.image()) if kind == "HEIC" else make.save(make.image(), kind)
     form = ImageForm(max_pixels=1_000_000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -4,7 +4,8 @@
 skip_by_name   the names of files that plainly are not images
 sniff          the format of a file, from its bytes and not from its name
 jpeg, png      the headers of the two stored formats, and the check that a file is complete
-other_formats  the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000
+other_formats  the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, HEIC
+jpeg_xl        one more such format, which Pillow does not read
 exif           the orientation tag, and boxes that turn with the pixels
 to_8bit        16-bit samples, alpha and CMYK to 8-bit gray or RGB
 transcode      resizing and encoding
@@ -17,6 +18,6 @@ verify         the check of a stored image
 contact_sheet  many images in one picture
 ```
 
-Pillow decodes, and the native library adds restart markers without loss. NumPy is imported only for 16-bit
-images, masks and contact sheets.
+Pillow decodes, and the native library adds restart markers without loss. NumPy is imported only for images
+of more than 8 bits, JPEG XL, masks and contact sheets.
 """

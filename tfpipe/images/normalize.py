@@ -35,7 +35,7 @@ class PreparedImage:
         channels: The number of stored channels, 1 or 3.
         colorspace: The color space, "Grayscale" or "RGB".
         changed: The changes, in the order in which they were made: "eoi_appended", "first_frame", "cmyk_to_rgb",
-            "depth_16_to_8", "alpha_composited", "resized", "exif_rotated", "arithmetic_reencoded",
+            "depth_16_to_8", "depth_32_to_8", "alpha_composited", "resized", "exif_rotated", "arithmetic_reencoded",
             "progressive_reencoded", "webp_to_jpeg", "made_seekable" and the like. It is empty if the bytes are those
             of the source.
         noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),

@@ -1,12 +1,13 @@
-"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF and JPEG 2000.
+"""Reads the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, HEIC and JPEG XL.
 
 No reader of training data needs them, so this code aims at right pixels and not at speed.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
+import struct
 import threading
 import warnings
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import Any
 from PIL import Image
 
 from tfpipe.errors import TfpipeError
+from tfpipe.images import jpeg_xl
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
@@ -30,11 +32,18 @@ _PLUGINS = {
     "ppm": ("PIL.PpmImagePlugin", "PpmImageFile"),
     "avif": ("PIL.AvifImagePlugin", "AvifImageFile"),
     "jpeg2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
+    "heic": ("pillow_heif", "HeifImageFile"),
 }
+
+# The package that reads a format, the module that it has, and the extra that installs it.
+_EXTRAS = {"heic": ("pillow-heif", "pillow_heif", "heif"), "jxl": ("imagecodecs", "imagecodecs", "jxl")}
 
 _WARNING_LOCK = threading.Lock()
 
-_TIFF_ORIENTATION, _TIFF_PHOTOMETRIC, _TIFF_PLANAR = 274, 262, 284
+_TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLES, _TIFF_PLANAR = 274, 258, 262, 277, 284
+_TIFF_EXTRA, _MULTIPLIED = 338, 1
+_TIFF_OFFSETS_AND_SIZES = (273, 279, 324, 325)  # the strips or tiles of all planes, one plane after the other
+_TIFF_KEPT = (256, 257, 259, 266, 274, 278, 317, 322, 323)  # the sizes, the compression, the orientation, ...
 _LOSSY_IN_TIFF = ("jpeg", "tiff_jpeg", "webp", "jpeg2000")
 
 
@@ -43,7 +52,7 @@ class OpenedImage:
     """An opened file of a format that is not stored.
 
     Attributes:
-        image: The image as Pillow opened it, not yet loaded.
+        image: The image as Pillow opened it, not yet loaded; None for a JPEG XL.
         width: The width in pixels, as stored (not turned).
         height: The height in pixels, as stored.
         orientation: The EXIF orientation, 1 to 8.
@@ -53,7 +62,7 @@ class OpenedImage:
         inverted: Whether 0 is white, in 16-bit gray.
     """
 
-    image: Image.Image
+    image: Image.Image | None
     width: int
     height: int
     orientation: int
@@ -99,8 +108,16 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     """Opens a file and checks its size, without decoding.
 
     Raises:
-        BadImage: The image has too many pixels, or samples of an unknown range.
+        BadImage: The image has too many pixels, or a package is missing that reads it.
     """
+    if kind in _EXTRAS:
+        package, module, extra = _EXTRAS[kind]
+        if importlib.util.find_spec(module) is None:
+            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: pip install 'tfpipe[{extra}]'")
+    if kind == "jxl":
+        header = jpeg_xl.read_header(data)
+        check_size(header.width, header.height, max_pixels)
+        return OpenedImage(None, header.width, header.height, 1, False, lossless=False, animated=header.animated)
     if kind == "webp":
         # Pillow allocates two canvases when it opens a WebP, so the size is checked before.
         check_size(*_read_webp_size(data), max_pixels)
@@ -111,7 +128,7 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
         orientation = tags.get(_TIFF_ORIENTATION, 1)
         orientation = orientation if orientation in range(1, 9) else 1
     else:
-        orientation = read_orientation(image.info.get("exif", b""))
+        orientation = read_orientation(image.info.get("exif") or b"")
     upright = kind == "tiff"
     width, height = image.size if not (upright and orientation >= 5) else image.size[::-1]
     return OpenedImage(
@@ -127,25 +144,53 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
 
 
 def open_plugin(data: bytes, kind: str) -> Image.Image:
-    """Opens a file with the plugin of its format. No other plugin is tried, and no process-wide pixel limit applies.
-
-    Raises:
-        BadImage: This Pillow cannot read the format, or color samples of 16 bits lie in separate planes, which Pillow
-            reads wrongly.
-    """
+    """Opens a file with the plugin of its format. No other plugin is tried, and no process-wide pixel limit applies."""
     module, name = _PLUGINS[kind]
-    try:
-        plugin = importlib.import_module(module)
-    except ImportError as error:
-        raise BadImage(f"the installed Pillow cannot read {kind}") from error
-    image: Image.Image = getattr(plugin, name)(io.BytesIO(data))
+    image: Image.Image = getattr(importlib.import_module(module), name)(io.BytesIO(data))
     if kind == "tiff":
         # An orientation in XMP does not count, but Pillow would apply it on loading.
         image.info.pop("xmp", None)
-        tags: Any = getattr(image, "tag_v2", {})
-        if tags.get(_TIFF_PLANAR, 1) == 2 and max(tags.get(258, (1,))) > 8:
-            raise BadImage("a TIFF of 16-bit samples in separate planes, which cannot be read")
     return image
+
+
+def open_planes(data: bytes, image: Image.Image) -> list[Image.Image]:
+    """Opens the planes of a TIFF of 16-bit color whose samples lie in separate planes, which Pillow reads wrongly.
+
+    Args:
+        data: The whole file.
+        image: The image as Pillow opened it.
+
+    Returns:
+        Each plane as an image of 16-bit gray, not yet loaded; none if the samples do not lie so.
+
+    Raises:
+        BadImage: The colors are not RGB, or are multiplied by alpha.
+    """
+    tags: Any = getattr(image, "tag_v2", {})
+    if tags.get(_TIFF_PLANAR, 1) != 2 or max(tags.get(_TIFF_BITS, (1,))) <= 8:
+        return []
+    if image.mode not in ("RGB", "RGBA") or _MULTIPLIED in tags.get(_TIFF_EXTRA, ()):
+        raise BadImage("a TIFF of 16-bit samples in separate planes that are not RGB or RGBA, which cannot be read")
+    return [open_plugin(_cut_plane(data, tags, plane), "tiff") for plane in range(len(image.mode))]
+
+
+def _cut_plane(data: bytes, tags: Any, plane: int) -> bytes:
+    """Returns a TIFF of one plane: all bytes of the file, with another directory of tags behind them."""
+    order = "<" if data.startswith(b"II") else ">"
+    entries = {tag: (tags[tag],) for tag in _TIFF_KEPT if tag in tags} | {_TIFF_BITS: (16,), _TIFF_PHOTOMETRIC: (1,)}
+    for tag in _TIFF_OFFSETS_AND_SIZES:
+        count = len(tags.get(tag, ())) // tags[_TIFF_SAMPLES]
+        if count:
+            entries[tag] = tags[tag][plane * count : (plane + 1) * count]
+    data += bytes(len(data) % 2)
+    end = len(data) + 2 + 12 * len(entries) + 4
+    directory, lists = struct.pack(order + "H", len(entries)), b""
+    for tag, values in sorted(entries.items()):
+        packed = struct.pack(f"{order}{len(values)}I", *values)
+        place = packed if len(values) == 1 else struct.pack(order + "I", end + len(lists))
+        directory += struct.pack(order + "HHI", tag, 4, len(values)) + place
+        lists += packed if len(values) > 1 else b""
+    return struct.pack(order + "2sHI", data[:2], 42, len(data)) + data[8:] + directory + bytes(4) + lists
 
 
 def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
@@ -155,7 +200,7 @@ def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
         return _first_webp_frame(data) == b"VP8L"
     if kind == "jpeg2000":
         return _is_reversible(data)
-    return kind != "avif"  # AVIF is rarely lossless, and no header says so
+    return kind not in ("avif", "heic")  # which are rarely lossless, and no header says so
 
 
 def _read_webp_size(data: bytes) -> tuple[int, int]:

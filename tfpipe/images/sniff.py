@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfpipe.images import jpeg_xl
 from tfpipe.images.errors import BadImage
 
 # The names of formats in messages.
@@ -14,7 +15,9 @@ TITLES = {
     "tiff": "TIFF",
     "ppm": "PPM",
     "avif": "AVIF",
+    "heic": "HEIC",
     "jpeg2000": "JPEG 2000",
+    "jxl": "JPEG XL",
 }
 
 _EXTENSIONS = {
@@ -26,9 +29,11 @@ _EXTENSIONS = {
     **dict.fromkeys(("tif", "tiff"), "tiff"),
     **dict.fromkeys(("ppm", "pgm", "pbm", "pnm"), "ppm"),
     "avif": "avif",
+    **dict.fromkeys(("heic", "heif", "hif"), "heic"),
+    "jxl": "jxl",
     **dict.fromkeys(("jp2", "j2k", "jpx", "jpf", "j2c", "jpc"), "jpeg2000"),
     # Formats that cannot be read: a file with such a name and another content always differs from its name.
-    **dict.fromkeys(("ico", "heic", "heif", "svg", "psd"), "other"),
+    **dict.fromkeys(("ico", "svg", "psd"), "other"),
 }
 
 # JPEG and PNG come first: nearly every file of a training set is one of them.
@@ -44,6 +49,7 @@ _MAGIC = (
     (b"MM\0+", "tiff"),
     (b"\0\0\0\x0cjP  \r\n\x87\n", "jpeg2000"),
     (b"\xff\x4f\xff\x51", "jpeg2000"),
+    *((magic, "jxl") for magic in jpeg_xl.SIGNATURES),
     *((b"P%d" % digit, "ppm") for digit in range(1, 7)),
 )
 
@@ -57,7 +63,7 @@ _REFUSED = (
 )
 
 _AVIF_BRANDS = (b"avif", b"avis")
-_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
 
 
 def sniff_format(data: bytes) -> str:
@@ -76,10 +82,12 @@ def sniff_format(data: bytes) -> str:
             return kind
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
-    if data[4:8] == b"ftyp" and data[8:12] in _AVIF_BRANDS:
-        return "avif"
-    if data[4:8] == b"ftyp" and data[8:12] == b"mif1" and b"avif" in data[16:64]:
-        return "avif"
+    if data[4:8] == b"ftyp":
+        brand = data[8:12]
+        if brand in _AVIF_BRANDS or (brand == b"mif1" and b"avif" in data[16:64]):
+            return "avif"
+        if brand in _HEIC_BRANDS:
+            return "heic"
     raise BadImage(_describe_unreadable(data))
 
 
@@ -97,8 +105,6 @@ def _describe_unreadable(data: bytes) -> str:
         if data.startswith(magic):
             return f"{title}, not an image that can be read"
     if data[4:8] == b"ftyp":
-        if data[8:12] in _HEIF_BRANDS:
-            return "a HEIF image, which cannot be read"
         return "not an image: it begins like a video"
     if not data[:512].strip(b"\0"):
         return "not an image: it begins with zero bytes"

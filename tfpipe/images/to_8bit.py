@@ -2,6 +2,8 @@
 
 Pillow's own conversion clips 16-bit gray at 255, which makes nearly every such image white. Of 16-bit color it keeps
 the high byte of each sample. Here a sample v becomes v * 255 / 65535, rounded.
+
+Samples of 32 bits stay as they are if all lie between 0 and 255. Floats are scaled by 255 if all lie between 0 and 1.
 """
 
 from __future__ import annotations
@@ -36,15 +38,10 @@ def flatten_alpha(image: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:
 
     Returns:
         The image, and the kinds of change made to its pixels.
-
-    Raises:
-        BadImage: The samples have 32 bits, and their white value is unknown.
     """
     mode = image.mode
     if mode in ("L", "RGB") and "transparency" not in image.info:
         return image, ()
-    if mode in ("I", "F"):
-        raise BadImage("32-bit samples, whose range is not known")
     if mode == "1":
         image = image.convert("L")
     rgba_palette = mode == "P" and image.palette is not None and image.palette.mode == "RGBA"
@@ -102,6 +99,51 @@ def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
         return (65535 - rows if inverted else rows)[:, :, None]
 
     return _reduce(image, read, ("L",))
+
+
+def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces a loaded image of 32-bit gray, of mode "I" or "F", to mode "L".
+
+    Args:
+        image: The image.
+        inverted: Whether 0 is white.
+
+    Raises:
+        BadImage: The value of white is not known: samples lie outside of 0 to 255.
+    """
+    import numpy as np
+
+    samples = np.asarray(image)
+    low, high = samples.min(), samples.max()
+    if not 0 <= low <= high <= 255:
+        raise BadImage(
+            f"32-bit samples from {low:g} to {high:g}; only 0 to 255, and fractions from 0 to 1, have a known white"
+        )
+    white = 1 if image.mode == "F" and high <= 1 else 255
+    return reduce_samples(white - samples if inverted else samples, white)
+
+
+def reduce_samples(samples: NDArray[Any], white: float) -> tuple[Image.Image, tuple[str, ...]]:
+    """Reduces samples of any type to 8 bits.
+
+    Args:
+        samples: The samples, of shape [height, width] or [height, width, channels], with alpha last.
+        white: The value of white. What is larger is white too.
+    """
+    import numpy as np
+
+    planes = samples if samples.ndim == 3 else samples[:, :, None]
+    if planes.dtype == np.uint8 and white == 255:
+        return flatten_alpha(Image.fromarray(samples))
+
+    def read(top: int, bottom: int) -> NDArray[np.uint64]:
+        rows = planes[top:bottom].astype(np.float64) * (65535 / white)
+        return np.rint(np.clip(rows, 0, 65535)).astype(np.uint64)
+
+    empty = Image.new("L", (planes.shape[1], planes.shape[0]))
+    bands = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[planes.shape[2]]
+    small, changed = _reduce(empty, read, tuple(bands))
+    return small, (f"depth_{8 * samples.itemsize}_to_8", *changed[1:])
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import io
 from PIL import Image
 
 from tfpipe.format.image_form import MAX_SIDE, ImageForm
-from tfpipe.images import jpeg, other_formats, png, seekable, to_8bit
+from tfpipe.images import jpeg, jpeg_xl, other_formats, png, seekable, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 
@@ -79,6 +79,12 @@ def load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
 def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     """Decodes a format that is not stored to gray or RGB of 8 bits, not turned yet (except TIFF)."""
     image = source.image
+    if image is None:
+        return to_8bit.reduce_samples(*jpeg_xl.decode(data, jpeg_xl.read_header(data)))
+    if planes := other_formats.open_planes(data, image):
+        import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's
+
+        return to_8bit.reduce_samples(np.stack([np.asarray(plane) for plane in planes], axis=-1), 65535)
     raw_mode = to_8bit.get_16bit_raw_mode(image)
     if raw_mode.startswith("RGBa"):
         raise BadImage("16-bit samples multiplied by alpha, which cannot be read")
@@ -87,11 +93,16 @@ def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tup
         low = other_formats.open_plugin(data, kind)
         to_8bit.select_low_bytes(low)
         low.load()
+    size = image.size
     image.load()
+    if kind == "heic" and image.size != size:
+        raise BadImage("damaged HEIC: its pixels have another size than its header")
     if low is not None:
         return to_8bit.reduce_color(image, low)
     if to_8bit.is_gray_16bit(image):
         return to_8bit.reduce_gray(image, source.inverted)
+    if image.mode in ("I", "F"):
+        return to_8bit.reduce_32bit(image, source.inverted)
     flat, changed = to_8bit.flatten_alpha(image)
     return flat, (*(("depth_16_to_8",) if raw_mode else ()), *changed)
 

@@ -29,15 +29,15 @@ class BoxScaler:
         self.skipped = Counter[str]()
 
     def scale(
-        self, sides: NDArray[np.float64], sizes: NDArray[np.float64]
+        self, sides: NDArray[np.float64], size: tuple[float, float]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Returns boxes as fractions, cut at the borders of their images, and which of them have an area there.
+        """Returns the boxes of an image as fractions, cut at its borders, and which of them have an area there.
 
         Args:
             sides: The left, top, right and bottom side of each box in pixels, of shape [n, 4].
-            sizes: The width and the height of the image of each box, of shape [n, 2].
+            size: The width and the height of the image.
         """
-        fractions = np.clip(sides / np.tile(sizes, 2), 0, 1)
+        fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1)
         has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
         if not has_area.all():
             self.skipped[_NO_AREA] += int((~has_area).sum())
@@ -75,7 +75,7 @@ def make_listing(
         DataError: The file of class names does not name each class.
     """
     root = config.input
-    images, _ = read_sizes(builder.finish(), root)
+    images, missing = read_sizes(builder.finish(), root)
     names = order_names(config, class_names)
     if list(names) != list(class_names):
         images = _renumber(images, [list(names).index(name) for name in class_names])
@@ -86,6 +86,7 @@ def make_listing(
         extra=tuple(extra),
         skipped=+Counter(skipped),
         box_names=tuple(names),
+        missing=missing,
     )
 
 

@@ -15,7 +15,7 @@ import posixpath
 import tempfile
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
@@ -68,33 +68,23 @@ class _PlacedShape(NamedTuple):
     size: int
 
 
-@dataclass
-class _Group:
-    """The images of one folder with all that the annotation files of this folder say about them.
+@dataclass(slots=True)
+class _Image:
+    """All that the annotation files of one folder say about an image.
 
     Attributes:
-        name: The end of the files' names, such as `train2017`; empty if they do not name a folder.
-        rows: The position of each image by its id.
-        names: The name of each image.
-        sizes: The width and the height of each image; 0 if they are unknown.
-        box_ids: The id of the image of each box.
-        box_classes: The id of the category of each box.
-        box_sides: Left, top, width and height of each box in pixels.
-        caption_ids: The id of the image of each caption.
+        name: The name of its file; empty if no list of images names it.
+        size: The width and the height in pixels; 0 if they are unknown.
+        boxes: The id of the category and left, top, width and height in pixels of each box, one after another.
         captions: The captions.
-        shapes: The segmentations of each image, by its id.
+        shapes: The segmentations.
     """
 
-    name: str
-    rows: dict[int, int] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
-    sizes: "array[float]" = field(default_factory=lambda: array("d"))
-    box_ids: "array[int]" = field(default_factory=lambda: array("q"))
-    box_classes: "array[int]" = field(default_factory=lambda: array("q"))
-    box_sides: "array[float]" = field(default_factory=lambda: array("d"))
-    caption_ids: "array[int]" = field(default_factory=lambda: array("q"))
+    name: str = ""
+    size: tuple[int, int] = (0, 0)
+    boxes: "array[float]" = field(default_factory=lambda: array("d"))
     captions: list[str] = field(default_factory=list)
-    shapes: dict[int, list[_PlacedShape]] = field(default_factory=lambda: defaultdict(list))
+    shapes: list[_PlacedShape] = field(default_factory=list)
 
 
 def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -145,7 +135,7 @@ def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
         reader = _Reader(observer, shapes if config.segmentation_masks else None)
         for path in files:
             reader.read(path)
-        if not any(group.names for group in reader.groups.values()):
+        if not any(image.name for images in reader.groups.values() for image in images.values()):
             raise DataError(f"{', '.join(files)} must list images, but there are none.")
         return reader.finish(config)
 
@@ -159,7 +149,8 @@ class _Reader:
     """
 
     def __init__(self, observer: Observer | None, shapes: IO[bytes] | None) -> None:
-        self.groups: dict[str, _Group] = {}
+        # The images by their ids, by the end of the files' names, such as `train2017`; empty if it names no folder.
+        self.groups: dict[str, dict[int, _Image]] = defaultdict(lambda: defaultdict(_Image))
         self._shapes = shapes
         self._observer = observer or Observer()
         self._categories: dict[int, str] = {}
@@ -169,28 +160,26 @@ class _Reader:
 
     def read(self, path: str) -> None:
         """Reads a file."""
-        name = _get_group_name(path)
-        group = self.groups.setdefault(name, _Group(name))
+        images = self.groups[_get_group_name(path)]
         for element in iterate_objects(path, _ARRAYS):
             where = f"{path}, {element.name[:-1] if element.name != 'categories' else 'category'} {element.number}"
             if element.name == "images":
-                self._add_image(group, element, where)
+                self._add_image(images, element, where)
             elif element.name == "categories":
                 self._add_category(element, where)
             else:
-                self._add_annotation(group, element, where)
+                self._add_annotation(images, element, where)
 
-    def _add_image(self, group: _Group, element: Element, where: str) -> None:
+    def _add_image(self, images: dict[int, _Image], element: Element, where: str) -> None:
         number, name = _read_int(element.values, "id", where), _read_name(element.values, where)
-        row = group.rows.setdefault(number, len(group.names))
-        if row < len(group.names):
-            if group.names[row] != name:
-                raise DataError(f"{where}: id {number} must be one image, but is {group.names[row]} and {name}.")
+        image = images[number]
+        if image.name:
+            if image.name != name:
+                raise DataError(f"{where}: id {number} must be one image, but is {image.name} and {name}.")
             return
-        group.names.append(name)
-        for side in ("width", "height"):
-            pixels = element.values.get(side)
-            group.sizes.append(float(pixels) if type(pixels) is int and 0 < pixels < 2**31 else 0.0)
+        sides = [element.values.get(side) for side in ("width", "height")]
+        width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
+        image.name, image.size = name, (width, height)
         self._num_images += 1
         if self._num_images > _MAX_IMAGES:
             raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
@@ -206,9 +195,9 @@ class _Reader:
                 f"{where}: id {number} must be one class, but is {self._categories[number]!r} and {name!r}."
             )
 
-    def _add_annotation(self, group: _Group, element: Element, where: str) -> None:
+    def _add_annotation(self, images: dict[int, _Image], element: Element, where: str) -> None:
         values = element.values
-        image = _read_int(values, "image_id", where)
+        image = images[_read_int(values, "image_id", where)]
         self._num_annotations += 1
         if self._num_annotations > _MAX_ANNOTATIONS:
             raise DataError(f"{where}: at most {_MAX_ANNOTATIONS:,} annotations can be read at once; divide the files.")
@@ -216,22 +205,20 @@ class _Reader:
             caption = values["caption"]
             if not isinstance(caption, str) or not _is_unicode(caption):
                 raise DataError(f"{where}: 'caption' must be a text, got {caption!r:.100}.")
-            group.caption_ids.append(image)
-            group.captions.append(caption)
+            image.captions.append(caption)
             self._has_captions = True
             return
         if self._shapes is not None:
-            self._add_shape(self._shapes, group, element, where)
+            self._add_shape(self._shapes, image, element, where)
         if values.get("iscrowd"):
             self._scaler.skipped[_CROWD_BOX if self._shapes is not None else _CROWD] += 1
         elif values.get("bbox") is None or values["bbox"] == []:
             self._scaler.skipped[_NO_BOX] += 1
         else:
-            group.box_ids.append(image)
-            group.box_classes.append(_read_int(values, "category_id", where))
-            group.box_sides.extend(_read_box(values["bbox"], where))
+            category = _read_int(values, "category_id", where)
+            image.boxes.extend((category, *_read_box(values["bbox"], where)))
 
-    def _add_shape(self, shapes: IO[bytes], group: _Group, element: Element, where: str) -> None:
+    def _add_shape(self, shapes: IO[bytes], image: _Image, element: Element, where: str) -> None:
         values = element.values
         if not values.get("segmentation"):
             self._scaler.skipped[_NO_SHAPE] += 1
@@ -241,81 +228,66 @@ class _Reader:
             text = json.dumps(values["segmentation"], separators=(",", ":")).encode()
         except RecursionError as error:
             raise DataError(f"{where}: 'segmentation' must be polygons or runs, but is nested too deep.") from error
-        place = _PlacedShape(element.number, category, bool(values.get("iscrowd")), shapes.tell(), len(text))
+        image.shapes.append(
+            _PlacedShape(element.number, category, bool(values.get("iscrowd")), shapes.tell(), len(text))
+        )
         shapes.write(text)
-        group.shapes[_read_int(values, "image_id", where)].append(place)
 
     def finish(self, config: ShardConfig) -> Listing:
         """Returns the listing of all images."""
         names = list(dict.fromkeys(name for _, name in sorted(self._categories.items())))
         class_names = order_names(config, names)  # now, since masks are drawn with the final numbers
-        folders = [_find_folder(config.input, group.name) for group in self.groups.values()]
-        splits = find_splits([f"{group.name}.json" for group in self.groups.values()])
+        numbers = {name: k for k, name in enumerate(class_names)}
+        folders = [_find_folder(config.input, group) for group in self.groups]
+        splits = find_splits([f"{group}.json" for group in self.groups])
         builder = ImageTableBuilder()
-        for group, folder, split in zip(self.groups.values(), folders, splits, strict=True):
-            for ref in self._join(group, {name: k for k, name in enumerate(class_names)}):
-                builder.append(ref._replace(path=folder + ref.path, split=split))
+        for (group, images), folder, split in zip(self.groups.items(), folders, splits, strict=True):
+            if self._shapes is not None and not any(image.shapes for image in images.values()):
+                raise DataError(
+                    f"`segmentation_masks` needs a 'segmentation' in the annotations of {group or 'the images'}, but "
+                    "none has one."
+                )
+            for image in images.values():
+                if image.name:
+                    ref = self._make_ref(image, numbers)
+                    builder.append(ref._replace(path=folder + image.name, split=split))
+                else:
+                    self._scaler.skipped[_NO_IMAGE] += len(image.boxes) // 5 + len(image.captions)
         extra = [FeatureSpec(CAPTION, "bytes", None, kind="text")] if self._has_captions else []
         return make_listing(config, builder, class_names, extra, self._scaler.skipped)
 
-    def _join(self, group: _Group, class_numbers: dict[str, int]) -> Iterator[ImageRef]:
-        """Yields the images of a group with their boxes and captions."""
-        captions: dict[int, list[str]] = defaultdict(list)
-        for image, caption in zip(group.caption_ids, group.captions, strict=True):
-            if image in group.rows:
-                captions[group.rows[image]].append(caption)
-            else:
-                self._scaler.skipped[_NO_IMAGE] += 1
-        masks = self._make_masks(group, class_numbers) if self._shapes is not None else None
-        rows = np.array([group.rows.get(image, -1) for image in group.box_ids], np.int64)
-        self._scaler.skipped[_NO_IMAGE] += int((rows < 0).sum())
-        listed = np.flatnonzero(rows >= 0)
-        order = listed[np.argsort(rows[listed], kind="stable")]
-        sizes = np.array(group.sizes).reshape(-1, 2)
-        unknown = [row for row in np.unique(rows[order]).tolist() if not sizes[row].all()]
-        if unknown:
-            raise DataError(
-                f"{group.names[unknown[0]]} has boxes, so its 'width' and 'height' must be numbers above 0."
+    def _make_ref(self, image: _Image, class_numbers: dict[str, int]) -> ImageRef:
+        """Returns an image with its boxes, captions and mask."""
+        needs_size = "has boxes" if image.boxes else "gets a mask" if self._shapes is not None else ""
+        if needs_size and not all(image.size):
+            raise DataError(f"{image.name} {needs_size}, so its 'width' and 'height' must be numbers above 0.")
+        ref = ImageRef(image.name, extra=(image.captions,) if self._has_captions else ())
+        if image.boxes:
+            values = np.array(image.boxes).reshape(-1, 5)
+            values[:, 3:] += values[:, 1:3]
+            boxes, has_area = self._scaler.scale(values[:, 1:], image.size)
+            categories = values[has_area, 0].astype(np.int64).tolist()
+            ref = ref._replace(
+                boxes=tuple(map(tuple, boxes[has_area].tolist())),
+                box_labels=tuple(self._number(category, class_numbers, image.name) for category in categories),
             )
-        corners = np.array(group.box_sides).reshape(-1, 4)[order]
-        corners[:, 2:] += corners[:, :2]
-        boxes, has_area = self._scaler.scale(corners, sizes[rows[order]])
-        order, boxes = order[has_area], boxes[has_area]
-        classes = np.array(group.box_classes, np.int64)[order]
-        starts = np.searchsorted(rows[order], np.arange(len(group.names) + 1))
-        for row, name in enumerate(group.names):
-            own = slice(starts[row], starts[row + 1])
-            numbers = tuple(self._number(category, class_numbers, name) for category in classes[own].tolist())
-            extra = (captions.pop(row, []),) if self._has_captions else ()
-            ref = ImageRef(name, boxes=tuple(map(tuple, boxes[own].tolist())), box_labels=numbers, extra=extra)
-            yield ref if masks is None else ref._replace(mask=next(masks))
+        return ref if self._shapes is None else ref._replace(mask=self._make_mask(image, class_numbers))
 
-    def _make_masks(self, group: _Group, class_numbers: dict[str, int]) -> Iterator[tuple[str | int, ...]]:
-        """Yields the mask of each image of a group: class 0 is the background, so its classes count from 1."""
-        if not group.shapes:
-            raise DataError(
-                f"`segmentation_masks` needs a 'segmentation' in the annotations of {group.name or 'the images'}, but "
-                "none has one."
+    def _make_mask(self, image: _Image, class_numbers: dict[str, int]) -> tuple[str | int, ...]:
+        """Returns the mask of an image: class 0 is the background, so its classes count from 1."""
+        shapes = [
+            Shape(
+                number, self._number(category, class_numbers, image.name) + 1, is_crowd, self._read_shape(begin, size)
             )
-        for (image, row), name in zip(group.rows.items(), group.names, strict=True):
-            width, height = map(int, group.sizes[2 * row : 2 * row + 2])
-            if not width or not height:
-                raise DataError(f"{name} gets a mask, so its 'width' and 'height' must be numbers above 0.")
-            shapes = [
-                Shape(
-                    shape.number,
-                    self._number(shape.category, class_numbers, name) + 1,
-                    shape.is_crowd,
-                    self._read_shape(shape),
-                )
-                for shape in group.shapes.get(image, ())
-            ]
-            yield tuple(MaskRef("", drawn=pack_shapes(height, width, shapes)))
+            for number, category, is_crowd, begin, size in image.shapes
+        ]
+        width, height = image.size
+        return tuple(MaskRef("", drawn=pack_shapes(height, width, shapes)))
 
-    def _read_shape(self, shape: _PlacedShape) -> str:
+    def _read_shape(self, begin: int, size: int) -> str:
         assert self._shapes is not None
-        self._shapes.seek(shape.begin)
-        return self._shapes.read(shape.size).decode()
+        self._shapes.seek(begin)
+        return self._shapes.read(size).decode()
 
     def _number(self, category: int, class_numbers: dict[str, int], name: str) -> int:
         if category not in self._categories:
@@ -365,7 +337,8 @@ def _is_unicode(text: str) -> bool:
 
 
 def _read_box(box: Any, where: str) -> Sequence[float]:
-    is_box = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) for x in box)
-    if not is_box or not all(abs(x) < 1e9 for x in box):
+    is_box = isinstance(box, list) and len(box) == 4 and all(type(x) in (int, float) and abs(x) < 1e9 for x in box)
+    if not is_box:
         raise DataError(f"{where}: 'bbox' must be left, top, width and height in pixels, got {box!r:.100}.")
-    return [float(x) for x in box]
+    numbers: list[float] = box
+    return numbers

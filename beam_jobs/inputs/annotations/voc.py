@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from tfpipe.system.progress import Observer, Progress
 
 _ANNOTATIONS, _IMAGES, _SETS, _MASKS = "Annotations", "JPEGImages", "ImageSets/Main", "SegmentationClass"
 _MAX_BYTES = 1 << 20
-_MAX_DEPTH = 20
 _FILES_AT_ONCE = 1000
 _READERS = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -170,77 +169,56 @@ def _read_annotation(path: str) -> _Annotation:
     if len(data) > _MAX_BYTES:
         raise DataError(f"{path} must have at most 1 MiB.")
     try:
-        return _AnnotationParser().parse(data)
-    except (expat.ExpatError, ValueError) as error:
+        return _parse(data)
+    except (ElementTree.ParseError, ValueError) as error:
         raise DataError(f"{path} is not a valid annotation of Pascal VOC ({error}).") from error
 
 
-class _AnnotationParser:
-    """The parser of one XML file. It reads the size, and of each object the class and the box."""
+class _Builder(ElementTree.TreeBuilder):
+    """The builder of the elements of a file, which refuses document types."""
 
-    def __init__(self) -> None:
-        self._found = _Annotation()
-        self._tags: list[str] = []
-        self._text: list[str] = []
-        self._values: dict[str, str] = {}  # of the size or the object that is being read
-
-    def parse(self, data: bytes) -> _Annotation:
-        """Returns the content of the file.
-
-        Raises:
-            ValueError: The file is not of this form.
-        """
-        parser = expat.ParserCreate()
-        parser.StartDoctypeDeclHandler = self._refuse_document_type
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
-        parser.CharacterDataHandler = self._text.append
-        parser.Parse(data, True)
-        if self._found.names and min(self._found.size) <= 0:
-            raise ValueError("'size' must hold a width and a height above 0")
-        return self._found
-
-    def _refuse_document_type(self, *_: object) -> None:
+    def doctype(self, *_: object) -> None:
         raise ValueError("it must not declare a document type")
 
-    def _start(self, tag: str, attributes: object) -> None:
-        if not self._tags and tag != "annotation":
-            raise ValueError(f"its outermost element must be 'annotation', got {tag!r:.100}")
-        self._tags.append(tag)
-        self._text.clear()
-        if len(self._tags) > _MAX_DEPTH:
-            raise ValueError(f"its elements are more than {_MAX_DEPTH} deep")
 
-    def _end(self, tag: str) -> None:
-        path = "/".join(self._tags[1:])
-        if path == "size":
-            self._found.size = _read_number(self._values, "size/width"), _read_number(self._values, "size/height")
-        elif path == "object":
-            self._add_object()
-        else:
-            self._values[path] = "".join(self._text).strip()
-        self._text.clear()
-        self._tags.pop()
-        if len(self._tags) == 1:
-            self._values = {}
+def _parse(data: bytes) -> _Annotation:
+    """Returns the content of a file.
 
-    def _add_object(self) -> None:
-        name = self._values.get("object/name", "")
+    Raises:
+        ValueError: The file is not of this form.
+    """
+    parser = ElementTree.XMLParser(target=_Builder())
+    parser.feed(data)
+    root = parser.close()
+    if root.tag != "annotation":
+        raise ValueError(f"its outermost element must be 'annotation', got {root.tag!r:.100}")
+    found, size = _Annotation(), root.find("size")
+    if size is not None:
+        found.size = _read_number(size, "width"), _read_number(size, "height")
+    for number, element in enumerate(root.iterfind("object"), start=1):
+        name = _read_text(element, "name")
         if not name or not name.isprintable():
-            raise ValueError(f"object {len(self._found.names) + 1} must have a 'name', got {name!r:.100}")
-        self._found.names.append(name)
-        self._found.sides.append([_read_number(self._values, f"object/bndbox/{side}") for side in _SIDES])
-        self._found.difficult.append(int(self._values.get("object/difficult") == "1"))
+            raise ValueError(f"object {number} must have a 'name', got {name!r:.100}")
+        found.names.append(name)
+        found.sides.append([_read_number(element, f"bndbox/{side}") for side in _SIDES])
+        found.difficult.append(int(_read_text(element, "difficult") == "1"))
+    if found.names and min(found.size) <= 0:
+        raise ValueError("'size' must hold a width and a height above 0")
+    return found
 
 
-def _read_number(values: dict[str, str], path: str) -> float:
-    name, text = path.rpartition("/")[2], values.get(path, "")
+def _read_text(element: ElementTree.Element, path: str) -> str:
+    return (element.findtext(path) or "").strip()
+
+
+def _read_number(element: ElementTree.Element, path: str) -> float:
+    text = _read_text(element, path)
     try:
         number = float(text)
     except ValueError:
         number = float("nan")
     if not abs(number) < 1e9:
-        raise ValueError(f"{name!r} must be a number, got {text!r:.100}")
+        raise ValueError(f"{path.rpartition('/')[2]!r} must be a number, got {text!r:.100}")
     return number
 
 
@@ -250,7 +228,7 @@ def _make_ref(annotation: _Annotation, scaler: BoxScaler) -> tuple[ImageRef, lis
         return ImageRef("", extra=([],)), []
     sides = np.array(annotation.sides)
     sides[:, :2] -= 1  # the first pixel is 1, and a box ends behind its last pixel
-    boxes, has_area = scaler.scale(sides, np.broadcast_to(np.array(annotation.size), (len(sides), 2)))
+    boxes, has_area = scaler.scale(sides, annotation.size)
     kept = np.flatnonzero(has_area).tolist()
     ref = ImageRef("", boxes=tuple(map(tuple, boxes[kept].tolist())), extra=([annotation.difficult[k] for k in kept],))
     return ref, [annotation.names[k] for k in kept]

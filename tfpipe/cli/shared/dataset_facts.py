@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 
 from tfpipe.format import schema as keys
 from tfpipe.format.manifest import Manifest
@@ -18,12 +17,15 @@ def list_columns(manifest: Manifest) -> list[str]:
 
 
 def read_quarantined(head: bytes) -> list[dict[str, str]]:
-    """Returns the first images that were set aside, each with its path and the reason.
+    """Returns the first images that were set aside for different reasons, each with its path and the reason.
 
     Args:
         head: The beginning of the list in the dataset. Lines that are damaged or cut off are left out.
     """
-    return list(islice(_read_rows(head), _MAX_REASONS))
+    rows: dict[str, dict[str, str]] = {}
+    for row in _read_rows(head):
+        rows.setdefault(row["reason"], row)
+    return list(rows.values())[:_MAX_REASONS]
 
 
 def _read_rows(head: bytes) -> Iterator[dict[str, str]]:

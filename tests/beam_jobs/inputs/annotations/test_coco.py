@@ -159,6 +159,20 @@ def test_odd_annotations_are_left_out_and_counted(tmp_path: Path) -> None:
     }
 
 
+def test_missing_images_are_named_before_anything_is_written(tmp_path: Path) -> None:
+    source = write_coco(tmp_path / "in")
+    (source / "val2017/2.jpg").unlink()
+    with pytest.raises(DataError) as caught:
+        make_dataset(source, tmp_path / "out")
+    assert str(caught.value) == (
+        f"{source} names 4 images, and 1 of their files does not exist: {source}/val2017/2.jpg. Correct the paths, or "
+        "leave these images out with `allow_missing`."
+    )
+    assert not (tmp_path / "out").exists()
+    manifest = make_dataset(source, tmp_path / "out", max_bad=0, allow_missing=True)
+    assert (manifest.quarantined, [split.records for split in manifest.splits.values()]) == (1, [2, 1])
+
+
 def test_classes_have_the_order_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("cat\ndog\nperson\n")
     path = write_instances(tmp_path / "a.json", make_box(10, 0, 0, 9, 9), make_box(10, 0, 0, 9, 9, category=18))
