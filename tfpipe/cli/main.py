@@ -29,6 +29,7 @@ from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import verify
+from tfpipe.cli.view import view
 from tfpipe.errors import TfpipeError
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
@@ -89,7 +90,7 @@ def tfpipe() -> None:
 # In the order of use, which `tfpipe --help` shows.
 for command in (
     *(shard, advise, inspect, verify, doctor, profile, tune, bench, train, predict, serve),
-    *(index, reshard, merge, export, repair),
+    *(index, view, reshard, merge, export, repair),
 ):
     tfpipe.add_command(command)
 

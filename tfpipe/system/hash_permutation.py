@@ -23,7 +23,7 @@ FEISTEL_ROUNDS = 6
 _MASK = 2**64 - 1
 
 # The first part of every key names the purpose of its numbers.
-LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT = 1, 2, 4, 5, 6, 7, 8  # 3 was a part of the first order
+LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT, WEIGHTS, SAMPLE = 1, 2, 4, 5, 6, 7, 8, 9, 10  # 3 is free
 
 
 def key_of(*parts: int) -> int:

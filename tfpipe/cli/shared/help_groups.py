@@ -86,6 +86,10 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Bad images", "max-bad", "allow-missing max-pixels"),
         Group("Running", "workers json", "debug"),
     ),
+    "view": (
+        Group("Records", "sample seed without weights"),
+        Group("Output", "name overwrite json", "debug"),
+    ),
     "doctor": (
         Group("Data", "split config stages batch-size"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
