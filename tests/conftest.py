@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -70,6 +70,15 @@ CLASSES = {"cat": 6, "dog": 4, "owl": 2}
 def no_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX, which Keras loads where it is installed, sets one, and the commands that a test starts would inherit it."""
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def keeps_sigint() -> Iterator[None]:
+    """Checks that a test leaves Ctrl-C as it was: another handler would fail some other test, far from its cause."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    after = signal.signal(signal.SIGINT, before)
+    assert after is before
 
 
 class Ran(NamedTuple):

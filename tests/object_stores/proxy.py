@@ -110,7 +110,16 @@ class Proxy(Server):
         self.target = target
 
     def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Asks the emulator."""
+        """Asks the emulator, again if it fails: its threads disturb each other once in a thousand requests."""
+        for _ in range(2):
+            try:
+                if (answer := self._ask_once(command, path, headers, body)).status < 500:
+                    return answer
+            except (OSError, http.client.HTTPException):
+                pass
+        return self._ask_once(command, path, headers, body)
+
+    def _ask_once(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         connection = http.client.HTTPConnection(*self.target, timeout=60)
         connection.request(command, path, body or (b"" if command in ("POST", "PUT") else None), headers)
         response = connection.getresponse()

@@ -37,7 +37,7 @@ class Store:
 
     Args:
         scheme: "gs", "s3" or "az".
-        options: What the user says about the store.
+        options: The options that the user gives.
         retries: The limits on time and attempts.
 
     Raises:
