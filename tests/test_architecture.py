@@ -24,6 +24,7 @@ FLOORS = {
         *(
             "tfpipe.training",
             "tfpipe.tuning",
+            "tfpipe.views",
             "beam_jobs",
             "beam_jobs.plan_job",
             "beam_jobs.records",
@@ -129,7 +130,9 @@ HEAVY = {
         "beam_jobs.inputs.table_files",
         "beam_jobs.plan.image_table",
         "tfpipe.export.parquet",
+        "tfpipe.views.facts",
     ),
+    "duckdb": ("tfpipe.views.choose",),
     "obstore": ("tfpipe.storage",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),

@@ -89,8 +89,8 @@ def tfpipe() -> None:
 
 # In the order of use, which `tfpipe --help` shows.
 for command in (
-    *(shard, advise, inspect, verify, doctor, profile, tune, bench, train, predict, serve),
-    *(index, view, reshard, merge, export, repair),
+    *(shard, advise, inspect, verify, view, doctor, profile, tune, bench, train, predict, serve),
+    *(index, reshard, merge, export, repair),
 ):
     tfpipe.add_command(command)
 

@@ -58,7 +58,7 @@ class EpochWeights:
         with self._lock:
             if epoch not in self._tables:
                 self._tables[epoch] = np.concatenate((self._whole, self._draw(epoch)))
-                for old in sorted(self._tables)[:-2]:
+                for old in list(self._tables)[:-2]:
                     del self._tables[old]
             table = self._tables[epoch]
         return table[entries]

@@ -47,11 +47,12 @@ class ViewSplit:
 
     Attributes:
         numbers: The chosen records, counted through all shards of the split, ascending: int64 [records].
-        weights: How often each is read in an epoch of training, in units of 1/65,536: uint32 [records]. None: once.
+        weights: The number of times that an epoch of training reads each, in units of 1/65,536: uint32 [records]. None:
+            once.
         stored_records: The number of records in the shards.
         bytes: The size of the chosen records in their files.
         class_counts: The number of chosen records of each class; empty without labels.
-        fingerprint: `SplitInfo.fingerprint` of the shards.
+        fingerprint: The `SplitInfo.fingerprint` of the shards.
     """
 
     numbers: NDArray[np.int64]

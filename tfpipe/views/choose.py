@@ -172,6 +172,10 @@ class _Table:
         try:
             rows: dict[str, Any] = self._connection.execute(query, parameters).fetchnumpy()
             return rows
+        except duckdb.ConversionException as error:
+            raise ConfigError(
+                f"`weights` must be a column of numbers, and `where` must compare like with like: {first_line(error)}"
+            ) from None
         except duckdb.Error as error:
             raise ConfigError(
                 f"`where` must be a condition over the columns {', '.join(self.columns)}; got {where!r}. DuckDB says: "

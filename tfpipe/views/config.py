@@ -19,8 +19,8 @@ class ViewConfig:
         sample: The share of the records that fulfill the condition, above 0 and at most 1. 1: all. Default: 1.0.
         seed: The seed of the sample. At least 0. Default: 0.
         without: The names of records to leave out. Default: ().
-        weights: How often each record is read in an epoch of training: "class_balanced", or a column of numbers from 0
-            to 1,000. None: once. Default: None.
+        weights: The number of times that an epoch of training reads each record: "class_balanced", or a column of
+            numbers from 0 to 1,000. None: once. Default: None.
 
     Raises:
         ConfigError: A value cannot be used.

@@ -82,6 +82,7 @@ def test_the_commands_stand_in_the_order_of_use(tfpipe: Tfpipe) -> None:
         "  advise   Measure in which form to store images, before they are sharded.",
         "  inspect  Show what a dataset holds.",
         "  verify   Check every record, image, index and checksum.",
+        "  view     Name a part of a dataset, or weigh its records.",
         "  doctor   Check data, pipeline and machine before a run.",
         "  profile  Say why the accelerator waits, and what to change.",
         "  tune     Search for faster options, and write them to a file.",
