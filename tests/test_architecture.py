@@ -25,6 +25,7 @@ FLOORS = {
             "tfpipe.training",
             "tfpipe.tuning",
             "tfpipe.views",
+            "tfpipe.lookups",
             "beam_jobs",
             "beam_jobs.plan_job",
             "beam_jobs.records",
@@ -65,6 +66,7 @@ NEIGHBORS = {
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
+    ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time
 }

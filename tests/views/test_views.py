@@ -191,9 +191,7 @@ def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None
 
 
 def test_weights_must_be_numbers_in_their_range(pets: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^`weights` must be a column of numbers, and `where` must compare"
-    ):
+    with pytest.raises(ConfigError, match=r"^`weights` must be a column of numbers, and `where` must compare"):
         choose(pets, weights="name")
     with pytest.raises(ConfigError, match=r"^`weights` must be numbers from 0 to 1,000, got -1\.0 in a record of 't"):
         _to_units(np.array([1.0, -1.0]), "train")

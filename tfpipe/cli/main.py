@@ -26,6 +26,7 @@ from tfpipe.cli.serve import serve
 from tfpipe.cli.shard import shard
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import verify
@@ -89,7 +90,7 @@ def tfpipe() -> None:
 
 # In the order of use, which `tfpipe --help` shows.
 for command in (
-    *(shard, advise, inspect, verify, view, doctor, profile, tune, bench, train, predict, serve),
+    *(shard, advise, inspect, verify, view, doctor, profile, tune, bench, train, predict, steps, serve),
     *(index, reshard, merge, export, repair),
 ):
     tfpipe.add_command(command)

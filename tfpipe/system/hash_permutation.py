@@ -80,6 +80,33 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
     return numbers
 
 
+def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
+    """Returns the places at which numbers stand in a keyed permutation: the inverse of `permute`.
+
+    Args:
+        key: The key of the permutation.
+        size: The number of places of the whole permutation.
+        numbers: int64 of any shape, each from 0 to `size` - 1.
+
+    Returns:
+        int64 of the same shape.
+    """
+    if size <= MAX_SORTED:
+        places: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
+        return places
+    side = square_side(size)
+    round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
+    places = numbers.copy()
+    outside = np.ones(numbers.shape, bool)
+    while outside.any():
+        left, right = np.divmod(places[outside], side)
+        for round_key in reversed(round_keys):
+            left, right = (right - hash_numbers(round_key, left)) % side, left
+        places[outside] = left * side + right
+        outside = places >= size
+    return places
+
+
 def square_side(size: int) -> int:
     """Returns the side of the smallest square of at least `size` pairs."""
     return isqrt(size - 1) + 1

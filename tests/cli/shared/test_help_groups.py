@@ -89,6 +89,7 @@ def test_the_commands_stand_in_the_order_of_use(tfpipe: Tfpipe) -> None:
         "  bench    Measure a pipeline's rate, and compare it with an earlier result.",
         "  train    Train a classifier on a dataset, and export it.",
         "  predict  Classify image files with a trained model.",
+        "  steps    Show the records of a step, or the steps of a record.",
         "  serve    Run workers that make batches for trainers.",
         "  index    Make a dataset of TFRecords that another tool wrote.",
         "  reshard  Rewrite a dataset with other shards or another form of images.",

@@ -90,6 +90,10 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Records", "sample seed without weights"),
         Group("Output", "name overwrite json", "debug"),
     ),
+    "steps": (
+        Group("Look up", "step record epochs show lock json"),
+        Group("Training", "split batch-size seed config", "debug"),
+    ),
     "doctor": (
         Group("Data", "split config stages batch-size"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
