@@ -107,12 +107,8 @@ def test_a_record_outside_the_view_is_refused(pets: str) -> None:
 
 def test_a_lock_comes_back_from_its_file(pets: str, tmp_path: Path) -> None:
     path = str(tmp_path / "data.lock")
-    options = {
-        "pad_to": {"a": 3},
-        "augment_options": replace(CONFIG.augment_options, scale=(0.5, 1.0)),
-        "cache": "bytes",
-    }
-    training = lock(f"{pets}@heavy", **options)
+    augment_options = replace(CONFIG.augment_options, scale=(0.5, 1.0))
+    training = lock(f"{pets}@heavy", pad_to={"a": 3}, augment_options=augment_options, cache="bytes")
     write_lock(path, training)
     assert read_lock(path) == replace(training, config=replace(training.config, cache="none"))
 
@@ -209,8 +205,9 @@ def test_wrong_use(pets: str, tmp_path: Path, tfpipe: Tfpipe, args: list[str], m
 
 def test_a_run_answers_itself(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     run = tmp_path / "run"
-    trained = tfpipe("train", f"{pets}@few", run, "--framework", "torch", "--epochs", 1, "--batch-size", 4)
+    trained = tfpipe("train", f"{pets}@few", "--output", run, "--framework", "torch", "--epochs", 1, "--batch-size", 4)
     assert trained.code == 0, trained.err
     found = json.loads(tfpipe("steps", run, "--step", 1, "--json").out)
     assert found["data"] == f"{pets}@few"
-    assert sorted(row["label_name"] for row in found["rows"]) == ["cat", "cat", "cat", "owl"] or len(found["rows"]) == 4
+    assert len(found["rows"]) == 4
+    assert {row["label_name"] for row in found["rows"]} <= {"cat", "owl"}

@@ -122,7 +122,7 @@ def write_image(record: Record, path: str) -> Written:
     try:
         data, kind = _get_images(record.manifest, f"{record.split}:{record.index}", record.features)[0]
         if kind == "RAW":
-            data, kind = _png(make_raw_image(data)), "PNG"
+            data, kind = encode_png(make_raw_image(data)), "PNG"
     except BadImage as error:
         raise FormatError(f"Record {record.split}:{record.index}: {error.reason}.") from None
     write_file(path, data)
@@ -165,7 +165,7 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
             features = readers[split][index]
             rows.append(_make_tiles(manifest, f"{split}:{index}", features))
     tiles = [tile for row in rows for tile in ([*row, *[None] * columns][:columns] if columns else row)]
-    write_file(path, _png(draw_contact_sheet(tiles, columns=columns or None, tile_px=_TILE_PX)))
+    write_file(path, encode_png(draw_contact_sheet(tiles, columns=columns or None, tile_px=_TILE_PX)))
     return len(rows)
 
 
@@ -347,7 +347,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_SHOWN else f"{text[:_MAX_TEXT_SHOWN]}…"
 
 
-def _png(image: Any) -> bytes:
+def encode_png(image: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

@@ -148,22 +148,19 @@ def _print_seen(lock: "DataLock", record: str, number: int, epochs: int, seen: "
 
 def _draw(lock: "DataLock", step: int, rows: "list[StepRow]", path: str) -> None:
     """Draws the images of a step as the trainer gets them."""
-    import io
     from dataclasses import replace
 
-    from PIL import Image
-
+    from tfpipe.cli.inspect_records import encode_png
     from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet
+    from tfpipe.images.decode import make_image
     from tfpipe.readers.numpy import NumpyBatches
     from tfpipe.system.file_io import explain_os_errors, write_file
 
     config = replace(lock.config, image_dtype="uint8", as_supervised=False, extra_features=())
     images = NumpyBatches(lock.data, lock.split, config).read(step)["image"]
     tiles = [
-        Tile(Image.fromarray(image), row.label_name or row.name, f"row {row.row}", f"record {row.number}")
+        Tile(make_image(image), row.label_name or row.name, f"row {row.row}", f"record {row.number}")
         for row, image in zip(rows[:MAX_TILES], images, strict=False)
     ]
-    buffer = io.BytesIO()
-    draw_contact_sheet(tiles, tile_px=_TILE_PX).save(buffer, "PNG")
     with explain_os_errors(f"write {path}"):
-        write_file(path, buffer.getvalue())
+        write_file(path, encode_png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))

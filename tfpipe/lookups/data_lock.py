@@ -85,7 +85,7 @@ class DataLock:
 
 
 def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLock:
-    """Notes what decides the batches of a training.
+    """Makes the lock of a training.
 
     Raises:
         ConfigError: The options or the data give no exact order.

@@ -62,7 +62,7 @@ class RunDir:
 
         Args:
             options: The options that decide the numbers of the run, as plain values.
-            lock: What decides the records of its steps, as `DataLock.to_json` has it, for `tfpipe steps`; None if they
+            lock: The data and options that decide the records of its steps, as `DataLock.to_json` has it, for `tfpipe steps`; None if they
                 come in no exact order.
 
         Returns:
