@@ -348,6 +348,7 @@ def _cut(text: str) -> str:
 
 
 def encode_png(image: Any) -> bytes:
+    """Returns the bytes of a PNG of Pillow's image."""
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

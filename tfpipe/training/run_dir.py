@@ -62,8 +62,8 @@ class RunDir:
 
         Args:
             options: The options that decide the numbers of the run, as plain values.
-            lock: The data and options that decide the records of its steps, as `DataLock.to_json` has it, for `tfpipe steps`; None if they
-                come in no exact order.
+            lock: The data and options that decide the records of its steps, as `DataLock.to_json` has it, for
+                `tfpipe steps`; None if they come in no exact order.
 
         Returns:
             True if the run goes on, False if it begins.
