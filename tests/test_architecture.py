@@ -24,6 +24,8 @@ FLOORS = {
         *(
             "tfpipe.training",
             "tfpipe.tuning",
+            "tfpipe.views",
+            "tfpipe.lookups",
             "beam_jobs",
             "beam_jobs.plan_job",
             "beam_jobs.records",
@@ -64,6 +66,7 @@ NEIGHBORS = {
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
+    ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time
 }
@@ -128,7 +131,9 @@ HEAVY = {
         "beam_jobs.inputs.table_files",
         "beam_jobs.plan.image_table",
         "tfpipe.export.parquet",
+        "tfpipe.views.facts",
     ),
+    "duckdb": ("tfpipe.views.choose",),
     "obstore": ("tfpipe.storage",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),

@@ -8,6 +8,7 @@ from typing import TypeVar
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.view import MAX_VIEW_BYTES, VIEW_SUFFIX, VIEWS_DIR, View, decode_view, view_file
 from tfpipe.storage import buckets, reading
 from tfpipe.system import file_io
 
@@ -24,16 +25,17 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
     Args:
         directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://,
-            s3:// or az://, or another one that TensorFlow can read.
+            s3:// or az://, or another one that TensorFlow can read. Behind an `@` may stand a view of it, as in
+            `data/flowers@large`.
         root: The directory or URL where the shards of an indexed dataset lie, whatever the manifest says.
 
     Raises:
         ConfigError: `root` is given for a dataset that tfpipe wrote itself.
-        DataError: There is no such directory, or no finished dataset in it; the message says which.
-        FormatError: The manifest cannot be used; the message gives the place.
+        DataError: There is no such directory, no finished dataset in it, or no such view; the message says which.
+        FormatError: The manifest or the view cannot be used; the message gives the place.
         MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
     """
-    directory = directory.removeprefix("file://")
+    directory, view = split_address(directory.removeprefix("file://"))
     path = file_io.join(directory, file_names.MANIFEST)
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
@@ -43,7 +45,64 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
-    return _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
+    manifest = _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
+    return use_view(manifest, load_view(manifest, view)) if view else manifest
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Splits `data/flowers@large` into the directory and the view, which is empty without an `@`.
+
+    A path that exists is a directory, whatever its name.
+    """
+    directory, at, view = address.rstrip("/").rpartition("@")
+    if not at or "/" in view or os.path.exists(address):
+        return address, ""
+    return directory, view
+
+
+def load_view(manifest: Manifest, name: str) -> View:
+    """Reads a view of a dataset.
+
+    Raises:
+        ConfigError: No view can have this name.
+        DataError: The dataset has no such view.
+        FormatError: Its file is damaged.
+    """
+    path = file_io.join(manifest.directory, view_file(name))
+    try:
+        return decode_view(file_io.read_bytes(path, MAX_VIEW_BYTES), path)
+    except FileNotFoundError:
+        names = list_views(manifest.directory)
+        has = f"it has {', '.join(names)}" if names else "it has none"
+        raise DataError(
+            f"{manifest.directory} has no view {name!r}; {has}. `tfpipe view {manifest.directory} ... --name {name}` "
+            "makes one."
+        ) from None
+
+
+def list_views(directory: str) -> list[str]:
+    """Lists the names of the views of a dataset."""
+    files = file_io.list_folder(file_io.join(directory, VIEWS_DIR))
+    return sorted(file.removesuffix(VIEW_SUFFIX) for file in files if file.endswith(VIEW_SUFFIX))
+
+
+def use_view(manifest: Manifest, view: View) -> Manifest:
+    """Returns the manifest of a dataset as a view shows it.
+
+    Raises:
+        FormatError: The view stands on other shards.
+    """
+    splits = {}
+    for name, info in manifest.splits.items():
+        chosen = view.splits.get(name)
+        if chosen is None or chosen.fingerprint != info.fingerprint:
+            raise FormatError(
+                f"The view {view.name!r} was made for other shards than those of {name!r} in {manifest.directory}. "
+                "Make it again by `tfpipe view`."
+            )
+        if chosen.records:
+            splits[name] = replace(info, chosen=chosen, class_counts=chosen.class_counts)
+    return replace(manifest, splits=splits, view=view.name)
 
 
 def load_if_path(data: _Data | str | os.PathLike[str]) -> _Data | Manifest:

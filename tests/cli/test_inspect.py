@@ -200,7 +200,7 @@ def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
         changed={"cmyk_to_rgb": 1234},
         skipped={"*.txt": 2},
     )
-    reasons = [{"path": f"cat/{i}.jpg", "reason": "truncated JPEG"} for i in range(4)]
+    reasons = [{"path": f"cat/{i}.jpg", "reason": f"reason {i // 2}"} for i in range(8)]
     lines = [json.dumps(reasons[0]), "{cut", *map(json.dumps, reasons[1:])]
     (copy / "quarantine" / "quarantined.jsonl").write_text("\n".join(lines))
     done = inspect(copy, columns=120)
@@ -209,9 +209,9 @@ def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
         "Changed      1,234 cmyk_to_rgb",
         "Skipped      2 *.txt",
         "Quarantined  5 that could not be repaired",
-        "             cat/0.jpg: truncated JPEG",
-        "             cat/1.jpg: truncated JPEG",
-        "             cat/2.jpg: truncated JPEG",
+        "             cat/0.jpg: reason 0",
+        "             cat/2.jpg: reason 1",
+        "             cat/4.jpg: reason 2",
         "             and 2 more, listed in quarantine/quarantined.jsonl",
         "Duplicates   3 within train, 7 dropped",
         "             2 in more than one split: evaluation images are among the training images; see duplicates.jsonl",

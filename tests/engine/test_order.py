@@ -199,6 +199,27 @@ def test_the_global_batch_is_the_same_for_any_number_of_hosts(order: Order, epoc
         assert np.array_equal(np.concatenate(parts), whole)
 
 
+@given(orders(), epochs)
+@settings(max_examples=80, deadline=None)
+def test_a_record_is_found_at_its_step(order: Order, epoch: int):
+    read = {
+        number: (step, row)
+        for step in range(order.steps_per_epoch)
+        for row, number in enumerate(order.list_numbers(epoch, step).tolist())
+    }
+    for number in range(order.num_records):
+        assert order.find_step(epoch, number) == read.get(number)
+
+
+def test_a_record_of_a_billion_is_found_at_its_step():
+    order = Order(10**9, 1024, 16, seed=3)
+    for epoch in range(5):
+        found = order.find_step(epoch, 123_456_789)
+        assert found is not None
+        step, row = found
+        assert order.list_numbers(epoch, step)[row] == 123_456_789
+
+
 def test_any_rows_of_a_batch():
     whole = SMALL.list_numbers(3, 1)
     assert SMALL.list_numbers(3, 1, range(5, 0, -2)).tolist() == whole[[5, 3, 1]].tolist()

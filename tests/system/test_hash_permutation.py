@@ -1,9 +1,10 @@
 """The hash and the permutations that every order rests on."""
 
 import numpy as np
+import pytest
 
 from tfpipe.system import hash_permutation
-from tfpipe.system.hash_permutation import hashes, key_of, permute
+from tfpipe.system.hash_permutation import find_places, hashes, key_of, permute
 
 
 def test_the_hash_is_splitmix64():
@@ -17,6 +18,13 @@ def test_the_hash_is_splitmix64():
     assert hashes(1234567, 5).tolist() == published
     assert hash_permutation._mix(1234567) == published[0]
     assert [hash_permutation._mix(key) for key in (0, 2**64 - 1)] == [int(hashes(key, 1)[0]) for key in (0, 2**64 - 1)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 1024, 1025, 5000])
+def test_places_are_the_inverse(size: int):
+    numbers = np.arange(size)
+    assert find_places(7, size, permute(7, size, numbers)).tolist() == numbers.tolist()
+    assert permute(7, size, find_places(7, size, numbers)).tolist() == numbers.tolist()
 
 
 def chi_square(counts: np.ndarray) -> float:

@@ -20,8 +20,9 @@ def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "runs/one/run.json").read_text()) == {
         "version": 1,
         **{"model": "small_cnn", "epochs": 3, "scale": [0.08, 1.0]},
+        "lock": None,
     }
-    assert RunDir(path).begin(OPTIONS)
+    assert RunDir(path).begin(OPTIONS, {"seed": 3})  # what it was begun with stays
 
 
 def test_a_temporary_file_of_a_killed_run_is_ignored(tmp_path: Path) -> None:

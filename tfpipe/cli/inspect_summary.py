@@ -55,13 +55,15 @@ def compute_mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
     The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.engine.order.mixing_score`.
 
     Returns:
-        None if the split is empty or too large to be looked at, or if its records cannot be found by their number.
+        None if the split is empty or too large to be looked at, if its records cannot be found by their number, or if
+        a view weighs them.
     """
-    if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression:
+    is_weighted = split.chosen is not None and split.chosen.weights is not None
+    if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression or is_weighted:
         return None
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
     plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
-    score = mixing_score(plan.order, tuple(shard.records for shard in split.shards))
+    score = mixing_score(plan.order, split.records_per_shard)
     return Mixing(score, batch_size, plan.order.block_records)
 
 

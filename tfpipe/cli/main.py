@@ -29,9 +29,11 @@ from tfpipe.cli.serve_check import serve_check
 from tfpipe.cli.shard import shard
 from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import verify
+from tfpipe.cli.view import view
 from tfpipe.errors import TfpipeError
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
@@ -110,9 +112,9 @@ def tfpipe() -> None:
 
 _SECTIONS = {
     "Make a dataset": (shard, advise, index, merge, reshard),
-    "Look at it": (inspect, verify, repair, export),
+    "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
-    "Train": (train, predict, serve, serve_check),
+    "Train": (train, predict, steps, serve, serve_check),
     "Report an error": (report,),
 }
 for commands in _SECTIONS.values():

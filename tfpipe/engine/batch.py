@@ -43,6 +43,7 @@ from tfpipe.engine.columns.labels import form_labels, make_multi_hot, number_cla
 from tfpipe.engine.columns.masks import make_masks
 from tfpipe.engine.columns.tensors import make_tensors
 from tfpipe.engine.columns.values import make_values
+from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.features import list_stored_features
 from tfpipe.engine.parse import BadRecord, Column, parse_columns
 from tfpipe.engine.plan import BatchPlan, draws_images
@@ -266,7 +267,8 @@ class BatchMaker:
 
     def announce(self, numbers: IntArray, soon: Sequence[IntArray] = ()) -> None:
         """Asks storage for records that are read soon, and of an object store for those of later steps with them."""
-        later = np.concatenate(soon) if len(soon) else None
+        numbers = strip_copies(numbers)
+        later = strip_copies(np.concatenate(soon)) if len(soon) else None
         if self._cache is not None:
             numbers = self._cache.leave_out_present(numbers)
             later = None if later is None else self._cache.leave_out_present(later)
@@ -302,7 +304,7 @@ class BatchMaker:
         # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its own.
         if memory is None:
             memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self.plan.source.record_bytes)], np.uint8)
-        asked = numbers
+        asked, numbers = numbers, strip_copies(numbers)
         if self.plan.config.max_bad_records:
             block, numbers = self._read_undamaged(numbers, memory)
         else:

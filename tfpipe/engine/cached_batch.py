@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks, StoredBatch
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
 from tfpipe.engine.columns.images import decode_images
+from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.join import join_rows
 from tfpipe.engine.parse import Column, collect_column
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH
@@ -35,7 +36,7 @@ class HalfCachedBatch:
 
     Attributes:
         epoch: The epoch.
-        numbers: The number of each record, int64 [n].
+        numbers: The number of each record, as `BatchPlan.list_numbers` says it: int64 [n].
         missing: The rows that were not in the cache, int64 [m].
         stored: The records of these rows; None if there are none.
     """
@@ -139,7 +140,7 @@ class CachingMaker(WrappedMaker):
     def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> HalfCachedBatch:
         """Reads the records of one batch that are not in the cache."""
         numbers = self.list_numbers(epoch, step) if numbers is None else numbers
-        missing = np.flatnonzero(~self._cache.find(numbers)[1])
+        missing = np.flatnonzero(~self._cache.find(strip_copies(numbers))[1])
         stored = self._maker.read(epoch, step, numbers[missing]) if len(missing) else None
         return HalfCachedBatch(epoch, numbers, missing, stored)
 
@@ -151,7 +152,7 @@ class CachingMaker(WrappedMaker):
         rows: IntArray | None = None,
     ) -> Batch:
         """Makes the arrays of a batch; arguments, result and errors are those of `BatchMaker.decode`."""
-        numbers, slots = stored.numbers, self._cache.slots[stored.numbers]
+        numbers, slots = stored.numbers, self._cache.slots[strip_copies(stored.numbers)]
         filled = self.plan.batch_size - len(numbers) if rows is None else 0
         images = np.arange(len(numbers)) if rows is None else rows
         if out is None:
@@ -178,7 +179,8 @@ class CachingMaker(WrappedMaker):
         """Decodes some of the records into their places in the cache."""
         if not len(chosen):
             return
-        records = stored.choose(chosen)
+        slots, firsts = np.unique(slots, return_index=True)  # copies of one record may meet in a batch
+        records = stored.choose(chosen[firsts])
         images = self._maker.choose_images(records)
         if not self._is_final:
             whole = self._maker.get_whole_boxes(images.sizes)
@@ -191,7 +193,7 @@ class CachingMaker(WrappedMaker):
     def _make_cached(
         self,
         epoch: int,
-        numbers: IntArray,
+        asked: IntArray,
         slots: IntArray,
         target: tuple[NDArray[Any], IntArray],
         filled: int,
@@ -202,7 +204,7 @@ class CachingMaker(WrappedMaker):
         height, width = cache.images.shape[1:3]
         squeeze_to = None if self._is_final else (height, width)
         squeezed = self.plan.source.images.size if self._is_final else squeeze_to
-        images = self._maker.place_crops(epoch, numbers, cache.sizes[slots], squeezed)
+        images = self._maker.place_crops(epoch, asked, cache.sizes[slots], squeezed)
         if self._is_final:
             out[rows] = cache.images[slots]
         else:
@@ -216,6 +218,7 @@ class CachingMaker(WrappedMaker):
             for name, kind in self._maker.kinds.items()
             if name not in self._image_names
         }
+        numbers = strip_copies(asked)
         stored = StoredBatch(epoch, numbers, numbers, columns, 0.0, 0.0)
         return self._maker.make_others(stored, images, filled, squeeze_to)
 
@@ -224,4 +227,4 @@ class CachingMaker(WrappedMaker):
         return self.plan.source.image_key, IMAGE_HEIGHT, IMAGE_WIDTH
 
     def _leave_out_known(self, numbers: IntArray) -> IntArray:
-        return numbers[~self._cache.find(numbers)[1]]
+        return numbers[~self._cache.find(strip_copies(numbers))[1]]

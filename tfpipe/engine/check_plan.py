@@ -50,8 +50,8 @@ def check_shares(plan: BatchPlan) -> None:
         ConfigError: A size does not fit; the message names sizes that do.
     """
     split_batch(plan.config.batch_size, plan.host.num_replicas)
-    if plan.config.training and plan.source.num_records is not None:
-        check_fills_batch(plan.source.num_records, plan.config.batch_size)
+    if plan.config.training and plan.source.epoch_records is not None:
+        check_fills_batch(plan.source.epoch_records, plan.config.batch_size)
 
 
 def check_fits_devices(plan: BatchPlan) -> None:

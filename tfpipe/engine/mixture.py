@@ -75,9 +75,10 @@ def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> So
         name=" and ".join(source.name for source in sources),
         files=tuple(path for source in sources for path in source.files),
         total_bytes=sum(source.total_bytes for source in sources),
-        shard_records=tuple(records for source in sources for records in source.shard_records or ()),
+        shard_records=tuple(source.epoch_records or 0 for source in sources),
         num_classes=len(data.label_names) or None,
         manifest=None,
+        chosen=None,
     )
 
 

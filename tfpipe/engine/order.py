@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, key_of, permute
+from tfpipe.system.hash_permutation import LEAD, RUNS, IntArray, find_places, key_of, permute
 from tfpipe.system.units import human_count
 
 ORDER_VERSION = 1
@@ -127,6 +127,34 @@ class Order:
         # The circle begins at another record every epoch, so that no record is always in the short block at the end.
         lead = (key_of(LEAD, self.seed, epoch) >> 1) % self.num_records
         return np.asarray((block * self.block_records + record + lead) % self.num_records, np.int64)
+
+    def find_step(self, epoch: int, number: int) -> tuple[int, int] | None:
+        """Finds the step and the row in which an epoch reads a record: the inverse of `list_numbers`.
+
+        Args:
+            epoch: The epoch, from 0.
+            number: The number of the record, counted through all shards.
+
+        Returns:
+            The step in the epoch and the row of the batch; None if the epoch leaves the record out.
+        """
+        _check_range("epoch", epoch, 0)
+        _check_range("number", number, 0, self.num_records)
+        lead = (key_of(LEAD, self.seed, epoch) >> 1) % self.num_records
+        block, record = divmod((number - lead) % self.num_records, self.block_records)
+        num_blocks = self.num_records // self.block_records
+        if block < num_blocks:
+            block = int(find_places(key_of(RUNS, self.seed, epoch), num_blocks, np.array([block]))[0])
+        first = self.blocks_per_row * self.batch_size
+        if block < first:
+            turn, row = divmod(block, self.batch_size)
+            at = turn * self.block_records + record - row * self.block_records // self.batch_size
+            return at % self.head_steps, row
+        left = num_blocks - first
+        at = record * left + block - first if block < num_blocks else left * self.block_records + record
+        step, row = divmod(at, self.batch_size)
+        step += self.head_steps
+        return (step, row) if step < self.steps_per_epoch else None
 
     def _find_in_head(self, step: int, row: IntArray) -> tuple[IntArray, IntArray]:
         """Finds the block of each row in a step, counted before the permutation, and the record in the block.

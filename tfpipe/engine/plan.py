@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.epoch_weights import EpochWeights
 from tfpipe.engine.features import BatchFeature, list_batch_features
 from tfpipe.engine.host import Host, split_batch
 from tfpipe.engine.order import Order, choose_block
@@ -62,18 +63,26 @@ class BatchPlan:
 
         Training takes full batches only. Evaluation takes every record, so the last batch may be filled up.
         """
-        records, hosts = self.source.num_records or 0, self.host.num_hosts
         if self.config.training:
-            return records // self.config.batch_size
+            return (self.source.epoch_records or 0) // self.config.batch_size
+        records, hosts = self.source.num_records or 0, self.host.num_hosts
         largest_share = -(-records // hosts)
         return -(-largest_share // (self.config.batch_size // hosts))
 
     @cached_property
     def order(self) -> Order:
         """The order of training. Its blocks follow from the size of the records unless the config gives them."""
-        records, batch = self.source.num_records or 0, self.config.batch_size
+        records, batch = self.source.epoch_records or 0, self.config.batch_size
         block = self.config.block_records or choose_block(self.source.record_bytes, records, batch)
         return Order(records, batch, block, self.config.seed)
+
+    @cached_property
+    def weights(self) -> EpochWeights | None:
+        """The entries of each epoch of training, for a view in which records have weights."""
+        chosen = self.source.chosen
+        if not self.config.training or chosen is None or chosen.weights is None:
+            return None
+        return EpochWeights(chosen, self.config.seed)
 
     @cached_property
     def features(self) -> tuple[BatchFeature, ...]:
@@ -105,13 +114,16 @@ class BatchPlan:
         return self.config.resolve_decoded_size(None if stored is None else stored[0])
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
-        """Lists the records of these rows in a step, counted through all shards: int64 [n].
+        """Lists the records of these rows in a step, counted through all shards, or those of the view: int64 [n].
+
+        Where records have weights, further copies of a record have other numbers; `strip_copies` makes them the same.
 
         In evaluation each host has an equal share of the records, one after another, so its last batches may have fewer
         than `batch_size`.
         """
         if self.config.training:
-            return self.order.list_numbers(epoch, step, self.rows)
+            numbers = self.order.list_numbers(epoch, step, self.rows)
+            return numbers if self.weights is None else self.weights.list_asked(epoch, numbers)
         records, rows = self.host.share(self.source.num_records or 0), self.host.share(self.config.batch_size)
         first = records.start + step * len(rows) + self.rows.start - rows.start
         return np.arange(first, max(min(first + self.batch_size, records.stop), first))

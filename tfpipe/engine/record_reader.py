@@ -95,7 +95,7 @@ class RecordReader:
     a pickled one opens the files anew.
 
     Records come as they are stored. In a dataset that `tfpipe index` described, a class is the stored label less the
-    manifest's `label_base`.
+    manifest's `label_base`. Of a view, `reader[17]` is the 18th record that it chose.
 
     Args:
         directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs://, s3://
@@ -126,6 +126,8 @@ class RecordReader:
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._end_array = np.array(self._ends, np.int64)
         self._num_bytes = manifest.splits[split].bytes
+        chosen = manifest.splits[split].chosen
+        self._chosen = None if chosen is None else chosen.numbers
         self._lock = threading.Lock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._index_bytes = 0
@@ -133,6 +135,8 @@ class RecordReader:
         _READERS[id(self)] = self
 
     def __len__(self) -> int:
+        if self._chosen is not None:
+            return len(self._chosen)
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> dict[str, Feature]:
@@ -201,14 +205,16 @@ class RecordReader:
                 behind each other.
         """
         if self._ranges is not None and len(numbers):
-            self._announce_remote(self._ranges, np.unique(numbers), numbers if soon is None else soon)
+            self._announce_remote(
+                self._ranges, *map(self._find_stored, (np.unique(numbers), numbers if soon is None else soon))
+            )
             return
         if (
             sys.platform != "linux" or self._ranges is not None or not len(numbers)
         ):  # a rank may have none in the last step of an evaluation
             return
         try:
-            shards, begins, sizes = self._locate_many(np.unique(numbers))
+            shards, begins, sizes = self._locate_many(self._find_stored(np.unique(numbers)))
             for shard, begin, size in zip(shards.tolist(), begins.tolist(), sizes.tolist(), strict=True):
                 file = self._open(self._shards[shard])
                 os.posix_fadvise(file.descriptor, begin, size, os.POSIX_FADV_WILLNEED)
@@ -226,7 +232,7 @@ class RecordReader:
 
     def _make_remote_read(self, index: int) -> Callable[[int, int], bytes]:
         """Makes a function that reads at an offset of the shard of a record, which lies in an object store."""
-        ranges, place = self._ranges, bisect_right(self._ends, resolve_index(index, len(self), self.split))
+        ranges, place = self._ranges, bisect_right(self._ends, self._find_stored_one(index))
         assert ranges is not None
 
         def read_at(offset: int, size: int) -> bytes:
@@ -351,7 +357,7 @@ class RecordReader:
         if not len(numbers):
             return np.empty(0, np.int64)
         unique, inverse = np.unique(numbers, return_inverse=True)
-        sizes: NDArray[np.int64] = self._locate_many(unique)[2][inverse]
+        sizes: NDArray[np.int64] = self._locate_many(self._find_stored(unique))[2][inverse]
         return sizes
 
     def replace_shards(self, shards: Sequence[ShardInfo]) -> None:
@@ -362,13 +368,14 @@ class RecordReader:
 
     def describe(self, number: int) -> str:
         """Says where a record lies: "record 3 of /data/train-00000-of-00008.tfrecord"."""
+        number = self._find_stored_one(number)
         shard_index = bisect_right(self._ends, number)
         shard = self._shards[shard_index]
         return f"record {number - self._ends[shard_index] + shard.records} of {self._shard_path(shard)}"
 
     def _try_to_read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> RecordBlock:
         unique, inverse = np.unique(numbers, return_inverse=True)
-        shards, begins, sizes = self._locate_many(unique)
+        shards, begins, sizes = self._locate_many(self._find_stored(unique))
         if self._ranges is not None:
             places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
             frames = self._ranges.read([Range(*at) for at in places])
@@ -401,7 +408,7 @@ class RecordReader:
 
     def locate(self, index: int) -> RecordPlace:
         """Locates a record; arguments and errors are those of `reader[index]`."""
-        number = resolve_index(index, len(self), self.split)
+        number = self._find_stored_one(index)
         shard_index = bisect_right(self._ends, number)
         shard = self._shards[shard_index]
         ends, row = self._get_index(shard), number - self._ends[shard_index] + shard.records
@@ -444,8 +451,17 @@ class RecordReader:
                 results.append(read_one(number) if result is None else result)
         return results
 
+    def _find_stored(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the numbers that records have in the shards; in a view they are others than those of the reader."""
+        return numbers if self._chosen is None else self._chosen[numbers]
+
+    def _find_stored_one(self, index: int) -> int:
+        """Returns the same of one record; arguments and errors are those of `reader[index]`."""
+        number = resolve_index(index, len(self), self.split)
+        return number if self._chosen is None else int(self._chosen[number])
+
     def _locate_many(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Returns the shard, the offset and the size of records whose numbers ascend, each int64 [n]."""
+        """Returns the shard, the offset and the size of records whose numbers in the shards ascend, each int64 [n]."""
         shards = np.searchsorted(self._end_array, numbers, side="right")
         if self._ranges is not None:
             self._read_indexes([self._shards[shard] for shard in np.unique(shards).tolist()])

@@ -22,6 +22,7 @@ from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, Split
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_header, scan_records
+from tfpipe.format.view import ViewSplit
 from tfpipe.system import file_io
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
@@ -56,6 +57,7 @@ class Source:
         split: The name of the split.
         file_bytes: The size of each file, if a manifest says it.
         index_files: The path of each file's index, and the size of the file that it indexes.
+        chosen: The records of the files that a view reads; None for all.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Source:
     split: str | None = field(default=None, compare=False)
     file_bytes: tuple[int, ...] = field(default=(), repr=False)
     index_files: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    chosen: ViewSplit | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, split: str) -> Source:
@@ -94,13 +97,13 @@ class Source:
                 "The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie."
             )
         if not info.records:
-            raise DataError(f"{split!r} of {directory} has no records.")
+            raise DataError(f"{split!r} of {manifest.address} has no records.")
         random_access = not manifest.compression
         root, records = manifest.shard_directory(directory), tuple(shard.records for shard in info.shards)
         indexes = (file_io.join(directory, file_names.index_name(shard.file)) for shard in info.shards)
         file_bytes = tuple(shard.bytes for shard in info.shards)
         return cls(
-            name=f"{split!r} of {directory}",
+            name=f"{split!r} of {manifest.address}",
             files=tuple(file_io.join(root, shard.file) for shard in info.shards),
             schema=manifest.schema,
             images=StoredImages.from_manifest(manifest, split),
@@ -120,6 +123,7 @@ class Source:
             split=split,
             file_bytes=file_bytes,
             index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
+            chosen=info.chosen,
         )
 
     @property
@@ -145,8 +149,15 @@ class Source:
 
     @property
     def num_records(self) -> int | None:
-        """The number of records in all files; None if nobody counted them."""
+        """The number of records in all files, or of those that a view reads; None if nobody counted them."""
+        if self.chosen is not None:
+            return self.chosen.records
         return self.counted_records if self.shard_records is None else sum(self.shard_records)
+
+    @property
+    def epoch_records(self) -> int | None:
+        """The number of records that an epoch of training reads, which differs where records have weights."""
+        return self.num_records if self.chosen is None else self.chosen.epoch_records
 
     @cached_property
     def bases(self) -> NDArray[np.int64]:

@@ -6,12 +6,15 @@ The manifest is written last, so its presence means that every shard is complete
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
+
+import numpy as np
 
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.view import ViewSplit
 
 FORMAT_VERSION = 1
 """The version that is written, and the highest that is read. It rises when a reader of the version before could misread
@@ -93,6 +96,7 @@ class SplitInfo:
         images_per_record: The numbers of images in a record; None if each record has one, or none.
         label_counts: The number of records with each class of a list of classes, by the feature. Each has a number for
             every class up to the last that occurs.
+        chosen: The records that a view reads; None without a view. It is not part of the manifest's file.
     """
 
     name: str
@@ -105,6 +109,7 @@ class SplitInfo:
     masks: Mapping[str, MaskStats] = field(default_factory=dict)
     images_per_record: ImagesPerRecord | None = None
     label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    chosen: ViewSplit | None = field(default=None, compare=False, repr=False)
 
     @property
     def seekable(self) -> bool:
@@ -118,21 +123,32 @@ class SplitInfo:
 
     @property
     def records(self) -> int:
-        """The number of records in all shards."""
-        return sum(shard.records for shard in self.shards)
+        """The number of records in all shards, or of those that a view reads."""
+        return sum(shard.records for shard in self.shards) if self.chosen is None else self.chosen.records
+
+    @property
+    def records_per_shard(self) -> tuple[int, ...]:
+        """The number of records in each shard, or of those that a view reads."""
+        stored = [shard.records for shard in self.shards]
+        if self.chosen is None:
+            return tuple(stored)
+        ends = np.searchsorted(self.chosen.numbers, np.cumsum(stored))
+        return tuple(np.diff(ends, prepend=0).tolist())
 
     @property
     def bytes(self) -> int:
-        """The size of all shards in bytes."""
-        return sum(shard.bytes for shard in self.shards)
+        """The size of all shards in bytes, or of the records that a view reads."""
+        return sum(shard.bytes for shard in self.shards) if self.chosen is None else self.chosen.bytes
 
     @property
     def fingerprint(self) -> str:
-        """The hash of the shards' names, sizes and checksums, as 64 hexadecimal digits.
+        """The hash of the shards' names, sizes and checksums, and of what a view chooses, as 64 hexadecimal digits.
 
         Splits with equal fingerprints hold the same records.
         """
         shards = [[shard.file, shard.bytes, shard.sha256] for shard in self.shards]
+        if self.chosen is not None:
+            shards.append(["view", self.chosen.records, self.chosen.digest])
         return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
 
@@ -194,6 +210,8 @@ class Manifest:
         tool_version: The version of tfpipe that wrote the dataset, or its manifest.
         foreign: The facts about shards that another program wrote; None if tfpipe wrote them, beside the manifest.
         directory: The directory that the manifest was loaded from, a local path or a URL. It is not part of the file.
+        view: The name of the view through which the dataset is read, as in `flowers@large`; empty for all records. It
+            is not part of the file either.
     """
 
     name: str
@@ -211,6 +229,12 @@ class Manifest:
     tool_version: str
     foreign: Foreign | None = None
     directory: str = field(default="", compare=False)
+    view: str = field(default="", compare=False)
+
+    @property
+    def address(self) -> str:
+        """The text that opens the same data again: the directory, and behind an `@` the view."""
+        return f"{self.directory}@{self.view}" if self.view else self.directory
 
     @property
     def image_key(self) -> str | None:
@@ -241,6 +265,10 @@ class Manifest:
     def compression(self) -> Compression:
         """The compression of every shard."""
         return "" if self.foreign is None else self.foreign.compression
+
+    def choose(self, split: str, chosen: ViewSplit | None) -> "Manifest":
+        """Returns the manifest with a view of one split; None shows all of its records."""
+        return replace(self, splits={**self.splits, split: replace(self.splits[split], chosen=chosen)})
 
     def shard_directory(self, directory: str) -> str:
         """Returns the directory of the shards, a local path or a URL, for a manifest in `directory`."""

@@ -23,7 +23,7 @@ FEISTEL_ROUNDS = 6
 _MASK = 2**64 - 1
 
 # The first part of every key names the purpose of its numbers.
-LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT = 1, 2, 4, 5, 6, 7, 8  # 3 was a part of the first order
+LEAD, RUNS, EXAMPLE, FILES, MIXTURE, CACHE, DROPOUT, WEIGHTS, SAMPLE = 1, 2, 4, 5, 6, 7, 8, 9, 10  # 3 is free
 
 
 def key_of(*parts: int) -> int:
@@ -78,6 +78,33 @@ def permute(key: int, size: int, places: IntArray) -> IntArray:
         numbers[outside] = left * side + right
         outside = numbers >= size
     return numbers
+
+
+def find_places(key: int, size: int, numbers: IntArray) -> IntArray:
+    """Returns the places at which numbers stand in a keyed permutation: the inverse of `permute`.
+
+    Args:
+        key: The key of the permutation.
+        size: The number of places of the whole permutation.
+        numbers: int64 of any shape, each from 0 to `size` - 1.
+
+    Returns:
+        int64 of the same shape.
+    """
+    if size <= MAX_SORTED:
+        places: IntArray = np.argsort(permutation(key, size), kind="stable")[numbers]
+        return places
+    side = square_side(size)
+    round_keys = [extend_key(key, index) for index in range(FEISTEL_ROUNDS)]
+    places = numbers.copy()
+    outside = np.ones(numbers.shape, bool)
+    while outside.any():
+        left, right = np.divmod(places[outside], side)
+        for round_key in reversed(round_keys):
+            left, right = (right - hash_numbers(round_key, left)) % side, left
+        places[outside] = left * side + right
+        outside = places >= size
+    return places
 
 
 def square_side(size: int) -> int:

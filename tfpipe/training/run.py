@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
+from tfpipe.lookups.data_lock import lock_data
 from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.learner import Learner, RunFacts
@@ -79,7 +82,7 @@ def run_training(
     run_dir = RunDir(config.output, facts.is_chief)
     fingerprint = _get_fingerprint(manifest, config.split, facts.evaluation_split)
     options = {"dataset": fingerprint, "stages": stages, **config.get_run_options(facts.global_batch_size)}
-    goes_on = run_dir.begin(options)
+    goes_on = run_dir.begin(options, _lock_data(facts))
     if goes_on and _is_finished(run_dir, config):
         end = (config.num_epochs, 0)
         return TrainResult(config.output, True, True, end, run_dir.get_last_epoch(), None, facts.global_batch_size)
@@ -134,6 +137,14 @@ def check_shared_folder(learner: Learner, run_dir: RunDir, sees_checkpoint: bool
 def _get_fingerprint(manifest: Manifest, *splits: str | None) -> str:
     """Returns a text that changes when the records of a split change."""
     return "-".join(manifest.splits[split].fingerprint[:16] for split in splits if split is not None)
+
+
+def _lock_data(facts: RunFacts) -> dict[str, Any] | None:
+    """Returns what decides the records of all steps; None if they come in no exact order."""
+    config = replace(facts.config.pipeline, batch_size=facts.global_batch_size, training=True)
+    if config.order == "throughput" or facts.manifest.compression:
+        return None
+    return lock_data(facts.manifest, facts.config.split, config).to_json()
 
 
 def _is_finished(run_dir: RunDir, config: TrainConfig) -> bool:

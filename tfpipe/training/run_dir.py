@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
+from tfpipe.lookups.data_lock import RUN_KEY
 from tfpipe.system import file_io
 from tfpipe.training.checkpoints import Position
 
@@ -56,11 +57,13 @@ class RunDir:
         """Returns the path of a file or folder in it."""
         return file_io.join(self.path, name)
 
-    def begin(self, options: Mapping[str, Any]) -> bool:
+    def begin(self, options: Mapping[str, Any], lock: Mapping[str, Any] | None = None) -> bool:
         """Begins a run, or goes on with a run that has the same options.
 
         Args:
             options: The options that decide the numbers of the run, as plain values.
+            lock: The data and options that decide the records of its steps, as `DataLock.to_json` has it, for
+                `tfpipe steps`; None if they come in no exact order.
 
         Returns:
             True if the run goes on, False if it begins.
@@ -74,7 +77,7 @@ class RunDir:
             text = file_io.read_bytes(self.file(RUN), _MAX_BYTES)
         except FileNotFoundError:
             if self._is_chief:
-                self._create(options)
+                self._create({**options, RUN_KEY: lock})
             return False
         self._check_same(text, options)
         self.metrics = self._read_metrics()

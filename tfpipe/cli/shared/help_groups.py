@@ -86,6 +86,14 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Bad images", "max-bad", "allow-missing max-pixels"),
         Group("Running", "workers json", "debug"),
     ),
+    "view": (
+        Group("Records", "sample seed without weights"),
+        Group("Output", "name overwrite json", "debug"),
+    ),
+    "steps": (
+        Group("Look up", "step record epochs show lock json"),
+        Group("Training", "split batch-size seed config", "debug"),
+    ),
     "doctor": (
         Group("Data", "split batch-size config stages"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
@@ -124,6 +132,7 @@ EXAMPLES = {
     "merge": "tfpipe merge flowers more-flowers all-flowers",
     "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",
     "inspect": "tfpipe inspect flowers --show 12 sheet.png",
+    "view": 'tfpipe view flowers "width >= 300 and not duplicate" --name large',
     "verify": "tfpipe verify flowers --quick",
     "repair": "tfpipe repair flowers clean-flowers",
     "export": "tfpipe export flowers flowers-wds --to webdataset",
@@ -133,6 +142,7 @@ EXAMPLES = {
     "bench": "tfpipe bench flowers --batch-size 256 --output today.json",
     "train": "tfpipe train flowers --framework torch --epochs 10",
     "predict": 'tfpipe predict runs/flowers "photos/*.jpg"',
+    "steps": "tfpipe steps runs/flowers --step 340 --show step340.png",
     "serve": "tfpipe serve --workers 2 --port 5050",
     "serve-check": "tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
     "report": "tfpipe report flowers",

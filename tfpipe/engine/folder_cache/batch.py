@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tfpipe.engine.batch import Batch, BatchMaker, StoredBatch, Transform
 from tfpipe.engine.cached_batch import WrappedMaker
+from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.folder_cache.fill_process import start_filling
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
 from tfpipe.engine.folder_cache.squeeze import Squeezer
@@ -64,12 +65,16 @@ class CompleteShards:
 
     def __init__(self, folder: CacheFolder, reader: RecordReader) -> None:
         self._folder, self._reader = folder, reader
+        self._chosen = reader.manifest.splits[folder.split].chosen
         self._shards = list(reader.manifest.splits[folder.split].shards)
         self._are_there = np.zeros(len(self._shards), np.bool_)
         self._next_look = 0.0
 
     def find(self, numbers: IntArray) -> NDArray[np.bool_]:
-        """Returns whether each record is in a complete shard, bool [n]."""
+        """Returns whether each record that rows ask for is in a complete shard, bool [n]."""
+        numbers = strip_copies(numbers)
+        if self._chosen is not None:
+            numbers = self._chosen.numbers[numbers]
         now = time.monotonic()
         if now >= self._next_look and not self._are_there.all():
             self._next_look = now + _LOOK_EVERY_S
@@ -187,20 +192,21 @@ def open_folder_cache(
         FormatError: A file of the source is missing, and the cache is not whole.
         DataError: The folder cannot be written.
     """
-    folder = CacheFolder(manifest, split, plan.config)
+    folder = CacheFolder(manifest.choose(split, None), split, plan.config)  # views share the cache of all records
     folder.check()
     plan_of = replace(plan, config=without_cache(plan.config))
     if plan.config.training:  # the order of a cache is that of its source
         plan_of = replace(plan_of, config=replace(plan_of.config, block_records=plan.order.block_records))
     whole = folder.find()
     if whole is not None:
+        whole = whole.choose(split, plan.source.chosen)
         return BatchMaker(replace(plan_of, source=Source.from_manifest(whole, split)), whole, split, transform)
     plan.source.check()
     estimated = tuple(
         replace(shard, bytes=round(shard.records * folder.record_bytes)) if folder.is_decoded else shard
         for shard in folder.info.shards
     )
-    filling = folder.new_manifest(estimated)
+    filling = folder.new_manifest(estimated).choose(split, plan.source.chosen)
     cached = BatchMaker(replace(plan_of, source=Source.from_manifest(filling, split)), filling, split, transform)
     maker = FolderCacheMaker(folder, BatchMaker(plan_of, manifest, split, transform), cached, plan)
     start_filling(folder)

@@ -1,0 +1,110 @@
+"""The file of a view."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zlib
+
+import numpy as np
+import pytest
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.view import View, ViewSplit, check_view_name, decode_view, view_file
+
+
+def make_split(numbers: list[int], weights: list[int] | None = None, stored: int = 10) -> ViewSplit:
+    table = None if weights is None else np.array(weights, np.uint32)
+    return ViewSplit(np.array(numbers, np.int64), table, stored, 700, (2, 1), "f1")
+
+
+VIEW = View("few", {"train": make_split([0, 3, 9], [65536, 0, 98304]), "test": make_split([])}, {"where": "größer"})
+
+
+def test_a_view_comes_back_as_it_was() -> None:
+    found = decode_view(VIEW.encode(), "few.view")
+    assert (found.name, dict(found.made_from), list(found.splits)) == ("few", {"where": "größer"}, ["train", "test"])
+    train, test = found.splits["train"], found.splits["test"]
+    assert train.numbers.tolist() == [0, 3, 9]
+    assert train.weights is not None
+    assert train.weights.tolist() == [65536, 0, 98304]
+    assert (train.stored_records, train.bytes, train.class_counts, train.fingerprint) == (10, 700, (2, 1), "f1")
+    assert (test.records, test.weights, test.epoch_records) == (0, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "epoch"), [(None, 3), ([65536, 0, 98304], 3), ([1, 1, 32765], 0), ([1, 1, 32766], 1)]
+)
+def test_an_epoch_reads_the_sum_of_the_weights_rounded(weights: list[int] | None, epoch: int) -> None:
+    assert make_split([0, 3, 9], weights).epoch_records == epoch
+
+
+def test_a_pickled_split_takes_a_bit_for_each_record() -> None:
+    split = make_split(list(range(0, 80_000, 2)), stored=80_000)
+    assert len(pickle.dumps(split)) < 500  # 10,000 bytes of bits, which are alike
+    assert pickle.loads(pickle.dumps(split)).numbers.tolist() == split.numbers.tolist()
+    assert pickle.loads(pickle.dumps(split)).digest == split.digest
+
+
+def test_splits_with_other_records_or_weights_have_other_digests() -> None:
+    splits = [make_split([0, 1]), make_split([0, 2]), make_split([0, 1], [1, 1]), make_split([0, 1], [1, 2])]
+    assert len({split.digest for split in splits}) == 4
+
+
+def test_every_flipped_byte_is_found() -> None:
+    data = VIEW.encode()
+    where = data.index(b"\n") + 1
+    for at in range(where, len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1
+        with pytest.raises(
+            FormatError, match=r"^few\.view is damaged: its bytes have another checksum\. Make the view"
+        ):
+            decode_view(bytes(damaged), "few.view")
+    assert len(data) > where
+
+
+def harm(change: str, value: object) -> bytes:
+    text, _, body = VIEW.encode().partition(b"\n")
+    header = json.loads(text)
+    header["splits"]["train"][change] = value
+    return json.dumps(header).encode() + b"\n" + body
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "reason"),
+    [
+        ("records", 2, "few.view: splits.train: it is damaged: it has 3 records and not 2."),
+        ("stored_records", 17, "few.view: splits.train: it is damaged: it does not decompress to 3 bytes."),
+        ("records", 11, "few.view: splits.train.records must be a whole number of at least 0 and at most 10, got 11."),
+        ("fingerprint", 3, "few.view: splits.train.fingerprint must be text, got 3."),
+    ],
+)
+def test_a_header_that_lies_is_refused(change: str, value: object, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode_view(harm(change, value), "few.view")
+    assert str(caught.value) == reason
+
+
+def test_another_file_is_refused() -> None:
+    with pytest.raises(FormatError, match=r"^x is not a view of tfpipe, or is damaged\.$"):
+        decode_view(b"\xff\xd8\xff", "x")
+    with pytest.raises(FormatError, match=r"^x: format must be 'tfpipe view 1', got 'tfpipe view 2'\.$"):
+        decode_view(VIEW.encode().replace(b"tfpipe view 1", b"tfpipe view 2"), "x")
+
+
+def test_a_small_file_cannot_take_much_memory() -> None:
+    bomb = zlib.compress(bytes(50_000_000))
+    with pytest.raises(zlib.error):
+        zlib.decompress(bomb[:10])
+    split = make_split([0])
+    rebuild, (_, weights, *facts) = split.__reduce__()
+    with pytest.raises(ValueError, match="does not decompress to 2 bytes"):
+        rebuild(bomb, weights, *facts)  # type: ignore[operator]
+
+
+def test_names() -> None:
+    assert view_file("v2.large-ones") == "views/v2.large-ones.view"
+    for name in ("", ".hidden", "a/b", "a@b", "ä", "a" * 65):
+        with pytest.raises(ConfigError, match=r"^A view's name must have at most 64 letters"):
+            check_view_name(name)

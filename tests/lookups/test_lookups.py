@@ -1,0 +1,213 @@
+"""The records of any step, and the steps of any record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.conftest import Tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock, write_lock
+from tfpipe.lookups.steps import find_number, find_steps, look_up_step
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.config import ViewConfig
+
+CONFIG = PipelineConfig(batch_size=5, image_size=8, seed=3)
+
+
+@pytest.fixture(scope="module")
+def pets(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The dataset of twelve training images, with views: `dogs`, and `heavy` by weights of the class."""
+    folder = str(shutil.copytree(small_dataset, tmp_path_factory.mktemp("lookups") / "pets"))
+    manifest = tfpipe.load_manifest(folder)
+    for config in (ViewConfig("few", "label <> 'dog'"), ViewConfig("heavy", weights="label_id")):
+        write_view(manifest, make_view(manifest, config))
+    return folder
+
+
+def lock(data: str, **options: Any) -> DataLock:
+    return lock_data(tfpipe.load_manifest(data), "train", replace(CONFIG, **options))
+
+
+@pytest.mark.parametrize("view", ["", "@few", "@heavy"])
+def test_a_step_has_the_records_that_a_trainer_gets(pets: str, view: str) -> None:
+    names = ("image/filename", "image/height")
+    batches = NumpyBatches(pets + view, "train", replace(CONFIG, extra_features=names[:1]))
+    whole = list(data_source(pets, "train"))
+    for step in (0, 1, 9):
+        batch, rows = batches.read(step), look_up_step(lock(pets + view), step)
+        assert [row.row for row in rows] == list(range(5))
+        assert [row.name.encode() for row in rows] == list(batch["image/filename"])
+        assert [row.label for row in rows] == batch["label"].tolist()
+        for row in rows:
+            record = whole[row.number]
+            assert (record.name, record.label, record.label_name) == (row.name, row.label, row.label_name)
+
+
+def test_a_row_says_its_crop(pets: str) -> None:
+    """A crop that is cut and resized by hand is the batch's image, but for the rounding of the resize."""
+    from PIL import Image
+
+    options = {"image_size": 48, "augment_options": replace(CONFIG.augment_options, dct_scaling=False)}
+    image = NumpyBatches(pets, "train", replace(CONFIG, **options)).read(4)["image"]
+    whole = list(data_source(pets, "train"))
+    for row in look_up_step(lock(pets, **options), 4):
+        assert row.box is not None
+        y, x, height, width = row.box
+        crop = Image.fromarray(whole[row.number].image[y : y + height, x : x + width])
+        made = np.asarray(crop.resize((48, 48), Image.Resampling.BILINEAR), np.int64)
+        made = made[:, ::-1] if row.flip else made
+        assert np.abs(made - image[row.row]).mean() < 12
+
+
+@pytest.mark.parametrize("view", ["", "@few", "@heavy"])
+def test_the_steps_of_a_record_are_those_that_have_it(pets: str, view: str) -> None:
+    training = lock(pets + view)
+    steps = training.open().steps_per_epoch
+    expected = defaultdict(set)
+    for step in range(3 * steps):
+        for row in look_up_step(training, step):
+            expected[row.number].add((step // steps, step, row.row))
+    numbers = list(expected) if view else list(range(12))
+    assert len(numbers) >= 6
+    for number in numbers:
+        found = find_steps(training, number, range(3))
+        assert {(seen.epoch, seen.step, seen.row) for seen in found} == expected[number]
+        assert len(found) == len(expected[number])
+        assert [seen.step for seen in found] == sorted(seen.step for seen in found)
+
+
+def test_a_record_is_found_by_its_name(pets: str) -> None:
+    names = [record.name for record in data_source(pets, "train")]
+    assert [find_number(lock(f"{pets}@few"), name) for name in names] == list(range(12))
+    with pytest.raises(ConfigError, match=r"^No record of 'train' of .*pets has the name 'x'\.$"):
+        find_number(lock(pets), "x")
+
+
+def test_a_record_outside_the_view_is_refused(pets: str) -> None:
+    dog = find_number(lock(pets), "train/dog/0.jpg")
+    with pytest.raises(ConfigError, match=rf"^Record {dog} of 'train' is not in the view .*pets@few\.$"):
+        find_steps(lock(f"{pets}@few"), dog, range(3))
+    with pytest.raises(ConfigError, match=r"^A record of 'train' of .*pets must have a number from 0 to 11, got 12\.$"):
+        find_steps(lock(pets), 12, range(3))
+    with pytest.raises(ConfigError, match=r"^`step` must be at least 0, got -1\.$"):
+        look_up_step(lock(pets), -1)
+
+
+def test_a_lock_comes_back_from_its_file(pets: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "data.lock")
+    augment_options = replace(CONFIG.augment_options, scale=(0.5, 1.0))
+    training = lock(f"{pets}@heavy", pad_to={"a": 3}, augment_options=augment_options, cache="bytes")
+    write_lock(path, training)
+    assert read_lock(path) == replace(training, config=replace(training.config, cache="none"))
+
+
+def test_a_lock_keeps_the_length_of_blocks(pets: str) -> None:
+    """Else a release that chooses another one would find other records."""
+    assert lock(pets).config.block_records == lock(pets).open().order.block_records
+
+
+def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) -> None:
+    from tests.beam_jobs.datasets import make_dataset
+
+    copy = str(shutil.copytree(pets, tmp_path / "copy"))
+    training = lock(copy)
+    shutil.rmtree(copy)
+    make_dataset(draw_images(tmp_path / "images"), copy, seed=1)
+    with pytest.raises(DataError) as caught:
+        look_up_step(training, 0)
+    assert str(caught.value).startswith(
+        f"'train' of {copy} must have the records of the lock, {training.fingerprint[:16]}, and has others, "
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "{path} is not a lock of tfpipe: it is not JSON."),
+        ("[]", "{path} is not a lock that this release can read: its format must be 'tfpipe lock 1'."),
+        (
+            '{"format": "tfpipe lock 2"}',
+            "{path} is not a lock that this release can read: its format must be 'tfpipe lock 1'.",
+        ),
+        ('{"format": "tfpipe lock 1"}', "{path} is damaged: `data`, `split`, `fingerprint` or `config` is missing."),
+    ],
+)
+def test_a_damaged_lock_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "data.lock"
+    path.write_text(text)
+    with pytest.raises(FormatError) as caught:
+        read_lock(str(path))
+    assert str(caught.value) == message.format(path=path)
+
+
+@pytest.mark.parametrize("options", [{"order": "throughput"}, {"training": False}])
+def test_a_training_without_exact_order_has_no_lock(pets: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^Steps are looked up in a training in exact order\. Leave `order` and"):
+        lock(pets, **options)
+
+
+def test_the_command(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    file, sheet = tmp_path / "data.lock", tmp_path / "sheet.png"
+    ran = tfpipe(
+        "steps", pets, "--batch-size", 5, "--seed", 3, "--step", 4, "--show", sheet, "--lock", file, columns=120
+    )
+    rows = look_up_step(lock(pets, image_size=224), 4)
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert lines[0] == f"Step 4 of 'train' in {pets}: epoch 2, step 1 of 2, 5 records"
+    assert [line.split()[-1] for line in lines[2:7]] == [row.name for row in rows]
+    assert lines[7:] == [f"Wrote {sheet}: 5 images.", f"Wrote {file}."]
+    assert sheet.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    again = json.loads(tfpipe("steps", file, "--step", 4, "--record", rows[0].name, "--json").out)
+    assert [row["number"] for row in again["rows"]] == [row.number for row in rows]
+    assert {"epoch": 2, "step": 4, "row": 0} in again["seen"]
+    assert tfpipe("steps", file, "--step", 4, "--record", rows[0].name).out.splitlines()[7:9] == [
+        f"{rows[0].name} is record {rows[0].number} of 'train' in {pets}",
+        again_epoch(again["seen"], 0),
+    ]
+
+
+def again_epoch(seen: list[dict[str, int]], epoch: int) -> str:
+    places = [f"step {place['step']} in row {place['row']}" for place in seen if place["epoch"] == epoch]
+    return f"epoch {epoch}: {', '.join(places) or 'left out'}"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["{pets}"], "Say what to look up: --step N, --record NAME, or --lock FILE."),
+        (
+            ["{pets}", "--step", "1", "--show", "x.jpg"],
+            "--show draws the images of --step N into a file whose name ends in .png, got 'x.jpg'.",
+        ),
+        (["{lock}", "--step", "1", "--seed", "2"], "{lock} says itself how it was trained, got --seed. Leave it out."),
+        (["{pets}", "--step", "1", "--split", "tset"], "The dataset has no split 'tset'; it has train, validation."),
+    ],
+)
+def test_wrong_use(pets: str, tmp_path: Path, tfpipe: Tfpipe, args: list[str], message: str) -> None:
+    places = {"pets": pets, "lock": str(tmp_path / "data.lock")}
+    write_lock(places["lock"], lock(pets))
+    ran = tfpipe("steps", *(arg.format(**places) for arg in args))
+    assert (ran.code, ran.err) == (2, f"Error: {message.format(**places)}\n")
+
+
+def test_a_run_answers_itself(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    run = tmp_path / "run"
+    trained = tfpipe("train", f"{pets}@few", "--output", run, "--framework", "torch", "--epochs", 1, "--batch-size", 4)
+    assert trained.code == 0, trained.err
+    found = json.loads(tfpipe("steps", run, "--step", 1, "--json").out)
+    assert found["data"] == f"{pets}@few"
+    assert len(found["rows"]) == 4
+    assert {row["label_name"] for row in found["rows"]} <= {"cat", "owl"}

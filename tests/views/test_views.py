@@ -1,0 +1,334 @@
+"""Views of a dataset: what they choose, and that every reader reads them as a dataset of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.view import View
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.grain import GrainBatches
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches
+from tfpipe.views.choose import _to_units, make_view, write_view
+from tfpipe.views.config import ViewConfig
+from tfpipe.views.facts import facts_name, find_facts, list_columns
+
+CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/filename",))
+
+
+@pytest.fixture
+def pets(small_dataset: Path, tmp_path: Path) -> str:
+    """The dataset of twelve training images of three classes, to be changed."""
+    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
+
+
+def choose(dataset: str, where: str = "", **options: Any) -> View:
+    return make_view(tfpipe.load_manifest(dataset), ViewConfig("v", where, **options))
+
+
+def add(dataset: str, where: str = "", **options: Any) -> str:
+    """Makes the view `v`, and returns its address."""
+    write_view(tfpipe.load_manifest(dataset), choose(dataset, where, **options), overwrite=True)
+    return f"{dataset}@v"
+
+
+def list_names(dataset: str, split: str = "train") -> list[str]:
+    return [record.name for record in data_source(dataset, split)]
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ("label = 'owl'", ["train/owl/0.jpg", "train/owl/1.png"]),
+        ("label_id = 2 AND format = 'PNG'", ["train/owl/1.png"]),
+        ("width <= 25", ["train/cat/0.jpg", "train/cat/1.png", "train/owl/0.jpg", "train/owl/1.png"]),
+        ("name like '%dog/1%' or name like '%dog/3%'", ["train/dog/1.png", "train/dog/3.png"]),
+        ("split = 'train' and height between 17 and 18", ["train/cat/1.png", "train/cat/2.jpg", "train/owl/1.png"]),
+    ],
+)
+def test_a_condition_chooses_records(pets: str, where: str, names: list[str]) -> None:
+    assert sorted(list_names(add(pets, where))) == names
+
+
+def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    manifest = tfpipe.load_manifest(pets)
+    columns = ("name", "label", "label_id", "bytes", "digest", "format", "height", "width", "channels", "colorspace")
+    assert list_columns(manifest) == columns
+    files = find_facts(manifest, "train", str(tmp_path / "unused"))
+    assert files == [os.path.join(pets, facts_name(shard.file)) for shard in manifest.splits["train"].shards]
+    rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    records = list(data_source(manifest, "train"))
+    assert [(row["name"], row["label"], row["label_id"], row["bytes"]) for row in rows] == [
+        (record.name, record.label_name, record.label, len(record.encoded)) for record in records
+    ]
+    assert [(row["height"], row["width"]) for row in rows] == [record.image.shape[:2] for record in records]
+
+
+def test_facts_are_made_once_and_again_for_another_shard(pets: str) -> None:
+    choose(pets)
+    file = Path(pets, facts_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
+    made = file.stat().st_mtime_ns
+    choose(pets)
+    assert file.stat().st_mtime_ns == made
+    other = Path(pets, facts_name(tfpipe.load_manifest(pets).splits["train"].shards[1].file))
+    shutil.copyfile(other, file)
+    for damage in (other.read_bytes(), other.read_bytes()[:100], b""):
+        file.write_bytes(damage)
+        assert choose(pets, "label = 'cat'").splits["train"].records == 6
+
+
+def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(os.listdir(Path(pets, "index")))
+    monkeypatch.setattr("tfpipe.views.facts.facts_name", lambda shard: f"missing/{shard}.parquet")
+    assert choose(pets, "label = 'dog'").splits["train"].records == 4
+    assert sorted(os.listdir(Path(pets, "index"))) == before
+
+
+def test_a_view_counts_what_it_has(pets: str) -> None:
+    whole = tfpipe.load_manifest(pets).splits["train"]
+    view = choose(pets, "label <> 'dog'").splits["train"]
+    assert (view.records, view.stored_records, view.class_counts) == (8, 12, (6, 0, 2))
+    assert choose(pets).splits["train"].bytes == whole.bytes
+    assert 0 < view.bytes < whole.bytes
+    assert tfpipe.load_manifest(add(pets, "label <> 'dog'")).splits["train"].records_per_shard == tuple(
+        int(((view.numbers >= start) & (view.numbers < start + 6)).sum()) for start in (0, 6)
+    )
+
+
+def test_duplicates_are_counted_across_splits(draw_images: Any, tmp_path: Path) -> None:
+    from tests.beam_jobs.datasets import make_dataset
+
+    images = draw_images(tmp_path / "images")
+    for copy in ("train/dog/9.jpg", "validation/cat/9.jpg"):
+        shutil.copyfile(images / "train/cat/0.jpg", images / copy)
+    make_dataset(images, tmp_path / "out")
+    numbers = {name: split.records for name, split in choose(str(tmp_path / "out"), "not duplicate").splits.items()}
+    assert numbers == {"train": 12, "validation": 3}  # of 13 and 4
+
+
+def test_a_sample_is_the_share_asked_for(pets: str) -> None:
+    drawn = [choose(pets, sample=0.25, seed=seed).splits["train"].numbers.tolist() for seed in range(4)]
+    assert {len(numbers) for numbers in drawn} == {3}
+    assert len(set(map(tuple, drawn))) > 1
+    assert choose(pets, sample=0.25, seed=2).splits["train"].numbers.tolist() == drawn[2]
+
+
+def test_records_are_left_out_by_name(pets: str) -> None:
+    names = list_names(pets)
+    assert list_names(add(pets, without=(names[3], names[7]))) == names[:3] + names[4:7] + names[8:]
+    with pytest.raises(ConfigError, match=r"^`without` must name records, and none has 1 of the names, such as 'x'\.$"):
+        choose(pets, without=("x", names[0]))
+
+
+def test_weights_balance_the_classes(pets: str) -> None:
+    split = choose(pets, weights="class_balanced").splits["train"]
+    assert split.weights is not None
+    assert split.epoch_records == 12
+    labels = np.array([record.label for record in data_source(pets, "train")])
+    sums = [int(split.weights[labels == label].sum()) for label in range(3)]
+    assert sums == pytest.approx([4 * 65536] * 3, abs=6)
+    read = Counter(
+        label
+        for epoch in range(60)
+        for step in range(3)
+        for label in make(add(pets, weights="class_balanced")).read(3 * epoch + step)["label"].tolist()
+    )
+    assert [read[label] / 720 for label in range(3)] == pytest.approx([1 / 3] * 3, abs=0.01)
+
+
+def test_weights_come_from_a_column(pets: str) -> None:
+    split = choose(pets, weights="label_id").splits["train"]
+    assert split.weights is not None
+    assert Counter((split.weights / 65536).tolist()) == {0: 6, 1: 4, 2: 2}
+    names = Counter(name for batch in make(add(pets, weights="label_id")) for name in batch["image/filename"])
+    assert sorted(names.values()) == [1, 1, 1, 1, 2, 2]
+
+
+def test_copies_of_a_record_have_crops_of_their_own(pets: str) -> None:
+    address = add(pets, "name = 'train/owl/0.jpg'", weights="label_id")
+    images = [batch["image"] for batch in make(address, batch_size=2)]
+    assert len(images) == 1
+    assert (images[0][0] != images[0][1]).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"where": "widht > 3"},
+            "`where` must be a condition over the columns split, name, label, label_id, bytes, digest, format, height, "
+            "width, channels, colorspace, duplicate; got 'widht > 3'. DuckDB says: Binder Error: Referenced column "
+            '"widht" not found in FROM clause!',
+        ),
+        (
+            {"weights": "widht"},
+            "`weights` must be class_balanced or a column, of split, name, label, label_id, bytes, digest, format, "
+            "height, width, channels, colorspace, duplicate; got 'widht'.",
+        ),
+        ({"sample": 0.0}, "`sample` must be in (0, 1], got 0.0."),
+        ({"seed": -1}, "`seed` must be at least 0, got -1."),
+    ],
+)
+def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose(pets, **options)
+    assert str(caught.value) == message
+
+
+def test_weights_must_be_numbers_in_their_range(pets: str) -> None:
+    with pytest.raises(ConfigError, match=r"^`weights` must be a column of numbers, and `where` must compare"):
+        choose(pets, weights="name")
+    with pytest.raises(ConfigError, match=r"^`weights` must be numbers from 0 to 1,000, got -1\.0 in a record of 't"):
+        _to_units(np.array([1.0, -1.0]), "train")
+
+
+def test_a_view_of_nothing_is_refused(pets: str) -> None:
+    with pytest.raises(DataError, match=r"^No record of .*/pets fulfills the condition, got 'width > 9000'\.$"):
+        choose(pets, "width > 9000")
+
+
+def test_a_split_without_records_is_none_of_the_view(pets: str) -> None:
+    assert list(tfpipe.load_manifest(add(pets, "split = 'train'")).splits) == ["train"]
+
+
+def test_a_view_that_is_not_there(pets: str) -> None:
+    with pytest.raises(DataError) as caught:
+        tfpipe.load_manifest(f"{pets}@big")
+    assert str(caught.value) == f"{pets} has no view 'big'; it has none. `tfpipe view {pets} ... --name big` makes one."
+    add(pets)
+    with pytest.raises(DataError, match=r"has no view 'big'; it has v\."):
+        tfpipe.load_manifest(f"{pets}@big")
+    with pytest.raises(ConfigError, match=r"^A view is made of a dataset and not of the view 'v'\. Leave the @ out\.$"):
+        choose(f"{pets}@v")
+
+
+def test_a_view_of_other_shards_is_refused(pets: str, draw_images: Any, tmp_path: Path) -> None:
+    from tests.beam_jobs.datasets import make_dataset
+
+    make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1)
+    made = choose(str(tmp_path / "out"))
+    write_view(tfpipe.load_manifest(pets), made)
+    with pytest.raises(FormatError) as caught:
+        tfpipe.load_manifest(f"{pets}@v")
+    assert str(caught.value) == (
+        f"The view 'v' was made for other shards than those of 'train' in {pets}. Make it again by `tfpipe view`."
+    )
+
+
+def test_a_folder_with_an_at_sign_is_a_folder(pets: str) -> None:
+    shutil.copytree(pets, f"{pets}@v")
+    assert tfpipe.load_manifest(f"{pets}@v").directory == f"{pets}@v"
+
+
+# Reading
+
+
+def make(address: str, split: str = "train", **options: Any) -> NumpyBatches:
+    return NumpyBatches(address, split, replace(CONFIG, **options))
+
+
+def read_names(batches: Any) -> list[str]:
+    return [name.decode() for batch in batches for name in batch["image/filename"]]
+
+
+@pytest.fixture
+def cats(pets: str) -> str:
+    """The view of six cats and two owls."""
+    return add(pets, "label in ('cat', 'owl')")
+
+
+def test_an_epoch_has_the_records_of_the_view(cats: str) -> None:
+    batches = make(cats)
+    epochs = [read_names(batches) for _ in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [sorted(list_names(cats))] * 3
+    assert len(set(map(tuple, epochs))) == 3
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+@pytest.mark.parametrize("weights", [None, "label_id"])
+def test_hosts_share_the_same_batches(pets: str, hosts: int, weights: str | None) -> None:
+    address = add(pets, "label <> 'cat'", weights=weights)
+    whole = make(address)
+    parts = [NumpyBatches(address, "train", CONFIG, rank=(rank, hosts)) for rank in range(hosts)]
+    for step in (0, 1, 5):
+        images = np.concatenate([part.read(step)["image"] for part in parts])
+        np.testing.assert_array_equal(images, whole.read(step)["image"])
+
+
+@pytest.mark.parametrize(
+    "options", [{"cache": "decoded"}, {"cache": "bytes"}, {"cache": "decoded", "cache_bytes": 2000}, {"cache_dir": ""}]
+)
+@pytest.mark.parametrize("weights", [None, "label_id"])
+def test_caches_give_the_same_batches(pets: str, tmp_path: Path, options: dict[str, Any], weights: str | None) -> None:
+    address = add(pets, "label <> 'dog'", weights=weights)
+    if "cache_dir" in options:
+        options = {"cache": "decoded", "cache_dir": str(tmp_path / "cache")}
+    plain = [make(address, decoded_size=16, augment="none").read(step)["label"].tolist() for step in range(6)]
+    cached = make(address, decoded_size=16, augment="none", **options)
+    assert [cached.read(step)["label"].tolist() for step in range(6)] == plain
+    until = time.monotonic() + 60
+    while options.get("cache_dir") and not list(Path(options["cache_dir"]).glob("*/manifest.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    again = make(address, decoded_size=16, augment="none", **options)
+    assert [again.read(step)["label"].tolist() for step in range(6)] == plain
+
+
+def test_frameworks_read_the_same(pets: str) -> None:
+    address = add(pets, "label <> 'dog'", weights="class_balanced")
+    config = replace(CONFIG, extra_features=())
+    expected = [batch["image"] for batch in NumpyBatches(address, "train", config)]
+    faces = {
+        "tensorflow": [batch["image"].numpy() for batch in tfpipe.build_dataset(address, "train", config, epochs=1)],
+        "torch": [batch["image"].permute(0, 2, 3, 1).numpy() for batch in TorchBatches(address, "train", config)],
+        "jax": [np.asarray(batch["image"]) for batch in JaxBatches(address, "train", config)],
+        "grain": [batch["image"] for batch in GrainBatches(address, "train", config, num_epochs=1)],
+    }
+    for name, images in faces.items():
+        assert len(images) == len(expected) == 2, name
+        np.testing.assert_array_equal(np.stack(images), np.stack(expected), name)
+
+
+def test_an_evaluation_reads_each_record_once(pets: str) -> None:
+    address = add(pets, "label <> 'cat'", weights="label_id")
+    batches = make(address, training=False)
+    names = [
+        name.decode()
+        for batch in batches
+        for name, real in zip(batch["image/filename"], batch["mask"].tolist(), strict=True)
+        if real
+    ]
+    assert names == list_names(address)
+
+
+def test_a_position_belongs_to_the_view(pets: str, cats: str) -> None:
+    batches = make(cats)
+    steps = [batch["image"] for _ in range(3) for batch in batches]
+    again = make(cats)
+    again.load_state_dict({"seed": 3, "epoch": 1, "step": 1, "order": 1})
+    np.testing.assert_array_equal(next(iter(again))["image"], steps[3])
+    whole, view = (tfpipe.load_manifest(address).splits["train"].fingerprint for address in (pets, cats))
+    assert whole != view
+
+
+def test_views_mix(pets: str, cats: str) -> None:
+    shutil.copytree(pets, f"{pets}2")
+    mixture = tfpipe.mix({cats: 0.5, f"{pets}2": 0.5})
+    names = read_names(NumpyBatches(mixture, "train", CONFIG))
+    assert len(names) == 20
+    assert {name for name in names if "dog" in name}

@@ -1,0 +1,166 @@
+"""`tfpipe steps`: which records a step has, and at which steps a record is read."""
+
+import json
+import os
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfpipe.cli.shared.config_option import config_option
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.inputs import read_config
+from tfpipe.cli.shared.params import batch_option, config_file_option, debug_option, json_option, split_option
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.system.units import human_count
+
+if TYPE_CHECKING:
+    from tfpipe.lookups.data_lock import DataLock
+    from tfpipe.lookups.steps import Seen, StepRow
+
+_SHOWN_ROWS = 16
+_EPOCHS = 10
+_TILE_PX = 160
+
+
+@click.command(cls=GroupedCommand, short_help="Show the records of a step, or the steps of a record.")
+@click.argument("target", metavar="RUN|DATASET|LOCK")
+@click.option("--step", type=int, metavar="N", help="Show the records of this step, counted from the start of the run.")
+@click.option("--record", metavar="NAME", help="Show when a record is read: its name, or its number such as train:17.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=_EPOCHS,
+    metavar="N",
+    show_default=True,
+    help=("For --record: look through so many epochs."),
+)
+@click.option("--show", metavar="FILE.png", help="Draw the images of the step, cropped as they are trained on.")
+@click.option("--lock", "lock_file", metavar="FILE", help="Write what decides all steps into a file.")
+@split_option
+@batch_option
+@config_option(PipelineConfig, "seed", "The seed of the order.")
+@config_file_option
+@json_option
+@debug_option
+def steps(
+    target: str,
+    step: int | None,
+    record: str | None,
+    epochs: int,
+    show: str | None,
+    lock_file: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Show which records step N of a training has, past or to come.
+
+    RUN is the folder of `tfpipe train`. For a DATASET, or a view of it, say the options of the training: the batch, the
+    seed, or all of them with --config. A LOCK is a file that --lock wrote: it holds these options and the checksums of
+    the records, so it answers later without the run.
+    """
+    if step is None and record is None and lock_file is None:
+        raise ConfigError("Say what to look up: --step N, --record NAME, or --lock FILE.")
+    if show is not None and (step is None or not show.lower().endswith(".png")):
+        raise ConfigError(f"--show draws the images of --step N into a file whose name ends in .png, got {show!r}.")
+    from tfpipe.lookups.data_lock import write_lock
+    from tfpipe.lookups.steps import find_steps, look_up_step
+
+    lock = _open_lock(target, options)
+    result: dict[str, Any] = {"data": lock.data, "split": lock.split}
+    if step is not None:
+        rows = look_up_step(lock, step)
+        result |= {"step": step, "rows": [asdict(row) for row in rows]}
+        if not as_json:
+            _print_step(lock, step, rows)
+    if show is not None and step is not None:
+        _draw(lock, step, rows, show)
+        if not as_json:
+            click.echo(clean_line(f"Wrote {show}: {human_count(len(rows), 'image')}."))
+    if record is not None:
+        number = _find_number(lock, record)
+        seen = find_steps(lock, number, range(epochs))
+        result |= {"record": number, "seen": [asdict(place) for place in seen]}
+        if not as_json:
+            _print_seen(lock, record, number, epochs, seen)
+    if lock_file is not None:
+        write_lock(lock_file, lock)
+        result["lock"] = lock_file
+        if not as_json:
+            click.echo(clean_line(f"Wrote {lock_file}."))
+    if as_json:
+        click.echo(json.dumps(result))
+
+
+def _open_lock(target: str, options: dict[str, Any]) -> "DataLock":
+    from tfpipe.lookups.data_lock import lock_data, read_lock
+    from tfpipe.open_dataset import load_manifest
+
+    run = os.path.join(target, "run.json")
+    if os.path.isfile(target) or os.path.isfile(run):
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            shown = given[0].replace("_", "-")
+            raise ConfigError(f"{target} says itself how it was trained, got --{shown}. Leave it out.")
+        return read_lock(target if os.path.isfile(target) else run)
+    manifest, split = load_manifest(target), options["split"] or "train"
+    config = read_config(options["config"], options["batch_size"], given={"seed": options["seed"]})
+    return lock_data(manifest, split, config)
+
+
+def _find_number(lock: "DataLock", record: str) -> int:
+    from tfpipe.lookups.steps import find_number
+
+    match = re.fullmatch(rf"{re.escape(lock.split)}:([0-9]{{1,18}})", record)
+    return int(match[1]) if match else find_number(lock, record)
+
+
+def _print_step(lock: "DataLock", step: int, rows: "list[StepRow]") -> None:
+    plan = lock.open()
+    epoch, place = plan.order.locate(step)
+    click.echo(
+        clean_line(
+            f"Step {step:,} of {lock.split!r} in {lock.data}: epoch {epoch:,}, step {place + 1:,} of "
+            f"{plan.steps_per_epoch:,}, {human_count(len(rows), 'record')}"
+        )
+    )
+    click.echo("row  record      class             crop: y x height width     name")
+    for row in rows[:_SHOWN_ROWS]:
+        box = "" if row.box is None else " ".join(map(str, row.box)) + (" mirrored" if row.flip else "")
+        label = row.label_name or ("" if row.label is None else str(row.label))
+        click.echo(clean_line(f"{row.row:<4} {row.number:<11,} {label[:16]:<17} {box:<27} {row.name}"))
+    if len(rows) > _SHOWN_ROWS:
+        click.echo(f"and {len(rows) - _SHOWN_ROWS:,} more (--json lists all)")
+
+
+def _print_seen(lock: "DataLock", record: str, number: int, epochs: int, seen: "list[Seen]") -> None:
+    click.echo(clean_line(f"{record} is record {number:,} of {lock.split!r} in {lock.data}"))
+    by_epoch: dict[int, list[Seen]] = {epoch: [] for epoch in range(epochs)}
+    for place in seen:
+        by_epoch[place.epoch].append(place)
+    for epoch, places in by_epoch.items():
+        text = ", ".join(f"step {place.step:,} in row {place.row}" for place in places)
+        click.echo(f"epoch {epoch}: {text or 'left out'}")
+
+
+def _draw(lock: "DataLock", step: int, rows: "list[StepRow]", path: str) -> None:
+    """Draws the images of a step as the trainer gets them."""
+    from dataclasses import replace
+
+    from tfpipe.cli.inspect_sheet import encode_png
+    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet
+    from tfpipe.images.decode import make_image
+    from tfpipe.readers.numpy import NumpyBatches
+    from tfpipe.system.file_io import explain_os_errors, write_file
+
+    config = replace(lock.config, image_dtype="uint8", as_supervised=False, extra_features=())
+    images = NumpyBatches(lock.data, lock.split, config).read(step)["image"]
+    tiles = [
+        Tile(make_image(image), row.label_name or row.name, f"row {row.row}", f"record {row.number}")
+        for row, image in zip(rows[:MAX_TILES], images, strict=False)
+    ]
+    with explain_os_errors(f"write {path}"):
+        write_file(path, encode_png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))

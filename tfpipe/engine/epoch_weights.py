@@ -1,0 +1,88 @@
+"""The records of an epoch in which some are read more often than others.
+
+```
+weights   0: 1.0   1: 2.5   2: 0.25   3: 1.25      of four records; their sum is 5
+rounds    0 1 3 | 1 | ...                          the whole parts: first copies, second copies
+drawn     1 or 2 or 3                              the rest of the sum, by a hash of the seed and the epoch
+```
+
+The entries of an epoch are as many in each epoch, so `Order` shuffles them as it shuffles records. A record's further
+copies get numbers of their own, from which their crops are drawn.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.format.view import WEIGHT_UNITS, ViewSplit
+from tfpipe.system.hash_permutation import WEIGHTS, IntArray, key_of, permutation
+
+_RECORD_BITS = 40
+_RECORD_MASK = (1 << _RECORD_BITS) - 1
+
+
+def strip_copies(asked: IntArray) -> IntArray:
+    """Returns the numbers of the records that rows ask for, whichever copy: int64 [n]."""
+    return asked & _RECORD_MASK
+
+
+class EpochWeights:
+    """The entries of each epoch of a view with weights. Threads may share it.
+
+    An epoch's table takes 8 bytes for each of its entries, and is made when its first batch is listed. That takes 0.2 s
+    for a million records. The tables of two epochs are kept.
+
+    Args:
+        chosen: The records of the view.
+        seed: The seed of the run.
+    """
+
+    def __init__(self, chosen: ViewSplit, seed: int) -> None:
+        assert chosen.weights is not None
+        weights = chosen.weights.astype(np.int64)
+        self._seed, self._weights = seed, weights
+        self._whole = _list_copies(weights // WEIGHT_UNITS)
+        self._lock = threading.Lock()
+        self._tables: dict[int, IntArray] = {}
+
+    def list_asked(self, epoch: int, entries: IntArray) -> IntArray:
+        """Returns the number of the record at each entry of an epoch, with the number of its copy in the high bits.
+
+        Args:
+            epoch: The epoch, from 0.
+            entries: int64 [n], each from 0 to the entries of an epoch - 1.
+        """
+        with self._lock:
+            if epoch not in self._tables:
+                self._tables[epoch] = np.concatenate((self._whole, self._draw(epoch)))
+                for old in list(self._tables)[:-2]:
+                    del self._tables[old]
+            table = self._tables[epoch]
+        return table[entries]
+
+    def _draw(self, epoch: int) -> IntArray:
+        """Draws as many records as the parts below 1 of all weights sum up to, rounded, each at most once."""
+        parts = self._weights % WEIGHT_UNITS
+        candidates = np.flatnonzero(parts)
+        if not len(candidates):
+            return candidates
+        key = key_of(WEIGHTS, self._seed, epoch)
+        candidates = candidates[permutation(key, len(candidates))]
+        ends = np.cumsum(parts[candidates])
+        # One record at each multiple of a whole unit on the line of all parts, which begins anywhere in a unit where it
+        # meets as many multiples as in each other epoch: the sum of the parts, rounded.
+        rest, draw = int(ends[-1]) % WEIGHT_UNITS, key_of(WEIGHTS, self._seed, epoch, 1)
+        is_down = 2 * rest < WEIGHT_UNITS
+        begin = draw % (WEIGHT_UNITS - rest) if is_down else WEIGHT_UNITS - rest + draw % rest
+        is_drawn = (ends + begin) // WEIGHT_UNITS > (ends - parts[candidates] + begin) // WEIGHT_UNITS
+        drawn = np.sort(candidates[is_drawn])
+        return drawn | ((self._weights[drawn] // WEIGHT_UNITS) << _RECORD_BITS)
+
+
+def _list_copies(counts: NDArray[np.int64]) -> IntArray:
+    """Lists the first copies of all records, then the second copies of those that have one, and so on."""
+    rounds = [np.flatnonzero(counts > copy) | (copy << _RECORD_BITS) for copy in range(int(counts.max(initial=0)))]
+    return np.concatenate([np.empty(0, np.int64), *rounds])

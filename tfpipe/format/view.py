@@ -1,0 +1,218 @@
+"""A view: some records of a dataset, and how often each is read, in a small file beside the manifest.
+
+```
+flowers/
+  manifest.json
+  views/large.view         a line of JSON, then for each split a bitmap of its records and the weights, compressed
+```
+
+A view holds no record. Record 0 of a view is the first one that it chose, and so on: whoever reads by number reads a
+view as it reads a dataset. The file says which shards it was made for, so a view of other shards is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import ConfigError, FormatError
+from tfpipe.format.json_reader import Node, parse_json
+
+VIEWS_DIR = "views"
+VIEW_SUFFIX = ".view"
+WEIGHT_UNITS = 1 << 16
+"""A weight of 1. Weights are stored as whole multiples of 1/65,536, so that every machine draws the same records."""
+
+MAX_WEIGHT = 1000
+MAX_VIEW_BYTES = 1 << 34
+
+_Bytes: TypeAlias = bytes  # also in a class whose field has that name
+_MAGIC = "tfpipe view 1"
+_MAX_HEADER_BYTES = 1 << 26
+_MAX_RECORDS = 1 << 33  # of a split; a bitmap of so many takes 1 GB
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewSplit:
+    """The records of one split that a view reads.
+
+    Attributes:
+        numbers: The chosen records, counted through all shards of the split, ascending: int64 [records].
+        weights: The number of times that an epoch of training reads each, in units of 1/65,536: uint32 [records]. None:
+            once.
+        stored_records: The number of records in the shards.
+        bytes: The size of the chosen records in their files.
+        class_counts: The number of chosen records of each class; empty without labels.
+        fingerprint: The `SplitInfo.fingerprint` of the shards.
+    """
+
+    numbers: NDArray[np.int64]
+    weights: NDArray[np.uint32] | None
+    stored_records: int
+    bytes: int
+    class_counts: tuple[int, ...]
+    fingerprint: str
+
+    @property
+    def records(self) -> int:
+        """The number of chosen records."""
+        return len(self.numbers)
+
+    @property
+    def epoch_records(self) -> int:
+        """The number of records that an epoch of training reads: the sum of the weights, rounded."""
+        if self.weights is None:
+            return self.records
+        return (int(self.weights.sum(dtype=np.int64)) + WEIGHT_UNITS // 2) // WEIGHT_UNITS
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the chosen numbers and their weights, as hexadecimal digits."""
+        found = hashlib.sha256(self.numbers.astype("<i8").tobytes())
+        if self.weights is not None:
+            found.update(self.weights.astype("<u4").tobytes())
+        return found.hexdigest()
+
+    def pack(self) -> tuple[_Bytes, _Bytes]:
+        """Returns the chosen records as a compressed bitmap, and the compressed weights; empty without weights."""
+        bits = np.zeros(self.stored_records, np.bool_)
+        bits[self.numbers] = True
+        weights = b"" if self.weights is None else zlib.compress(self.weights.astype("<u4").tobytes())
+        return zlib.compress(np.packbits(bits).tobytes()), weights
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # An eighth of a byte for each stored record, and not eight bytes for each chosen one.
+        facts = self.stored_records, self.records, self.bytes, self.class_counts, self.fingerprint
+        return _unpack, (*self.pack(), *facts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Some records of each split of a dataset.
+
+    Attributes:
+        name: The name, as in `flowers@large`.
+        splits: The chosen records of each split. A split of which none was chosen has an empty one.
+        made_from: The options that made it, such as `where` and `seed`, for people.
+    """
+
+    name: str
+    splits: Mapping[str, ViewSplit]
+    made_from: Mapping[str, object] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Returns the bytes of the view's file."""
+        blocks: list[bytes] = []
+        splits = {}
+        for name, split in self.splits.items():
+            chosen, weights = split.pack()
+            blocks += [chosen, weights]
+            splits[name] = {
+                "records": split.records,
+                "stored_records": split.stored_records,
+                "bytes": split.bytes,
+                "class_counts": list(split.class_counts),
+                "fingerprint": split.fingerprint,
+                "chosen_bytes": len(chosen),
+                "weight_bytes": len(weights),
+            }
+        body = b"".join(blocks)
+        header = {
+            "format": _MAGIC,
+            "name": self.name,
+            "made_from": dict(self.made_from),
+            "splits": splits,
+            "sha256": hashlib.sha256(body).hexdigest(),
+        }
+        return json.dumps(header, ensure_ascii=False).encode() + b"\n" + body
+
+
+def decode_view(data: bytes, where: str) -> View:
+    """Reads what `View.encode` wrote.
+
+    Args:
+        data: The bytes of the file.
+        where: The name of the file, for messages.
+
+    Raises:
+        FormatError: It is damaged, or not a view that this release can read.
+    """
+    text, _, body = data[:_MAX_HEADER_BYTES].partition(b"\n")
+    body = data[len(text) + 1 :]
+    try:
+        header = parse_json(text.decode(), where)
+    except UnicodeDecodeError:
+        raise FormatError(f"{where} is not a view of tfpipe, or is damaged.") from None
+    if header.field("format").text() != _MAGIC:
+        raise header.field("format").error(f"{_MAGIC!r}")
+    if hashlib.sha256(body).hexdigest() != header.field("sha256").text():
+        raise FormatError(f"{where} is damaged: its bytes have another checksum. Make the view again by `tfpipe view`.")
+    splits, at = {}, 0
+    for name, node in header.field("splits").items():
+        sizes = node.field("chosen_bytes").count(), node.field("weight_bytes").count()
+        splits[name] = _decode_split(node, body[at : at + sizes[0]], body[at + sizes[0] : at + sum(sizes)])
+        at += sum(sizes)
+    made_from = {key: node.scalar() for key, node in header.field("made_from").items()}
+    return View(header.field("name").text(), splits, made_from)
+
+
+def check_view_name(name: str) -> str:
+    """Returns `name`. Raises `ConfigError` if it cannot name a view."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            "A view's name must have at most 64 letters, digits, dots, dashes and underscores, and begin with a letter "
+            f"or a digit, got {name!r}."
+        )
+    return name
+
+
+def view_file(name: str) -> str:
+    """Returns the file of a view, relative to the dataset's directory: `views/large.view`."""
+    return f"{VIEWS_DIR}/{check_view_name(name)}{VIEW_SUFFIX}"
+
+
+def _decode_split(node: Node, chosen: bytes, weights: bytes) -> ViewSplit:
+    stored_records = node.field("stored_records").count(0, _MAX_RECORDS)
+    records = node.field("records").count(0, stored_records)
+    class_counts = tuple(element.count() for element in node.field("class_counts").elements())
+    fingerprint, num_bytes = node.field("fingerprint").text(), node.field("bytes").count()
+    try:
+        return _unpack(chosen, weights, stored_records, records, num_bytes, class_counts, fingerprint)
+    except (ValueError, zlib.error) as error:
+        raise node.refuse(f"it is damaged: {error}.") from None
+
+
+def _unpack(
+    chosen: bytes,
+    weights: bytes,
+    stored_records: int,
+    records: int,
+    num_bytes: int,
+    class_counts: tuple[int, ...],
+    fingerprint: str,
+) -> ViewSplit:
+    """Returns the split whose `pack` gave the first two. Raises ValueError or zlib.error if they are damaged."""
+    bitmap = np.frombuffer(_inflate(chosen, -(-stored_records // 8)), np.uint8)
+    numbers = np.flatnonzero(np.unpackbits(bitmap, count=stored_records)).astype(np.int64)
+    if len(numbers) != records:
+        raise ValueError(f"it has {len(numbers)} records and not {records}")
+    table = np.frombuffer(_inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
+    return ViewSplit(numbers, table, stored_records, num_bytes, class_counts, fingerprint)
+
+
+def _inflate(data: bytes, size: int) -> bytes:
+    """Decompresses as many bytes as there must be, and never more."""
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(data, size + 1)
+    if len(plain) != size or not inflater.eof:
+        raise ValueError(f"it does not decompress to {size} bytes")
+    return plain

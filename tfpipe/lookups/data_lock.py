@@ -1,0 +1,147 @@
+"""The lock of a run: the records, their order, and the options, which decide its batches. It can be kept in a file.
+
+```
+lock = lock_data(tfpipe.load_manifest("/data/flowers@large"), "train", config)
+write_lock("data.lock", lock)
+read_lock("data.lock").open()       # refused where the records are others
+```
+
+The batch of a step depends on nothing else, so the file proves years later which records a step had.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tfpipe.engine.config import toml_json
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.order import ORDER_VERSION, check_version
+from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_manifest
+from tfpipe.system import file_io
+
+RUN_KEY = "lock"
+"""The place of the lock in the `run.json` of a run. None there: the run was not in exact order."""
+
+_FORMAT = "tfpipe lock 1"
+_MAX_BYTES = 1 << 20
+_HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes", "decoder")  # the batches are the same
+
+
+@dataclass(frozen=True)
+class DataLock:
+    """The data and the options that decide the batches of a training.
+
+    Attributes:
+        data: The dataset, and behind an `@` its view: a path or URL.
+        split: The name of the split.
+        fingerprint: The `SplitInfo.fingerprint` of the split.
+        config: The options.
+        order: The version of the order.
+    """
+
+    data: str
+    split: str
+    fingerprint: str
+    config: PipelineConfig
+    order: int = ORDER_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the lock as a table of plain values."""
+        config = {name: value for name, value in asdict(self.config).items() if value is not None}
+        return {
+            "format": _FORMAT,
+            "data": self.data,
+            "split": self.split,
+            "fingerprint": self.fingerprint,
+            "order": self.order,
+            "config": {name: value for name, value in config.items() if name not in _HOST_OPTIONS},
+        }
+
+    def open(self) -> BatchPlan:
+        """Opens the dataset, and returns the plan of one host for all rows of each batch.
+
+        Raises:
+            ConfigError: The order is that of another version, or the dataset has no such split.
+            DataError: The dataset is not there, or its records are others.
+        """
+        check_version(self.order, f"The lock of {self.data}")
+        manifest = load_manifest(self.data)
+        if self.split not in manifest.splits:
+            raise ConfigError(f"The dataset has no split {self.split!r}; it has {', '.join(manifest.splits)}.")
+        found = manifest.splits[self.split].fingerprint
+        if found != self.fingerprint:
+            raise DataError(
+                f"{self.split!r} of {self.data} must have the records of the lock, {self.fingerprint[:16]}, and has "
+                f"others, {found[:16]}. Give the dataset that the run was made with."
+            )
+        return plan_batches(Source.from_manifest(manifest, self.split), self.config)
+
+
+def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLock:
+    """Makes the lock of a training.
+
+    Raises:
+        ConfigError: The options or the data give no exact order.
+    """
+    if not config.training or config.order == "throughput":
+        raise ConfigError("Steps are looked up in a training in exact order. Leave `order` and `training` out.")
+    if manifest.compression:
+        raise ConfigError(f"{manifest.directory} is compressed, so its records have no exact order. Write it anew.")
+    if split not in manifest.splits:
+        raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
+    plan = plan_batches(Source.from_manifest(manifest, split), config)
+    exact = replace(config, block_records=plan.order.block_records)
+    return DataLock(manifest.address, split, manifest.splits[split].fingerprint, exact)
+
+
+def write_lock(path: str, lock: DataLock) -> None:
+    """Writes a lock into a file.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
+    with file_io.explain_os_errors(f"write {path}"):
+        file_io.write_file(path, (json.dumps(lock.to_json(), indent=2) + "\n").encode())
+
+
+def read_lock(path: str) -> DataLock:
+    """Reads a lock from a file, or that of a run from its `run.json`.
+
+    Raises:
+        DataError: There is no such file, or the run has no exact order.
+        FormatError: It is not a lock, or one of a later release.
+    """
+    try:
+        table = json.loads(file_io.read_bytes(path, _MAX_BYTES))
+    except FileNotFoundError:
+        raise DataError(f"There is no file {path}.") from None
+    except (ValueError, RecursionError):
+        raise FormatError(f"{path} is not a lock of tfpipe: it is not JSON.") from None
+    if isinstance(table, Mapping) and RUN_KEY in table:
+        if table[RUN_KEY] is None:
+            raise DataError(f"The run of {path} was not in exact order, so nobody knows the records of its steps.")
+        table = table[RUN_KEY]
+    if not isinstance(table, Mapping) or table.get("format") != _FORMAT:
+        raise FormatError(f"{path} is not a lock that this release can read: its format must be {_FORMAT!r}.")
+    return _build(table, path)
+
+
+def _build(table: Mapping[str, Any], path: str) -> DataLock:
+    texts = {name: table.get(name) for name in ("data", "split", "fingerprint")}
+    config, order = table.get("config"), table.get("order")
+    if not (all(isinstance(text, str) for text in texts.values()) and isinstance(config, Mapping)):
+        raise FormatError(f"{path} is damaged: `data`, `split`, `fingerprint` or `config` is missing.")
+    if not isinstance(order, int):
+        raise FormatError(f"{path} is damaged: `order` must be a whole number, got {order!r:.40}.")
+    return DataLock(**{name: str(text) for name, text in texts.items()}, config=_read_config(config, path), order=order)
+
+
+def _read_config(table: Mapping[str, Any], path: str) -> PipelineConfig:
+    return toml_json.build(PipelineConfig, table, path)

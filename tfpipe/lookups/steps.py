@@ -1,0 +1,179 @@
+"""The records of a step, with their crops, and the steps at which a record is read.
+
+```
+rows = look_up_step(lock, step=340)
+rows[0].name, rows[0].label_name, rows[0].box, rows[0].flip
+find_steps(lock, number=1204, epochs=range(3))      # [Seen(epoch=0, step=17, row=3), ...]
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tfpipe.engine.batch import BatchMaker
+from tfpipe.engine.epoch_weights import strip_copies
+from tfpipe.engine.open_maker import locate_split
+from tfpipe.engine.parse import Column
+from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError
+from tfpipe.lookups.data_lock import DataLock
+from tfpipe.readers.record_lookup import RecordLookup, find_name_key
+
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """A row of a batch.
+
+    Attributes:
+        row: The row, from 0.
+        number: The number of its record in the split, counted through all shards, whatever the view.
+        name: The file that the image came from; empty if the records do not say.
+        label: The class, from 0; None if there is none.
+        label_name: The name of the class; None if there is none.
+        box: The crop in the stored image: y, x, height and width, in pixels; None without images, or if the device
+            crops.
+        flip: Whether the crop is mirrored.
+    """
+
+    row: int
+    number: int
+    name: str
+    label: int | None
+    label_name: str | None
+    box: Box | None
+    flip: bool
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A place where a training reads a record.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        step: The step, counted since the start of the run.
+        row: The row of the batch.
+    """
+
+    epoch: int
+    step: int
+    row: int
+
+
+def look_up_step(lock: DataLock, step: int) -> list[StepRow]:
+    """Looks up the records of a step of a training.
+
+    Args:
+        lock: The training.
+        step: The step, counted since the start of the run.
+
+    Raises:
+        ConfigError: There is no such step.
+        DataError: The dataset is not there, or its records are others.
+        FormatError: A record is damaged.
+    """
+    if step < 0:
+        raise ConfigError(f"`step` must be at least 0, got {step}.")
+    plan = lock.open()
+    plan = replace(plan, config=replace(plan.config, extra_features=_list_needed(plan), as_supervised=False))
+    manifest, split = locate_split(plan)
+    maker = BatchMaker(plan, manifest, split)
+    stored = maker.read(*plan.order.locate(step))
+    source = plan.source
+    numbers = stored.numbers if source.chosen is None else source.chosen.numbers[stored.numbers]
+    name_key = find_name_key(source.schema)
+    names = [""] * len(numbers) if name_key is None else _list_texts(stored.columns[name_key])
+    labels = np.full(len(numbers), -1)
+    if source.label_key is not None:
+        column = stored.columns[source.label_key]
+        labels[column.counts == 1] = column.values[column.firsts[column.counts == 1]] - source.label_base
+    boxes, flips = None, np.zeros(len(numbers), np.bool_)
+    if source.has_images and plan.num_images is None and plan.config.augment != "device":
+        images = maker.choose_images(stored)
+        boxes, flips = images.boxes, images.flips
+    return [
+        StepRow(
+            row,
+            int(numbers[row]),
+            names[row],
+            label if label >= 0 else None,
+            manifest.label_names[label] if 0 <= label < len(manifest.label_names) else None,
+            None if boxes is None else _make_box(boxes[row].tolist()),
+            bool(flips[row]),
+        )
+        for row, label in enumerate(labels.tolist())
+    ]
+
+
+def find_steps(lock: DataLock, number: int, epochs: range) -> list[Seen]:
+    """Finds the steps of some epochs at which a training reads a record.
+
+    Args:
+        lock: The training.
+        number: The number of the record in the split, counted through all shards, whatever the view.
+        epochs: The epochs, from 0.
+
+    Raises:
+        ConfigError: There is no such record in the split or the view.
+        DataError: The dataset is not there, or its records are others.
+    """
+    plan = lock.open()
+    chosen, records = plan.source.chosen, sum(plan.source.shard_records or ())
+    if not 0 <= number < records:
+        raise ConfigError(f"A record of {plan.source.name} must have a number from 0 to {records - 1}, got {number}.")
+    if chosen is not None:
+        place = int(np.searchsorted(chosen.numbers, number))
+        if place == chosen.records or chosen.numbers[place] != number:
+            raise ConfigError(f"Record {number} of {lock.split!r} is not in the view {lock.data}.")
+        number = place
+    return [seen for epoch in epochs for seen in _find_in_epoch(plan, number, epoch)]
+
+
+def find_number(lock: DataLock, name: str) -> int:
+    """Returns the number of the first record of the split with a name, which reads the whole split once.
+
+    Raises:
+        ConfigError: No record has this name.
+    """
+    plan = lock.open()
+    manifest, split = locate_split(plan)
+    reader = RecordReader(manifest.directory, manifest.choose(split, None), split)
+    numbers = RecordLookup(reader, find_name_key(manifest.schema)).find_name(name)
+    if not numbers:
+        raise ConfigError(f"No record of {split!r} of {manifest.directory} has the name {name!r}.")
+    return numbers[0]
+
+
+def _find_in_epoch(plan: BatchPlan, number: int, epoch: int) -> Iterator[Seen]:
+    entries = [number]
+    if plan.weights is not None:
+        every = plan.weights.list_asked(epoch, np.arange(plan.order.num_records))
+        entries = np.flatnonzero(strip_copies(every) == number).tolist()
+    found = [place for entry in entries if (place := plan.order.find_step(epoch, entry)) is not None]
+    for step, row in sorted(found):
+        yield Seen(epoch, epoch * plan.steps_per_epoch + step, row)
+
+
+def _list_needed(plan: BatchPlan) -> tuple[str, ...]:
+    name_key = find_name_key(plan.source.schema)
+    return () if name_key is None else (name_key,)
+
+
+def _list_texts(column: Column) -> list[str]:
+    """Returns the first value of each record as text; empty where a record has none."""
+    texts, firsts = column.list_bytes(), column.firsts.tolist()
+    return [
+        texts[first].decode("utf-8", "replace") if count else ""
+        for first, count in zip(firsts, column.counts.tolist(), strict=True)
+    ]
+
+
+def _make_box(sides: list[int]) -> Box:
+    y, x, height, width = sides
+    return y, x, height, width

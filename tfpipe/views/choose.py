@@ -1,0 +1,264 @@
+"""Makes a view: the records that a condition chooses, a sample of them, and how often each is read.
+
+```
+view = make_view(manifest, ViewConfig("large", where="width >= 300 and label in ('cat', 'dog')"))
+write_view(manifest, view)
+tfpipe.load_manifest("/data/flowers@large")
+```
+
+Conditions are those of SQL's WHERE. DuckDB computes them over the facts about the records, in pieces, so that
+memory does not grow with the dataset.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.view import MAX_WEIGHT, WEIGHT_UNITS, View, ViewSplit, view_file
+from tfpipe.open_dataset import check_local
+from tfpipe.system import file_io, host_limits
+from tfpipe.system.extras import importing
+from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
+from tfpipe.views import facts
+from tfpipe.views.config import CLASS_BALANCED, ViewConfig
+
+_MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
+
+
+def make_view(manifest: Manifest, config: ViewConfig) -> View:
+    """Chooses the records of a view.
+
+    Args:
+        manifest: The manifest of a dataset on this machine, without a view.
+        config: The options.
+
+    Raises:
+        ConfigError: The condition, a column or a name in it cannot be used; or the dataset is elsewhere.
+        DataError: No record is chosen, or a shard cannot be read.
+        FormatError: A shard is damaged.
+        MissingDependencyError: DuckDB or PyArrow is not installed.
+    """
+    check_local(manifest.directory)
+    if manifest.view:
+        raise ConfigError(f"A view is made of a dataset and not of the view {manifest.view!r}. Leave the @ out.")
+    with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), _open_facts(manifest) as table:
+        found = {name: table.choose(name, config) for name in manifest.splits}
+        check_names(table, config.without)
+    splits = {name: _make_split(manifest, name, _sample(rows, config, name), config) for name, rows in found.items()}
+    if not any(split.records for split in splits.values()):
+        raise DataError(f"No record of {manifest.directory} fulfills the condition, got {config.where!r}.")
+    made_from: dict[str, str | int | float | None] = {"where": config.where, "weights": config.weights}
+    made_from |= {"sample": config.sample, "seed": config.seed, "without": len(config.without)}
+    return View(config.name, splits, made_from)
+
+
+def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
+    """Writes a view beside the manifest of its dataset, and returns its path.
+
+    Raises:
+        ConfigError: There is a view of this name.
+        DataError: The file cannot be written.
+    """
+    path = file_io.join(manifest.directory, view_file(view.name))
+    if os.path.lexists(path) and not overwrite:
+        raise ConfigError(f"{manifest.address}@{view.name} exists. Give another `name`, or `overwrite` to replace it.")
+    with file_io.explain_os_errors(f"write {path}"):
+        file_io.make_folder(os.path.dirname(path))
+        file_io.write_file(path, view.encode())
+    return path
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The chosen records of a split.
+
+    Attributes:
+        numbers: The records, ascending: int64 [records].
+        labels: The class of each, or -1: int64 [records]; None without labels.
+        weights: The weight of each from a column: float64 [records]; None without one.
+    """
+
+    numbers: IntArray
+    labels: IntArray | None
+    weights: NDArray[np.float64] | None
+
+    def keep(self, rows: IntArray) -> _Rows:
+        """Returns some of the records."""
+        labels = None if self.labels is None else self.labels[rows]
+        return _Rows(self.numbers[rows], labels, None if self.weights is None else self.weights[rows])
+
+
+class _Table:
+    """The facts of all splits in DuckDB.
+
+    Args:
+        connection: The connection of DuckDB.
+        files: The files with the facts of each split, in the order of its shards.
+        manifest: The manifest of the dataset.
+    """
+
+    def __init__(self, connection: Any, files: Mapping[str, list[str]], manifest: Manifest) -> None:
+        self._connection, self._manifest = connection, manifest
+        self.columns = ("split", *facts.list_columns(manifest), "duplicate")
+        starts, splits = [], []
+        for split, paths in files.items():
+            records = [shard.records for shard in manifest.splits[split].shards]
+            starts += (np.cumsum(records) - records).tolist()
+            splits += [split] * len(paths)
+        every = [path for paths in files.values() for path in paths]
+        connection.execute("CREATE TABLE shards (filename VARCHAR, shard INTEGER, start BIGINT, split VARCHAR)")
+        connection.executemany(
+            "INSERT INTO shards VALUES (?, ?, ?, ?)", list(zip(every, range(len(every)), starts, splits, strict=True))
+        )
+        columns = ", ".join(_quote(name) for name in facts.list_columns(manifest))
+        connection.execute(
+            f"CREATE VIEW numbered AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, {columns} "
+            f"FROM read_parquet({every!r}, filename = true, file_row_number = true) JOIN shards USING (filename)"
+        )
+        duplicate = "false"
+        if facts.DIGEST in self.columns:
+            duplicate = f"row_number() OVER (PARTITION BY {facts.DIGEST} ORDER BY shard_, row_number_) > 1"
+        connection.execute(f"CREATE VIEW facts AS SELECT *, {duplicate} AS duplicate FROM numbered")
+
+    def choose(self, split: str, config: ViewConfig) -> _Rows:
+        """Chooses the records of a split that fulfill the condition and are not to be left out.
+
+        Raises:
+            ConfigError: The condition or a column cannot be used.
+        """
+        has_labels = facts.LABEL_ID in self.columns
+        by_column = config.weights not in (None, CLASS_BALANCED)
+        if by_column and config.weights not in self.columns:
+            raise ConfigError(
+                f"`weights` must be {CLASS_BALANCED} or a column, of {', '.join(self.columns)}; got {config.weights!r}."
+            )
+        if config.weights == CLASS_BALANCED and not has_labels:
+            raise ConfigError(f"`weights` {CLASS_BALANCED} needs labels, and {self._manifest.directory} has none.")
+        wanted = ["row_number_", f"coalesce({facts.LABEL_ID}, -1)" if has_labels else "-1"]
+        wanted.append(f"CAST({_quote(str(config.weights))} AS DOUBLE)" if by_column else "1.0")
+        # Without the condition's `duplicate` the table is read in pieces, with it all digests are sorted.
+        condition = f"({config.where})" if config.where.strip() else "true"
+        query = f"SELECT {', '.join(wanted)} FROM facts WHERE split = ? AND {condition}"
+        if config.without:
+            query += f" AND {facts.NAME} NOT IN (SELECT unnest(?))"
+        found = self._run(query, [split, list(config.without)] if config.without else [split], config.where)
+        numbers, labels, weights = (np.ma.getdata(array) for array in found.values())
+        order = np.argsort(numbers, kind="stable")
+        return _Rows(
+            numbers[order].astype(np.int64),
+            labels[order].astype(np.int64) if has_labels else None,
+            weights[order].astype(np.float64) if by_column else None,
+        )
+
+    def list_unknown(self, names: tuple[str, ...]) -> list[str]:
+        """Lists the names that no record has."""
+        query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {facts.NAME} FROM numbered)"
+        return [name for (name,) in self._connection.execute(query, [list(names)]).fetchall()]
+
+    def _run(self, query: str, parameters: list[Any], where: str) -> dict[str, Any]:
+        import duckdb
+
+        try:
+            rows: dict[str, Any] = self._connection.execute(query, parameters).fetchnumpy()
+            return rows
+        except duckdb.ConversionException as error:
+            raise ConfigError(
+                f"`weights` must be a column of numbers, and `where` must compare like with like: {first_line(error)}"
+            ) from None
+        except duckdb.Error as error:
+            raise ConfigError(
+                f"`where` must be a condition over the columns {', '.join(self.columns)}; got {where!r}. DuckDB says: "
+                f"{first_line(error)}"
+            ) from None
+
+
+def check_names(table: _Table, names: tuple[str, ...]) -> None:
+    """Refuses names that no record has.
+
+    Raises:
+        ConfigError: There is such a name, or the records have no names.
+    """
+    if not names:
+        return
+    if facts.NAME not in table.columns:
+        raise ConfigError("`without` names records, and those of this dataset have no names.")
+    if unknown := table.list_unknown(names):
+        raise ConfigError(
+            f"`without` must name records, and none has {len(unknown)} of the names, such as {unknown[0]!r}."
+        )
+
+
+@contextmanager
+def _open_facts(manifest: Manifest) -> Iterator[_Table]:
+    """Opens the facts of all splits, and first makes those that are missing."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="tfpipe-facts-") as folder:
+        threads = host_limits.usable_cpus()
+        files = {split: facts.find_facts(manifest, split, folder, threads) for split in manifest.splits}
+        with duckdb.connect() as connection:
+            connection.execute(
+                f"SET memory_limit = '{_MEMORY}'; SET threads = {threads}; SET enable_progress_bar = false"
+            )
+            connection.execute(f"SET temp_directory = '{folder}'")
+            yield _Table(connection, files, manifest)
+
+
+def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
+    """Returns the requested share of the records, by a hash of the seed and their numbers."""
+    count = round(config.sample * len(rows.numbers))
+    if count == len(rows.numbers):
+        return rows
+    key = key_of(SAMPLE, config.seed, *split.encode())
+    return rows.keep(np.sort(np.argsort(hash_numbers(key, rows.numbers), kind="stable")[:count]))
+
+
+def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig) -> ViewSplit:
+    info, numbers = manifest.splits[split], rows.numbers
+    classes = len(manifest.label_names)
+    counts = np.zeros(classes, np.int64)
+    if rows.labels is not None:
+        counts = np.bincount(rows.labels[(rows.labels >= 0) & (rows.labels < classes)], minlength=classes)
+    weights = rows.weights
+    if config.weights == CLASS_BALANCED and rows.labels is not None and len(numbers):
+        weights = _balance(rows.labels)
+    return ViewSplit(
+        numbers,
+        None if weights is None else _to_units(weights, split),
+        sum(shard.records for shard in info.shards),
+        int(RecordReader(manifest.directory, manifest, split).list_sizes(numbers).sum()),
+        tuple(counts.tolist()) if info.class_counts else (),
+        info.fingerprint,
+    )
+
+
+def _balance(labels: IntArray) -> NDArray[np.float64]:
+    """Returns weights by which every class is read as often as any other. Their sum is the number of records."""
+    _, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    weights: NDArray[np.float64] = len(labels) / len(counts) / counts[place]
+    return weights
+
+
+def _to_units(weights: NDArray[np.float64], split: str) -> NDArray[np.uint32]:
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
+    if len(wrong):
+        raise ConfigError(
+            f"`weights` must be numbers from 0 to {MAX_WEIGHT:,}, got {weights[wrong[0]]} in a record of {split!r}."
+        )
+    return np.round(weights * WEIGHT_UNITS).astype(np.uint32)
+
+
+def _quote(name: str) -> str:
+    """Returns a name as SQL writes that of a column."""
+    return '"' + name.replace('"', '""') + '"'
