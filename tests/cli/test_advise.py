@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from beam_jobs import process_pool
 from beam_jobs.estimate import ConfidenceInterval, Estimate
 from beam_jobs.prices import PriceConfig
 from tests.beam_jobs.images import make_photos, write_files
@@ -232,6 +233,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> None:
 @pytest.fixture
 def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder for temporary files."""
+    process_pool.start_early()  # elsewhere: it outlives this test, and the name of its socket must be short
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
