@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from beam_jobs import process_pool
 from beam_jobs.estimate import ConfidenceInterval, Estimate
 from beam_jobs.prices import PriceConfig
 from tests.beam_jobs.images import make_photos, write_files
@@ -212,12 +213,9 @@ def test_json_has_everything(advise: Advise) -> None:
         (["in", *"--images-per-second 9 --image-size 0".split()], 2, "--image-size must be a side from 1 to"),
         (["in", "out", *"--images-per-second 9".split()], 2, "INPUT must be one path, got another, 'out'."),
         (["in", *"--images-per-second 9 --resize-short 8".split()], 2, "No such option"),
-        (["nowhere", *"--images-per-second 9".split()], 1, "The input must be a folder, a .csv,"),
-        (["empty", *"--images-per-second 9".split()], 1, "No images were found in empty."),
     ],
 )
 def test_a_mistake_is_one_sentence(tfpipe: Tfpipe, args: list[str], code: int, message: str) -> None:
-    Path("empty").mkdir()
     done = tfpipe("advise", *args)
     assert (done.code, done.out) == (code, "")
     assert done.err.splitlines()[-1].startswith(f"Error: {message}")
@@ -235,6 +233,7 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch, tfpipe: Tfpipe) -> None:
 @pytest.fixture
 def scratch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder for temporary files."""
+    process_pool.start_early()  # elsewhere: it outlives this test, and the name of its socket must be short
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))

@@ -367,15 +367,17 @@ def test_a_wrong_option_ends_with_2(inspect, small_dataset: Path, args: list[str
 
 
 def test_data_that_cannot_be_read_ends_with_1(inspect, copy: Path, tmp_path: Path) -> None:
-    done = inspect(tmp_path / "none")
-    assert (done.code, done.err) == (1, f"Error: {tmp_path / 'none'} does not exist.\n")
     target = tmp_path / "no folder" / "a.png"
     done = inspect(copy, "--show", 2, target)
     assert (done.code, done.err) == (1, f"Error: {target} cannot be written: No such file or directory.\n")
     (copy / "train-00000-of-00002.tfrecord").unlink()
     done = inspect(copy, "--record", "train:0")
     assert done.code == 1
-    assert done.err.startswith(f"Error: {copy / 'train-00000-of-00002.tfrecord'} is missing. Copy the dataset")
+    missing = f"Error: {copy / 'train-00000-of-00002.tfrecord'} is missing. Copy the dataset again"
+    assert done.err.startswith(missing)
+    done = inspect(copy)
+    assert (done.code, done.err, done.lines[-1]) == (1, f"{missing}.\n", "Seed         0")
+    assert inspect(copy, "--split", "validation").code == 0
 
 
 def test_an_ascii_terminal_gets_question_marks(small_dataset: Path) -> None:

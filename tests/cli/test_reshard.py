@@ -91,8 +91,6 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["nowhere", "out"], 1, "nowhere does not exist."),
-        ([SAMPLE, "out"], 1, f"{SAMPLE} holds no manifest.json: it is not a finished tfpipe dataset."),
         (
             ["SHAPES", "out", "third"],
             2,

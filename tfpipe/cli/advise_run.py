@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
@@ -17,10 +17,10 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_bytes, human_count
-from tfpipe.tuning.advise_config import AdviseConfig
+from tfpipe.tuning.advise_config import AdviseConfig, Crop
 
 if TYPE_CHECKING:
-    from beam_jobs.estimate import Estimate
+    from beam_jobs.estimate import Estimate, Parallelism
     from beam_jobs.plan.split_and_shard import Plan
     from beam_jobs.sample import Sample
     from tfpipe.format.manifest import Manifest
@@ -92,13 +92,11 @@ def measure(
     from beam_jobs import process_pool
 
     process_pool.start_early()
+    from beam_jobs.estimate import infer_parallelism
     from beam_jobs.list_and_plan import plan_shards
-    from beam_jobs.sample import SPLIT, take_sample
-    from tfpipe.native import library
+    from beam_jobs.sample import take_sample
     from tfpipe.system.file_io import explain_os_errors
 
-    with quiet_start():
-        from tfpipe.tuning.stored_forms import choose_batch_size, list_candidates, measure_forms
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, explain_os_errors(f"write to {folder}"):
         config = replace(config, output=f"{folder}/out")
         started = time.monotonic()
@@ -109,22 +107,11 @@ def measure(
         planned_s = time.monotonic() - started
         count = min(advise_config.count_sample(plan.num_bytes / plan.num_images), plan.num_images)
         _check_room(plan, count, pipeline, folder)
-        candidates = list_candidates(
-            config.form, pipeline, advise_config.crop, has_native_library=library.is_available()
-        )
         with status_line("Drawing the sample") as status:
             small = max(count * 2 // (5 * _SHARDS), 1)
             sample = take_sample(plan, config.seed, count, (small, 4 * small), folder)
-            writer = _SampleWriter(config, beam_args, plan, sample, planned_s, folder)
-            written = writer.write_forms({candidate.form: candidate.name for candidate in candidates}, status)
-            manifests = {form: manifest for form, (manifest, _) in written.items()}
-            records = min(manifest.splits[SPLIT].records for manifest in manifests.values())
-            pipeline = replace(pipeline, batch_size=choose_batch_size(records))
-            speeds = measure_forms(candidates, manifests, SPLIT, pipeline, status)
-        readings = [
-            _read_form(candidate, speed, written[candidate.form], pipeline)
-            for candidate, speed in zip(candidates, speeds, strict=True)
-        ]
+            job = _SampleJob(config, plan, sample, planned_s, infer_parallelism(config, beam_args))
+            readings = job.read_forms(pipeline, advise_config.crop, status)
     rate = advise_config.images_per_second
     forms = [make_figures(reading, rate, prices) for reading in readings]
     return Measured(plan.num_images, plan.num_bytes, count, rate, pipeline.size[0], forms)
@@ -143,66 +130,65 @@ def _check_room(plan: "Plan", count: int, pipeline: PipelineConfig, folder: str)
         )
 
 
-@dataclass(frozen=True)
-class _SampleWriter:
-    """The writer of a sample in several forms.
+class _SampleJob(NamedTuple):
+    """The job that stores a sample in several forms.
 
     Attributes:
-        config: The options of the job.
-        beam_args: The arguments for Beam, which say where the job would run.
-        plan: The plan of the job.
+        config: The options of the job, whose output lies in a temporary folder.
+        plan: The plan of the whole job.
         sample: The sample.
         planned_s: The seconds that listing and planning took.
-        folder: The folder for the datasets.
+        parallelism: The processes that the whole job would have.
     """
 
     config: ShardConfig
-    beam_args: Sequence[str]
     plan: "Plan"
     sample: "Sample"
     planned_s: float
-    folder: str
+    parallelism: "Parallelism"
 
-    def write_forms(
-        self, forms: dict[ImageForm, str], observer: Observer
-    ) -> "dict[ImageForm, tuple[Manifest, Estimate]]":
-        """Writes the sample in each form, and returns its dataset and the estimate for all images.
+    def read_forms(self, pipeline: PipelineConfig, crop: Crop, observer: Observer) -> list[FormReading]:
+        """Writes the sample in each form, and measures the pipelines in turns."""
+        from beam_jobs.sample import SPLIT
+        from tfpipe.engine.cache import estimate_cache_bytes
+        from tfpipe.engine.plan import plan_batches
+        from tfpipe.engine.source import get_source
+        from tfpipe.native import library
 
-        Args:
-            forms: The name of each form.
-            observer: The observer of the work.
-        """
-        from beam_jobs.estimate import estimate_from_sample, infer_parallelism
+        with quiet_start():
+            from tfpipe.tuning.stored_forms import choose_batch_size, list_candidates, measure_forms
+        candidates = list_candidates(self.config.form, pipeline, crop, has_native_library=library.is_available())
+        names = {candidate.form: candidate.name for candidate in candidates}
+        written = {}
+        for number, (form, name) in enumerate(names.items()):
+            images = human_count(self.sample.plan.num_images, "image")
+            observer.phase(f"Writing {images}, form {number + 1} of {len(names)}: {name}")
+            written[form] = self._write(form, f"{self.config.output}-{number}")
+        manifests = {form: manifest for form, (manifest, _) in written.items()}
+        records = min(manifest.splits[SPLIT].records for manifest in manifests.values())
+        pipeline = replace(pipeline, batch_size=choose_batch_size(records))
+        speeds = measure_forms(candidates, manifests, SPLIT, pipeline, observer)
+        readings = []
+        for candidate, speed in zip(candidates, speeds, strict=True):
+            (manifest, estimate), cache_bytes = written[candidate.form], 0
+            if candidate.caches_decoded:
+                plan = plan_batches(get_source(manifest, SPLIT), replace(pipeline, **candidate.changes))
+                cache_bytes = estimate_cache_bytes(plan) or 0
+            split = manifest.splits[SPLIT]
+            mean_bytes, mean_cached = split.bytes / split.records, cache_bytes / split.records
+            readings.append(FormReading(candidate, speed, estimate, mean_bytes, mean_cached))
+        return readings
+
+    def _write(self, form: ImageForm, output: str) -> "tuple[Manifest, Estimate]":
+        """Writes the sample in a form, and returns its dataset and the estimate for all images."""
+        from beam_jobs.estimate import estimate_from_sample
         from beam_jobs.sample import write_sample
         from tfpipe.open_dataset import load_manifest
 
-        parallelism = infer_parallelism(self.config, self.beam_args)
-        results = {}
-        for number, (form, name) in enumerate(forms.items()):
-            images = human_count(self.sample.plan.num_images, "image")
-            observer.phase(f"Writing {images}, form {number + 1} of {len(forms)}: {name}")
-            config, output = replace(self.config, form=form), f"{self.folder}/{number}"
-            written = write_sample(config, self.sample, output, parallelism.processes, keep=True)
-            estimate = estimate_from_sample(self.plan, self.sample, written, self.planned_s, parallelism)
-            results[form] = load_manifest(output), estimate
-        return results
-
-
-def _read_form(
-    candidate: "Candidate", speed: "Speed", written: "tuple[Manifest, Estimate]", pipeline: PipelineConfig
-) -> FormReading:
-    """Returns what was measured of a candidate."""
-    from beam_jobs.sample import SPLIT
-    from tfpipe.engine.cache import estimate_cache_bytes
-    from tfpipe.engine.plan import plan_batches
-    from tfpipe.engine.source import get_source
-
-    manifest, estimate = written
-    split, cache_bytes = manifest.splits[SPLIT], 0
-    if candidate.caches_decoded:
-        options = replace(pipeline, **candidate.changes)
-        cache_bytes = estimate_cache_bytes(plan_batches(get_source(manifest, SPLIT), options)) or 0
-    return FormReading(candidate, speed, estimate, split.bytes / split.records, cache_bytes / split.records)
+        config, processes = replace(self.config, form=form), self.parallelism.processes
+        written = write_sample(config, self.sample, output, processes, keep=True)
+        estimate = estimate_from_sample(self.plan, self.sample, written, self.planned_s, self.parallelism)
+        return load_manifest(output), estimate
 
 
 def make_figures(reading: FormReading, images_per_second: float, prices: PriceConfig) -> "FormFigures":

@@ -1,7 +1,7 @@
 """`tfpipe bench`: a pipeline's rate as a figure for CI."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,18 +48,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @debug_option
-def bench(
-    dataset: str,
-    split: str | None,
-    config: str | None,
-    batch_size: int | None,
-    stages: str | None,
-    runs: int,
-    output: str | None,
-    compare: str | None,
-    fail_below: float | None,
-    as_json: bool,
-) -> None:
+def bench(dataset: str, split: str | None, config: str | None, stages: str | None, **options: Any) -> None:
     """Measure the images or records per second of DATASET's pipeline, alone and relative to a yardstick.
 
     The yardstick decodes one JPEG over and over, in turns with the pipeline. A slower or busy machine slows both, so
@@ -67,12 +56,13 @@ def bench(
     does not fail a build. A busy machine slows the yardstick more than a pipeline that waits for its storage: measure
     such a pipeline on a quiet machine.
     """
+    compare, fail_below, output = options["compare"], options["fail_below"], options["output"]
     if fail_below is not None and compare is None:
         raise ConfigError("--fail-below needs a result to compare with. Give --compare FILE.")
     if fail_below is not None and not 0 < fail_below < float("inf"):
         raise ConfigError(f"--fail-below must be above 0, got {fail_below:g}.")
-    options = read_config(config, batch_size)
-    job = open_job("bench", dataset, split, options, stages)
+    pipeline = read_config(config, options["batch_size"])
+    job = open_job("bench", dataset, split, pipeline, stages)
     with quiet_start():
         from tfpipe.engine.source import get_source
         from tfpipe.tuning import bench as benches
@@ -81,17 +71,17 @@ def bench(
         check_target(output)
     base = None if compare is None else benches.load(compare)
     with quiet_start():
-        job.check(options)  # the yardstick takes a minute to start, and would find nothing wrong
+        job.check(pipeline)  # the yardstick takes a minute to start, and would find nothing wrong
     try:
         with restore_interrupts(), status_line("Starting", in_log=True) as status:
-            result = benches.measure(job, options, runs, status)
+            result = benches.measure(job, pipeline, options["runs"], status)
     except KeyboardInterrupt:
         click.echo("Interrupted. Nothing was written.", err=True)
         raise
     if output is not None:
         write_file(output, (json.dumps(benches.to_json(result), indent=2) + "\n").encode())
     comparison = None if base is None else benches.compare(result, base)
-    if as_json:
+    if options["as_json"]:
         click.echo(json.dumps(benches.to_json(result, comparison), allow_nan=False))
     else:
         click.echo("\n".join(_format(result, comparison, get_source(job.data, job.split).unit)))

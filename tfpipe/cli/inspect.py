@@ -44,7 +44,10 @@ def inspect(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Print what the directory DATASET holds: splits, classes, image sizes, and what was changed or left out."""
+    """Print what the directory DATASET holds: splits, classes, image sizes, and what was changed or left out.
+
+    Exit code 1 if a shard is missing or has another size than it should have; `tfpipe verify` looks at every record.
+    """
     if record is not None and show is not None:
         raise ConfigError("--record and --show exclude each other.")
     if record is not None and split is not None:
@@ -67,16 +70,22 @@ def _inspect_dataset(
 ) -> None:
     from tfpipe.cli.inspect_sheet import draw_sheet
     from tfpipe.cli.inspect_summary import make_document, print_summary
+    from tfpipe.engine.source import Source
+    from tfpipe.system.file_io import check_files
 
     splits = {name: manifest.splits[name] for name in names}
     drawn = 0 if show is None else draw_sheet(dataset, manifest, names, *show)
     document = make_document(dataset, manifest, splits)
     if as_json:
-        return _echo_json(document if show is None else {**document, "sheet": {"file": show[1], "records": drawn}})
-    print_summary(document, manifest)
-    if show is not None:
-        total = sum(info.records for info in splits.values())
-        click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
+        _echo_json(document if show is None else {**document, "sheet": {"file": show[1], "records": drawn}})
+    else:
+        print_summary(document, manifest)
+        if show is not None:
+            total = sum(info.records for info in splits.values())
+            click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
+    for name in names:
+        source = Source.from_manifest(manifest, name)
+        check_files(source.files, [shard.bytes for shard in splits[name].shards])
 
 
 def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str | None, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.cli.inspect_sheet import encode_png, get_images, get_kind
+from tfpipe.cli.inspect_sheet import encode_png, get_kind
 from tfpipe.cli.inspect_summary import describe_range
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
@@ -100,8 +100,10 @@ def write_image(record: Record, path: str) -> dict[str, Any]:
     """
     from tfpipe.images.contact_sheet import make_raw_image
 
-    place = f"{record.split}:{record.index}"
-    data = get_images(record.manifest, place, record.features)[0]
+    place, images = f"{record.split}:{record.index}", record.features.get(record.manifest.image_key or "")
+    if not (isinstance(images, list) and images):
+        raise FormatError(f"Record {place} has no image.")
+    data = images[0]
     try:
         kind = get_kind(record.manifest, record.features, data)
         if kind == "RAW":

@@ -8,13 +8,13 @@ import numpy as np
 
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.outputs import write_file
-from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
+from tfpipe.readers.data_source import Record, data_source
 
 if TYPE_CHECKING:
     from tfpipe.images.contact_sheet import Tile
@@ -50,32 +50,33 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
     places = [(name, i) for name, chosen in spread_evenly(manifest, splits, count).items() for i in chosen]
     if not places:
         raise DataError(f"{directory} has no record to show.")
+    if manifest.image_key is None:
+        raise FormatError(f"{directory} must have an image to be drawn, and this dataset has none.")
     rows = []
-    readers = {name: RecordReader(directory, manifest, name) for name in splits}
     with contextlib.ExitStack() as stack:
-        for reader in readers.values():
-            stack.enter_context(reader)
+        sources = {name: stack.enter_context(data_source(manifest, name)) for name in splits}
         for split, index in places:
-            features = readers[split][index]
-            rows.append(_make_tiles(manifest, f"{split}:{index}", features))
+            rows.append(_make_tiles(manifest, sources[split][index]))
     tiles = [tile for row in rows for tile in ([*row, *[None] * columns][:columns] if columns else row)]
     write_file(path, encode_png(draw_contact_sheet(tiles, columns=columns or None, tile_px=_TILE_PX)))
     return len(rows)
 
 
-def _make_tiles(manifest: Manifest, place: str, features: dict[str, Feature]) -> list["Tile | None"]:
+def _make_tiles(manifest: Manifest, record: Record) -> list["Tile | None"]:
     """Makes the tile of a record's image, or one for each of several."""
     from tfpipe.images.contact_sheet import Tile, open_thumbnail
 
-    title, tiles = _title(manifest, features), list["Tile | None"]()
-    for number, data in enumerate(get_images(manifest, place, features)[:_MAX_IMAGES_SHOWN]):
+    place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list["Tile | None"]()
+    texts = (record.features.get(spec.name) for spec in manifest.schema.features if spec.kind == "text")
+    caption = next(
+        (values[0].decode("utf-8", "replace") for values in texts if isinstance(values, list) and values), ""
+    )
+    for number, data in enumerate(record.encoded_images[:_MAX_IMAGES_SHOWN]):
         note = f"{place} image {number}" if manifest.has_several_images else place
         try:
-            image, (width, height) = open_thumbnail(data, get_kind(manifest, features, data), _TILE_PX)
-            marks = {"classes": _read_mask(manifest, features, width * height), "boxes": _list_boxes(features)}
-            captions = (_first_text(features, spec.name) for spec in manifest.schema.features if spec.kind == "text")
-            text = clean_line(next(captions, ""))
-            tiles.append(Tile(image, title, note, f"{width} x {height}", text, **marks))
+            image, (width, height) = open_thumbnail(data, get_kind(manifest, record.features, data), _TILE_PX)
+            classes, boxes = _read_mask(manifest, record.features, width * height), _list_boxes(record.features)
+            tiles.append(Tile(image, title, note, f"{width} x {height}", clean_line(caption), classes, boxes))
         except BadImage:
             tiles.append(Tile(None, title, note))
     return tiles
@@ -93,15 +94,6 @@ def spread_evenly(manifest: Manifest, splits: list[str], count: int) -> dict[str
         chosen[name] = [number - begin for number in middles if begin <= number < end]
         begin = end
     return chosen
-
-
-def get_images(manifest: Manifest, place: str, features: dict[str, Feature]) -> list[bytes]:
-    """Returns the bytes of a record's image, or of several."""
-    data = features.get(manifest.image_key or "")
-    if not (isinstance(data, list) and data):
-        reason = ", and this dataset has none" if manifest.image_key is None else ""
-        raise FormatError(f"Record {place} must have an image to be drawn{reason}.")
-    return data if manifest.has_several_images else data[:1]
 
 
 def get_kind(manifest: Manifest, features: dict[str, Feature], image: bytes) -> str:
@@ -131,20 +123,6 @@ def _list_boxes(features: dict[str, Feature]) -> list[tuple[float, float, float,
     sides = [features.get(key) for key in (keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)]
     lists = [side.tolist() for side in sides if isinstance(side, np.ndarray)]
     return list(zip(*lists, strict=False)) if len(lists) == len(sides) else []
-
-
-def _title(manifest: Manifest, features: dict[str, Feature]) -> str:
-    """Returns the name of the class, or of the image's file."""
-    label = features.get(manifest.label_key or "")
-    if manifest.foreign is not None and isinstance(label, np.ndarray) and label.size == 1:
-        number = int(label[0]) - manifest.label_base
-        return manifest.label_names[number] if 0 <= number < len(manifest.label_names) else str(label[0])
-    return _first_text(features, keys.CLASS_TEXT) or _first_text(features, keys.IMAGE_FILENAME)
-
-
-def _first_text(features: dict[str, Feature], name: str) -> str:
-    values = features.get(name)
-    return values[0].decode("utf-8", "replace") if isinstance(values, list) and values else ""
 
 
 def encode_png(image: Any) -> bytes:

@@ -67,7 +67,7 @@ def describe_field(config: type[Any], name: str) -> str:
     entry = re.search(rf"^    {name}: (.*(?:\n {{8}}.*)*)", inspect.getdoc(config) or "", re.MULTILINE)
     sentence = SENTENCE_END.split(" ".join(entry[1].replace("`", "").split()))[0] if entry else ""
     (runner,) = (field.metadata.get("runner") for field in fields(config) if field.name == name)
-    return sentence if runner is None else f"{runner.capitalize()}: {sentence[0].lower()}{sentence[1:]}"
+    return sentence if runner is None else f"{runner.capitalize()}: {sentence[:1].lower()}{sentence[1:]}"
 
 
 class Size(click.ParamType):
