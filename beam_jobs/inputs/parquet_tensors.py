@@ -210,15 +210,13 @@ def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     for column, scalar in scalars.items():
-        value, data, facts = read_value(scalar), b"", None
+        value = read_value(scalar)
         if isinstance(value, np.ndarray):
-            data, facts = value.tobytes(), (value.dtype.name, value.shape)
-        elif isinstance(value, bytes):
-            data = value
+            header[name_feature(column)] = value.dtype.name, value.shape
+            parts.append(value.tobytes())
         else:
-            facts = value
-        header[name_feature(column)] = facts
-        parts.append(data)
+            header[name_feature(column)] = value if isinstance(value, str) else None
+            parts.append(b"" if isinstance(value, str) else value)
     return pack([json.dumps(header).encode(), *parts])
 
 
