@@ -117,16 +117,24 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
         DataError: The source is missing or damaged, its folders loop, or it holds names that point outside or two
             images of one path.
     """
-    builder = _TreeBuilder(observer)
     if is_archive(source):
+        builder = _TreeBuilder(observer)
         builder.add(list_archive(source, posixpath.basename(source)))
         return drop_equal_paths(builder.finish(), source)
+    return _list_files_and_archives(source, list_folder(source), workers, observer)
+
+
+def _list_files_and_archives(
+    source: str, files: Iterable[ListedFile], workers: int, observer: Observer | None = None
+) -> Tree:
+    """Lists files of a folder, and then the members of those that are archives."""
+    builder = _TreeBuilder(observer)
     archives: list[str] = []
     archive_bytes = 0
 
     def set_archives_aside() -> Iterator[ListedFile]:
         nonlocal archive_bytes
-        for file in list_folder(source):
+        for file in files:
             if not file.skip and is_listed_archive(file.path):
                 archives.append(file.path)
                 archive_bytes += file.size
@@ -134,9 +142,8 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -
                 yield file
 
     builder.add(set_archives_aside())
-    archives.sort()
     processes = count_processes(archive_bytes, workers)
-    located = [(filesystem.join(source, path), path) for path in archives]
+    located = [(filesystem.join(source, path), path) for path in sorted(archives)]
     for tree in list_side_by_side(located, processes, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
@@ -220,17 +227,11 @@ def list_entry(source: str, entry: TreeEntry) -> Tree:
             return list_tree(source, workers=1)
         _, tree = _list_one_archive((0, (filesystem.join(source, entry.path), entry.path)))
         return drop_equal_paths(tree, source)
-    builder, archives = _TreeBuilder(), []
     with filesystem.explain_os_errors(f"read {source}"):
-        for file in _list_below(source, entry):
-            if file.skip or not is_listed_archive(file.path):
-                builder.add([file])
-            elif entry.kind == "folder":
-                archives.append(file.path)
-    for path in sorted(archives):
-        builder.extend(_list_one_archive((0, (filesystem.join(source, path), path)))[1])
-    tree = builder.finish()
-    return drop_equal_paths(tree, source) if archives else tree
+        files = _list_below(source, entry)
+        if entry.kind == "files":
+            files = (file for file in files if file.skip or not is_listed_archive(file.path))
+        return _list_files_and_archives(source, files, workers=1)
 
 
 def _list_below(source: str, entry: TreeEntry) -> Iterator[ListedFile]:
@@ -240,6 +241,7 @@ def _list_below(source: str, entry: TreeEntry) -> Iterator[ListedFile]:
         names = filesystem.list_tree(base) if is_deep else filesystem.list_children(base)
         yield from (ListedFile(folder + name, size) for name, size in names if size >= 0)
         return
+    check_folder(source)
     above = [folder[: k + 1] for k, sign in enumerate(folder) if sign == "/"]
     statuses = [os.stat(os.path.join(source, path)) for path in ("", *above)]
     parents = tuple((status.st_dev, status.st_ino) for status in statuses)
@@ -261,13 +263,7 @@ def list_folder(root: str) -> Iterator[ListedFile]:
     Raises:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.
     """
-    if filesystem.is_url(root):
-        for path, size in filesystem.list_tree(root):
-            yield ListedFile(path, size)
-        return
-    check_folder(root)
-    status = os.stat(root)
-    yield from _walk(root, "", ((status.st_dev, status.st_ino),))
+    yield from _list_below(root, TreeEntry("folder"))
 
 
 Look = Callable[[str], list[str]]

@@ -51,12 +51,20 @@ def name_numbers(
 
 
 def _read_names(path: str) -> tuple[str, ...]:
-    try:
-        with filesystem.explain_os_errors(f"read {path}"):
-            text = filesystem.read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error
-    names = tuple(line.strip() for line in text.splitlines() if line.strip())
+    names = tuple(line.strip() for line in read_lines(path) if line.strip())
     if len(set(names)) < len(names):
         raise DataError(f"{path} must name every class once.")
     return names
+
+
+def read_lines(path: str) -> list[str]:
+    """Returns the lines of a text in UTF-8.
+
+    Raises:
+        DataError: The file cannot be read, or is not such a text.
+    """
+    try:
+        with filesystem.explain_os_errors(f"read {path}"):
+            return filesystem.read_bytes(path).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error

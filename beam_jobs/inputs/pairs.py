@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import (
@@ -379,21 +380,22 @@ def _order_values(
 def _drop_several(tree: Tree) -> Tree:
     """Leaves out the pairs with nothing but named images if others have a single image: these are something else."""
     is_single = tree.images.nums_images == SINGLE
-    if is_single.all() or not is_single.any():
-        return tree
-    skipped = tree.skipped + Counter({_WITHOUT_IMAGE: int((~is_single).sum())})
-    return Tree(tree.images.take(np.flatnonzero(is_single)), skipped)
+    return _keep(tree, is_single, _WITHOUT_IMAGE) if is_single.any() else tree
 
 
 def _drop_unlabeled(tree: Tree) -> Tree:
     """Leaves out the pairs without a class if others have one."""
-    counts = tree.images.count_values("label")
-    if len(counts) < 2 or None not in counts:
-        return tree
     codes, labels = tree.images.get_codes("label")
-    labeled = np.array([label is not None for label in labels])[codes]
-    skipped = tree.skipped + Counter({"pair without a class": counts[None]})
-    return Tree(tree.images.take(np.flatnonzero(labeled)), skipped)
+    is_labeled = np.array([label is not None for label in labels], bool)[codes]
+    return _keep(tree, is_labeled, "pair without a class") if is_labeled.any() else tree
+
+
+def _keep(tree: Tree, chosen: NDArray[np.bool_], reason: str) -> Tree:
+    """Leaves out all other images, and counts them."""
+    num_others = int((~chosen).sum())
+    if not num_others:
+        return tree
+    return Tree(tree.images.take(np.flatnonzero(chosen)), tree.skipped + Counter({reason: num_others}))
 
 
 def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Meaning:

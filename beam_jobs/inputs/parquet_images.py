@@ -12,7 +12,7 @@ import posixpath
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
-from beam_jobs.inputs.parquet_tensors import pack_tensors
+from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, MaskRef, PlannedImage
 from beam_jobs.storage import filesystem
@@ -35,8 +35,7 @@ _BUFFER_BYTES = 1 << 20  # of a column that is read in a stream, so that a row g
 Found = tuple[int, memoryview | UnreadableError]
 """The position of a cell among those that are wanted, and its bytes or the reason why they cannot be read.
 
-A list of images is packed into one piece of bytes, which `unpack_images` takes apart. So are the tensors of a row, for
-`unpack_tensors`, and an image with tensors, for `split_cell`.
+A list of images is packed into one piece of bytes, and so is an image with the tensors of its row.
 
 The bytes are those in the memory of many cells. Who keeps them for long should copy them.
 """
@@ -237,21 +236,15 @@ def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableE
 
 def _check_tensors(image: Any, tensors: Mapping[str, Any], folder: str, max_bytes: int) -> memoryview | UnreadableError:
     """Returns the tensors of a row, behind its image if it has one."""
-    data = pack_tensors(tensors)
+    data: bytes = pack_tensors(tensors)
     if image is not None:
         found = _check(image, folder, max_bytes)
         if isinstance(found, UnreadableError):
             return found
-        data = b"".join((np.array([len(found)], "<i8").tobytes(), found, data))
+        data = pack([found, data])
     if len(data) > max_bytes:
         return UnreadableError(f"{len(data)} bytes, more than the {max_bytes} that one record can hold")
     return memoryview(data)
-
-
-def split_cell(cell: bytes) -> tuple[bytes, bytes]:
-    """Returns the image of a cell that holds tensors too, and the packed tensors."""
-    end = 8 + int(np.frombuffer(cell, "<i8", 1)[0])
-    return cell[8:end], cell[end:]
 
 
 def _check_list(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableError:
@@ -267,15 +260,7 @@ def _check_list(scalar: Any, folder: str, max_bytes: int) -> memoryview | Unread
         size += len(image)
         if size > max_bytes:
             return UnreadableError(f"images of more than the {max_bytes} bytes that one record can hold")
-    sizes = np.array([len(images), *map(len, images)], "<i8").tobytes()
-    return memoryview(b"".join((sizes, *images)))
-
-
-def unpack_images(cell: bytes) -> list[bytes]:
-    """Returns the images of a cell that holds a list: their number, the size of each, and their bytes."""
-    (count,) = np.frombuffer(cell, "<i8", 1).tolist()
-    ends = (8 + 8 * count + np.cumsum(np.frombuffer(cell, "<i8", count, 8))).tolist()
-    return [cell[begin:end] for begin, end in pairwise((8 + 8 * count, *ends))]
+    return memoryview(pack(images))
 
 
 def _shorten(error: Exception) -> str:

@@ -112,7 +112,7 @@ def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> Image
     tensors = tuple(name for name in tensors if name not in (image, mask, label, *named, *keys.BOX_COLUMNS))
     if not image and (not tensors or given.image in names or _OF_IMAGES.intersection(names)):
         return None
-    kind = schema.field(image).type if image else None
+    kind: Any = schema.field(image).type if image else None
     has_lists = kind is not None and is_list(kind)
     kind = kind.value_type if has_lists else kind
     is_struct = kind is not None and _is_struct(kind)
@@ -196,7 +196,9 @@ def _read_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]
     """Returns the names of the classes in each column of type `ClassLabel`. What is not valid counts as missing."""
     features = read_metadata(metadata, b"huggingface", "info", "features")
     kinds = {name: feature for name, feature in features.items() if isinstance(feature, dict)}  # not those of lists
-    classes = {name: kind.get("names") for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
+    classes: dict[str, Any] = {
+        name: kind.get("names") for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"
+    }
     return {name: tuple(names) for name, names in classes.items() if _are_names(names)}
 
 

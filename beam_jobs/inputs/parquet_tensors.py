@@ -12,6 +12,7 @@ metadata are tensors.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,18 @@ def read_value(scalar: Any) -> Value:
     return array.reshape(shape)
 
 
+def pack(parts: Sequence[bytes | memoryview]) -> bytes:
+    """Returns some pieces of bytes as one: their number, the size of each, and their bytes."""
+    return b"".join((np.array([len(parts), *map(len, parts)], "<i8").tobytes(), *parts))
+
+
+def unpack(cell: bytes) -> list[bytes]:
+    """Returns the pieces that `pack` has joined."""
+    (count,) = np.frombuffer(cell, "<i8", 1).tolist()
+    ends = (8 + 8 * count + np.cumsum(np.frombuffer(cell, "<i8", count, 8))).tolist()
+    return [cell[begin:end] for begin, end in pairwise((8 + 8 * count, *ends))]
+
+
 def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
     """Returns the tensors of a row in one piece of bytes, which `unpack_tensors` takes apart.
 
@@ -198,29 +211,25 @@ def pack_tensors(scalars: Mapping[str, Any]) -> bytes:
     parts: list[bytes] = []
     for column, scalar in scalars.items():
         value = read_value(scalar)
-        if isinstance(value, str):
-            header[name_feature(column)] = value
-            continue
-        array = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
-        dtype = _BYTES if isinstance(value, bytes) else array.dtype.name
-        header[name_feature(column)] = dtype, array.shape
-        parts.append(array.tobytes())
-    return b"".join((json.dumps(header).encode(), b"\n", *parts))
+        if isinstance(value, np.ndarray):
+            header[name_feature(column)] = value.dtype.name, value.shape
+            parts.append(value.tobytes())
+        else:
+            header[name_feature(column)] = value if isinstance(value, str) else None
+            parts.append(b"" if isinstance(value, str) else value)
+    return pack([json.dumps(header).encode(), *parts])
 
 
 def unpack_tensors(cell: bytes) -> dict[str, Value]:
     """Returns the tensors of a row by their features."""
-    end = cell.index(b"\n") + 1
+    header, *parts = unpack(cell)
     values: dict[str, Value] = {}
-    for name, facts in json.loads(cell[:end]).items():
-        if isinstance(facts, str):
-            values[name] = facts
-            continue
-        dtype, shape = facts
-        begin, kind = end, np.dtype(np.uint8 if dtype == _BYTES else dtype)
-        end += kind.itemsize * int(np.prod(shape, dtype=np.int64))
-        data = cell[begin:end]
-        values[name] = data if dtype == _BYTES else np.frombuffer(data, kind).reshape(shape)
+    for (name, facts), data in zip(json.loads(header).items(), parts, strict=True):
+        if isinstance(facts, list):
+            dtype, shape = facts
+            values[name] = np.frombuffer(data, dtype).reshape(shape)
+        else:
+            values[name] = data if facts is None else facts
     return values
 
 

@@ -499,13 +499,17 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
             rows = np.array(group, np.int64)
             yield rows, images.get_paths(rows)
     for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
+        rows, names, masks = array("q"), list[str](), list[str]()
         indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
-        refs = list(images.iterate(indices))
-        if "images" in images.details:
-            lists = [list_files(ref) if ref.location.row_group < 0 else [] for ref in refs]
-            yield np.repeat(indices, [*map(len, lists)]), [file.path for file in chain.from_iterable(lists)]
-        masks = [MaskRef(*cast(Any, ref.mask)) for ref in refs if ref.mask]
-        yield _NO_ROWS, [mask.path for mask in masks if mask.row_group < 0 and not mask.drawn]
+        for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
+            files = list_files(image) if image.images else ()
+            rows.extend([row] * len(files))
+            names += [file.path for file in files]
+            mask = MaskRef(*cast(Any, image.mask)) if image.mask else None
+            if mask is not None and mask.row_group < 0 and not mask.drawn:
+                masks.append(mask.path)
+        yield np.frombuffer(rows, np.int64), names
+        yield _NO_ROWS, masks
 
 
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:

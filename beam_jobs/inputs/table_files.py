@@ -196,19 +196,21 @@ def count_rows(part: TablePart) -> tuple[int, int]:
     size = part.size * part.num_parts
     with filesystem.explain_os_errors(f"read {part.path}"):
         if get_suffix(part.path) == ".parquet":
-            import pyarrow.parquet
-
-            with filesystem.open_read(part.path) as file:
-                try:
-                    return pyarrow.parquet.ParquetFile(file).metadata.num_rows, size
-                except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-                    raise _explain_parquet(part, error) from error
+            with filesystem.open_read(part.path) as file, _open_parquet(file, part) as table:
+                return table.metadata.num_rows, size
         head = filesystem.read_range(part.path, 0, _LOOK_AT_BYTES)
         return head.count(b"\n"), len(head)
 
 
-def _explain_parquet(part: TablePart, error: Exception) -> DataError:
-    return DataError(f"{part.path} is damaged or is not a Parquet file ({error}).")
+@contextlib.contextmanager
+def _open_parquet(file: Any, part: TablePart) -> Iterator[Any]:
+    """Opens a Parquet file, and explains what goes wrong as it is read."""
+    import pyarrow.parquet  # loads long, and most manifests are CSV
+
+    try:
+        yield pyarrow.parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{part.path} is damaged or is not a Parquet file ({error}).") from error
 
 
 def find_columns(part: TablePart) -> ImageColumns | None:
@@ -219,13 +221,12 @@ def find_columns(part: TablePart) -> ImageColumns | None:
     """
     if get_suffix(part.path) != ".parquet":
         return None
-    import pyarrow.parquet
-
-    with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
-        try:
-            return find_image_columns(pyarrow.parquet.ParquetFile(file), part.columns)
-        except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-            raise _explain_parquet(part, error) from error
+    with (
+        filesystem.explain_os_errors(f"read {part.path}"),
+        filesystem.open_read(part.path) as file,
+        _open_parquet(file, part) as table,
+    ):
+        return find_image_columns(table, part.columns)
 
 
 def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
@@ -301,24 +302,18 @@ def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
 
 
 def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]]:
-    import pyarrow.parquet  # loads long, and most manifests are CSV
-
-    try:
-        table = pyarrow.parquet.ParquetFile(file)
+    with _open_parquet(file, part) as table:
         num_groups = table.num_row_groups
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
         first_row = sum(table.metadata.row_group(k).num_rows for k in range(begin)) + 1
         groups = list(range(begin, end))
         columns = find_image_columns(table, part.columns)
         if columns is not None:
-            yield from enumerate(
-                read_embedded_rows(table, file, part.path, columns, groups, part.columns), start=first_row
-            )
-            return
-        batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
-        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), start=first_row)
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise _explain_parquet(part, error) from error
+            rows = read_embedded_rows(table, file, part.path, columns, groups, part.columns)
+        else:
+            batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
+            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+        yield from enumerate(rows, start=first_row)
 
 
 _READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, Row | None]]]] = {

@@ -22,10 +22,8 @@ from beam_jobs.inputs.parquet_images import (
     get_row_mask,
     list_cells,
     read_cells,
-    split_cell,
-    unpack_images,
 )
-from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack_tensors
+from beam_jobs.inputs.parquet_tensors import fit_tensors, unpack, unpack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
@@ -111,9 +109,9 @@ class ImageFiles:
             raise RejectedImage("unreadable", str(error)) from error
         if not self._has_images:
             return self._make_row(planned, data)
-        data, tensors = split_cell(data) if self.header.schema.tensors else (data, b"")
+        data, tensors = unpack(data) if self.header.schema.tensors else (data, b"")
         if self.header.schema.has_several_images:
-            return self._make_record(planned, _Fetched(unpack_images(data), None, tensors))
+            return self._make_record(planned, _Fetched(unpack(data), None, tensors))
         if get_row_mask(planned) is None:
             return self._make_record(planned, _Fetched([data], self._fetch_mask(planned), tensors))
         try:

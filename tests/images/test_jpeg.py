@@ -109,25 +109,6 @@ def test_a_reduced_decode_does_not_change_the_reported_size(make: Any) -> None:
     assert (got.width, got.height) == (1003, 251)
 
 
-@pytest.mark.parametrize("options", KINDS[:5])
-def test_tensorflow_decodes_every_accepted_file(make: Any, tf_jpeg: Any, options: dict[str, Any]) -> None:
-    whole = make.jpeg(**options)
-    rng = random.Random(22)
-    accepted = 0
-    for _ in range(400):
-        data = bytearray(whole)
-        for _ in range(rng.randrange(1, 4)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        try:
-            got = prepare_image(bytes(data), ImageForm(max_pixels=1_000_000))
-        except BadImage:
-            continue
-        if got.format == "JPEG":
-            assert tf_jpeg(got.encoded).shape == (got.height, got.width, 3)
-            accepted += 1
-    assert accepted > 50
-
-
 def test_application_data_does_not_change_the_pixels(make: Any, tf_jpeg: Any) -> None:
     plain = make.jpeg()
     junk = b"".join(

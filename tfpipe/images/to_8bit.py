@@ -92,13 +92,10 @@ def reduce_gray(image: Image.Image, inverted: bool = False) -> tuple[Image.Image
         image: An image for which `is_gray_16bit` holds.
         inverted: Whether 0 is white.
     """
-    import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's
+    import numpy as np  # only such images need it, and its import takes as long as Pillow's
 
-    def read(top: int, bottom: int) -> NDArray[np.uint64]:
-        rows = np.asarray(image.crop((0, top, image.width, bottom))).astype(np.uint64)
-        return (65535 - rows if inverted else rows)[:, :, None]
-
-    return _reduce(image, read, ("L",))
+    samples = np.asarray(image)
+    return reduce_samples(65535 - samples if inverted else samples, 65535, image.info.get("transparency"))
 
 
 def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Image, tuple[str, ...]]:
@@ -123,12 +120,13 @@ def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Imag
     return reduce_samples(white - samples if inverted else samples, white)
 
 
-def reduce_samples(samples: NDArray[Any], white: float) -> tuple[Image.Image, tuple[str, ...]]:
+def reduce_samples(samples: NDArray[Any], white: float, key: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
     """Reduces samples of any type to 8 bits.
 
     Args:
         samples: The samples, of shape [height, width] or [height, width, channels], with alpha last.
         white: The value of white. What is larger is white too.
+        key: The gray that is transparent.
     """
     import numpy as np
 
@@ -141,9 +139,10 @@ def reduce_samples(samples: NDArray[Any], white: float) -> tuple[Image.Image, tu
         return np.rint(np.clip(rows, 0, 65535)).astype(np.uint64)
 
     empty = Image.new("L", (planes.shape[1], planes.shape[0]))
+    empty.info = {} if key is None else {"transparency": key}
     bands = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[planes.shape[2]]
     small, changed = _reduce(empty, read, tuple(bands))
-    return small, (f"depth_{8 * samples.itemsize}_to_8", *changed[1:])
+    return small, ("depth_16_to_8" if white == 65535 else f"depth_{8 * samples.itemsize}_to_8", *changed[1:])
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

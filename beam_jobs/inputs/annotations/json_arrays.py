@@ -52,38 +52,19 @@ def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
 
 
 def _iterate(reader: "_Reader", path: str, names: Set[str]) -> Iterator[Element]:
-    reader.take("{")
-    if reader.peek() == "}":
-        return
-    while True:
+    for _ in reader.take_all("{", "}"):
         name = reader.read_value()
         reader.take(":")
-        if reader.peek() == "[":
-            for number, values in enumerate(_iterate_array(reader), start=1):
-                if name not in names:
-                    continue
-                if not isinstance(values, dict):
-                    raise DataError(f"{path}: {name!r} must hold objects, but number {number} is {values!r:.100}.")
-                yield Element(name, number, values)
-        else:
+        if reader.peek() != "[":
             reader.read_value()
-        if reader.peek() != ",":
-            reader.take("}")
-            return
-        reader.take(",")
-
-
-def _iterate_array(reader: "_Reader") -> Iterator[Any]:
-    reader.take("[")
-    if reader.peek() == "]":
-        reader.take("]")
-        return
-    while True:
-        yield reader.read_value()
-        if reader.peek() != ",":
-            reader.take("]")
-            return
-        reader.take(",")
+            continue
+        for number, _ in enumerate(reader.take_all("[", "]"), start=1):
+            values = reader.read_value()
+            if name not in names:
+                continue
+            if not isinstance(values, dict):
+                raise DataError(f"{path}: {name!r} must hold objects, but number {number} is {values!r:.100}.")
+            yield Element(name, number, values)
 
 
 class _Reader:
@@ -111,6 +92,16 @@ class _Reader:
         if found != sign:
             raise ValueError(f"{sign!r} must stand where {repr(found) if found else 'the end'} does")
         self._position += 1
+
+    def take_all(self, begin: str, end: str) -> Iterator[None]:
+        """Yields in front of each member of an object or an array, which the caller then reads."""
+        self.take(begin)
+        if self.peek() != end:
+            yield
+            while self.peek() == ",":
+                self._position += 1
+                yield
+        self.take(end)
 
     def read_value(self) -> Any:
         """Returns the next value."""

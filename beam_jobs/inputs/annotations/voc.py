@@ -21,6 +21,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.boxes import BoxScaler, make_listing
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, check_folder, list_begin
+from beam_jobs.inputs.label_file import read_lines
 from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
@@ -133,7 +134,7 @@ def _read_splits(source: str) -> dict[str, str]:
     for stem in stems:
         path = filesystem.join(folder, f"{stem}.txt")
         split = SPLITS.get(stem, "")
-        for number, line in enumerate(_read_lines(path), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             words = line.split()
             if not words:
                 continue
@@ -146,14 +147,6 @@ def _read_splits(source: str) -> dict[str, str]:
                     f"{path}, line {number}: {words[0]} is in another split too. Remove it from one of them."
                 )
     return splits
-
-
-def _read_lines(path: str) -> Sequence[str]:
-    try:
-        with filesystem.explain_os_errors(f"read {path}"):
-            return filesystem.read_bytes(path).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error
 
 
 def _read_all(paths: Sequence[str]) -> Iterator[_Annotation]:
