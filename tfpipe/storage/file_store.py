@@ -1,4 +1,4 @@
-"""What the job asks of any place with files by URL."""
+"""The interface of any place with files by URL."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -6,7 +6,7 @@ from typing import IO, BinaryIO, Protocol
 
 
 class FileStore(Protocol):
-    """Files by URL: `tfpipe.storage.store.Store`, the web, or a file system of Beam's.
+    """A place with files by URL: `tfpipe.storage.store.Store`, the web, or a file system of Beam's.
 
     All methods raise an `OSError` for a file that is missing or may not be read, and a `DataError` for a store that
     fails.

@@ -40,10 +40,10 @@ class WorkingFolder:
     """
 
     output: str
+    # What follows the output in the path of the working folder.
     ending: ClassVar[str]
-    """What follows the output in the path of the working folder."""
+    # The folders in it that a run goes on with, if the run before had the same identity.
     parts: ClassVar[tuple[str, ...]] = ()
-    """The folders in it that a run goes on with, if the run before had the same identity."""
 
     @property
     def base(self) -> str:
@@ -92,7 +92,7 @@ class WorkingFolder:
 
         Args:
             identity: The text that tells this job from others.
-            busy: As in `lock`.
+            busy: The work of the process, as for `lock`.
 
         Raises:
             DataError: Another process holds the folder, or the block raised an `OSError`.
@@ -118,8 +118,11 @@ class WorkingFolder:
         for name in set(os.listdir(self.base)) - kept:
             path = self.path(name)
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-        for name in self.parts:
-            os.makedirs(self.path(name), exist_ok=True)
+        for part in self.parts:
+            os.makedirs(self.path(part), exist_ok=True)
+            for name in os.listdir(self.path(part)):
+                if name.endswith(".tmp"):  # a killed run was writing it
+                    os.remove(self.path(part, name))
         file_io.write_file(self.path(_PLAN), identity.encode())
 
 
