@@ -8,8 +8,8 @@ from typing import TypeVar
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
-from tfpipe.storage import buckets, reading
-from tfpipe.system import file_io
+from tfpipe.storage import buckets, file_io
+from tfpipe.system.extras import check_installed
 
 _logger = logging.getLogger(__name__)
 _Data = TypeVar("_Data")
@@ -102,7 +102,7 @@ def check_readable(directory: str) -> None:
     if not directory.startswith(tuple(f"{scheme}://" for scheme in buckets.SCHEMES)):
         check_local(directory)
         return
-    reading.check_can_read(directory)
+    check_installed("obstore", f"Reading {directory} without TensorFlow", "obstore", buckets.REQUIREMENT)
 
 
 def _explain_missing(directory: str) -> DataError:

@@ -32,7 +32,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.shard_stats import ShardStats
-from tfpipe.system.file_io import explain_os_errors
+from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import RecordForm
 from tfpipe.writer.written_shard import WrittenShard

@@ -1,38 +1,48 @@
-"""Files by path or URL: the standard library for this machine, a `Store` for gs://, s3:// and az://, Beam for the rest.
+"""Files by path or URL as a job reaches them: `file_io` with the endpoints and credentials of the pipeline's options.
 
-Local paths do not go through Beam. So a worker process never imports it (1.2 s and 100 MB), and opening an image costs
-a tenth. A file appears under its final name whole or not at all: locally by a temporary name and a rename, in an
-object store because an object appears when it is closed.
+Local paths and buckets do not go through Beam. So a worker process imports it (1.2 s and 100 MB) only for what Beam
+alone knows.
 """
 
-import contextlib
 import os
-import shutil
-import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, Any, BinaryIO
-from uuid import uuid4
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import IO, Any
 
-from beam_jobs.storage.file_store import FileStore
 from tfpipe.errors import MissingDependencyError
+from tfpipe.storage import file_io, stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
+from tfpipe.storage.file_io import check_stores as check_stores
+from tfpipe.storage.file_io import exists as exists
+from tfpipe.storage.file_io import explain_os_errors as explain_os_errors
+from tfpipe.storage.file_io import get_size as get_size
+from tfpipe.storage.file_io import get_sizes as get_sizes
+from tfpipe.storage.file_io import is_url as is_url
+from tfpipe.storage.file_io import is_web as is_web
+from tfpipe.storage.file_io import join as join
+from tfpipe.storage.file_io import list_children as list_children
+from tfpipe.storage.file_io import list_names as list_names
+from tfpipe.storage.file_io import list_tree as list_tree
+from tfpipe.storage.file_io import make_absolute as make_absolute
+from tfpipe.storage.file_io import open_read as open_read
+from tfpipe.storage.file_io import read_range as read_range
+from tfpipe.storage.file_io import read_regular as read_regular
+from tfpipe.storage.file_io import read_whole as read_bytes
+from tfpipe.storage.file_io import remove as remove
+from tfpipe.storage.file_io import remove_tree as remove_tree
+from tfpipe.storage.file_io import rename as rename
+from tfpipe.storage.file_io import resolve_links as resolve_links
+from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.store import Store
-from tfpipe.system import file_io
-from tfpipe.system.file_io import explain_os_errors as explain_os_errors
-from tfpipe.system.file_io import is_url as is_url
-from tfpipe.system.file_io import join as join
 
-_READ_BUFFER_BYTES = 1 << 20
-_WEB_FILE_BYTES = 100_000  # about that of a photograph in ImageNet
+__all__ = ["read_bytes"]
 
 
 def configure(beam_args: Iterable[str]) -> None:
     """Gives the stores of this process the options of the pipeline, such as endpoints and credentials."""
-    global _beam_args
-    _beam_args = tuple(beam_args)
-    _stores.clear()
+    global _beam_args, _is_configured
+    _beam_args, _is_configured = tuple(beam_args), True
+    stores.configure(_open_store)
 
 
 def get_options() -> tuple[str, ...]:
@@ -40,195 +50,30 @@ def get_options() -> tuple[str, ...]:
     return _beam_args
 
 
-def check_stores(paths: Iterable[str]) -> None:
-    """Asks every store among `paths` once, before anything costs time.
-
-    Raises:
-        DataError: A bucket does not exist, denies access or cannot be reached, or there are no credentials.
-    """
-    for path in filter(is_url, paths):
-        _get_store(path).check(path)
-
-
-def make_absolute(path: str) -> str:
-    """Returns an absolute local path without `.` and `..`, or a URL without a closing slash."""
-    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
-
-
-def resolve_links(path: str) -> str:
-    """Returns `make_absolute(path)` with links followed."""
-    return make_absolute(path) if is_url(path) else os.path.realpath(path)
-
-
-def open_read(path: str) -> BinaryIO:
-    """Opens a file for reading at any place. Compressed files are not unpacked."""
-    if is_url(path):
-        return _get_store(path).open(path)
-    return open(path, "rb", buffering=_READ_BUFFER_BYTES)
-
-
-def read_bytes(path: str) -> bytes:
-    """Returns the whole file."""
-    if is_url(path):
-        return _get_store(path).read(path)
-    with open(path, "rb", buffering=0) as file:  # one read into one bytes object of the right size
-        return file.read()
-
-
-def read_regular(path: str) -> bytes | None:
-    """Returns the whole file, or None if it is a folder, a pipe or a device, whose reading may never end."""
-    return _get_store(path).read(path) if is_url(path) else file_io.read_regular(path)
-
-
-def read_range(path: str, offset: int, size: int) -> bytes:
-    """Returns `size` bytes from `offset`; fewer only at the end of the file."""
-    if is_url(path):
-        return _get_store(path).read(path, offset, size)
-    with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        return file.read(size)
+def create(path: str, temporary: str | None = None) -> AbstractContextManager[IO[bytes]]:
+    """Opens a new file as `file_io.create`, and makes the local folders of both names."""
+    for name in (path, temporary or path):
+        if not is_url(name):
+            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    return file_io.create(path, temporary)
 
 
 def write_bytes(path: str, data: bytes, temporary: str | None = None) -> None:
     """Writes a whole file and makes its folder; arguments as for `create`."""
     if is_url(path):
-        _get_store(path).write(path, data)
+        file_io.write_file(path, data)
         return
     with create(path, temporary) as file:
         file.write(data)
 
 
-@contextlib.contextmanager
-def create(path: str, temporary: str | None = None) -> Iterator[IO[bytes]]:
-    """Opens a new file that appears under `path` when the block ends well. Its bytes are then on the disk itself.
-
-    Args:
-        path: The final name.
-        temporary: The local name to write under until then, on the same disk; by default beside `path`.
-    """
-    if is_url(path):
-        with _get_store(path).create(path) as remote:
-            yield remote
-        return
-    temporary = temporary or f"{path}.{uuid4().hex}.tmp"  # not the process id: other machines write here too
-    os.makedirs(os.path.dirname(temporary) or ".", exist_ok=True)
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    with file_io.new_file(path, temporary) as file:
-        yield file
-
-
-def exists(path: str) -> bool:
-    """Returns whether there is a file, or on this machine a folder."""
-    return _get_store(path).size(path) >= 0 if is_url(path) else os.path.exists(path)
-
-
-def get_size(path: str) -> int:
-    """Returns the bytes of a file, or -1 if there is no regular file."""
-    return _get_store(path).size(path) if is_url(path) else file_io.get_file_size(path)
-
-
-def is_web(path: str) -> bool:
-    """Returns whether `path` is a URL of a web server, from which files can only be fetched."""
-    return path.startswith(("http://", "https://"))
-
-
-def get_sizes(paths: Sequence[str]) -> list[int]:
-    """Returns the size of many files. A remote folder is listed once, instead of one request for each file.
-
-    A file on the web counts as 100 KB, since to ask for its size costs as much as to fetch it.
-    """
-    files_in_folder = Counter(_folder(path) for path in paths if is_url(path) and not is_web(path))
-    listed_sizes: dict[str, int] = {}
-    for folder, count in sorted(files_in_folder.items()):
-        if count > 1:
-            listed_sizes.update(_get_store(folder).list(f"{folder}/", recursive=False))
-
-    def look_up(path: str) -> int:
-        if is_web(path):
-            return _WEB_FILE_BYTES
-        is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
-        return listed_sizes.get(path, -1) if is_listed else get_size(path)
-
-    return [look_up(path) for path in paths]
-
-
-def list_tree(base: str) -> Iterator[tuple[str, int]]:
-    """Yields every file below `base` in a store: its name relative to `base`, and its bytes."""
-    base = base.rstrip("/") + "/"
-    for path, num_bytes in _get_store(base).list(base):
-        if not path.endswith("/"):
-            yield path[len(base) :], num_bytes
-
-
-def list_children(base: str) -> Iterator[tuple[str, int]]:
-    """Yields what lies directly in a folder of a store: files with their bytes, folders with a slash and -1."""
-    base = base.rstrip("/") + "/"
-    for path, num_bytes in _get_store(base).list(base, recursive=False):
-        if path != base and ("/" not in path[len(base) :].rstrip("/")):
-            yield path[len(base) :], num_bytes
-
-
-def list_names(base: str) -> list[str]:
-    """Returns the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
-    if is_url(base):
-        base = base.rstrip("/") + "/"
-        relative_paths = (path[len(base) :] for path, _ in _get_store(base).list(base, recursive=False))
-        return sorted({path.split("/", 1)[0] for path in relative_paths if path})
-    return sorted(os.listdir(base)) if os.path.isdir(base) else []
-
-
-def rename(source: str, target: str) -> None:
-    """Gives a file another name and replaces a file that has this name."""
-    if is_url(target):
-        _get_store(target).rename(source, target)
-        return
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    os.replace(source, target)
-
-
-def remove_tree(path: str) -> None:
-    """Removes a folder and its content, if it exists."""
-    if not is_url(path):
-        shutil.rmtree(path, ignore_errors=True)
-        return
-    base = path.rstrip("/") + "/"
-    _get_store(base).delete(url for url, _ in _get_store(base).list(base))
-
-
-def remove(path: str) -> None:
-    """Removes a file, if it exists."""
-    if not is_url(path):
-        Path(path).unlink(missing_ok=True)
-    else:
-        _get_store(path).delete([path])
-
-
 _beam_args: tuple[str, ...] = ()
-_stores: dict[str, FileStore] = {}  # by scheme; a client is of use to one process only
-_stores_pid = os.getpid()
-_opening = threading.Lock()  # a runner may work in threads, and one client serves them all
-
-
-def _folder(path: str) -> str:
-    return path.rsplit("/", 1)[0]
-
-
-def _get_store(path: str) -> FileStore:
-    """Returns the store of a URL, and opens it when it is first needed: the clients take seconds to import."""
-    global _stores_pid
-    if _stores_pid != os.getpid():  # after a fork, two processes on one connection would get each other's answers
-        _stores.clear()
-        _stores_pid = os.getpid()
-    scheme = "http" if is_web(path) else path.partition("://")[0]
-    with _opening:
-        if scheme not in _stores:
-            _stores[scheme] = _open_store(scheme, path)
-        return _stores[scheme]
+_is_configured = False
 
 
 def _open_store(scheme: str, path: str) -> FileStore:
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
-        return Store(scheme)
+        return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
     try:
         from apache_beam.options import pipeline_options
     except ImportError as error:
@@ -239,7 +84,7 @@ def _open_store(scheme: str, path: str) -> FileStore:
     if scheme in SCHEMES:
         google = options.view_as(pipeline_options.GoogleCloudOptions)
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
-    if scheme == "http":
+    if scheme in ("http", "https"):
         from beam_jobs.storage.web import WebOptions, WebStore
 
         return WebStore(options.view_as(WebOptions))
@@ -261,3 +106,6 @@ def _read_options(google: Any, amazon: Any) -> StoreOptions:
         disable_ssl=bool(amazon.s3_disable_ssl),
         verify=amazon.s3_verify,
     )
+
+
+stores.configure(_open_store)  # a worker that gets no options needs the web and Beam's file systems all the same

@@ -24,8 +24,8 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.integrity.verify import dataset_jobs
 from tfpipe.open_dataset import check_local, load_manifest
+from tfpipe.storage.file_io import write_file
 from tfpipe.system.extras import check_installed
-from tfpipe.system.file_io import write_file
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer

@@ -10,7 +10,7 @@ from tfpipe.export.config import Format
 from tfpipe.export.samples import ShardJob, read_payloads, read_samples
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, FileReport, Progress
-from tfpipe.system.file_io import get_file_size, write_file
+from tfpipe.storage.file_io import get_size, write_file
 from tfpipe.writer.working_folder import WorkingFolder
 
 
@@ -97,4 +97,4 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progres
         os.fsync(file.fileno())
     target = workshop.path("data", f"{job.name}.{ending}")
     os.replace(temporary, target)
-    return 1, get_file_size(target)
+    return 1, get_size(target)

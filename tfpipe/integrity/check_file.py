@@ -23,7 +23,7 @@ from tfpipe.format.recovery.scan import Intact, Places, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import open_file
+from tfpipe.storage.file_io import open_file
 
 _FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")

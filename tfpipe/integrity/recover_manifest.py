@@ -19,7 +19,7 @@ from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import DType, FeatureSpec, image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.integrity.verify import shard_files
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _MAX_LABELS = 1_000_000
 _MAX_LABELS_BYTES = 100 << 20

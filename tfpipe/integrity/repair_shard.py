@@ -16,7 +16,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import open_file, write_file
+from tfpipe.storage.file_io import open_file, write_file
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.shard_folder import LocalShardFolder
 from tfpipe.writer.written_shard import WrittenShard

@@ -18,7 +18,7 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import shared_counters
 from tfpipe.open_dataset import check_local, load_manifest
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers

@@ -21,7 +21,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record
 from tfpipe.integrity.repair_shard import DIGEST_BYTES
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.writer.describe import make_dataset_files
 from tfpipe.writer.shard_folder import LocalShardFolder
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
@@ -134,7 +134,7 @@ def _copy_quarantine(source: str, data: str) -> bool:
 
 
 def _copy(source: str, target: str) -> None:
-    with file_io.open_file(source) as file, file_io.new_file(target) as out:
+    with file_io.open_file(source) as file, file_io.create(target) as out:
         shutil.copyfileobj(file, out)
 
 

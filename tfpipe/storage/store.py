@@ -16,6 +16,7 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 from tfpipe.storage import failures, upload
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import explain
+from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.retries import RETRIES, RetryConfig, repeat
 from tfpipe.storage.seekable import open_seekable
 from tfpipe.storage.upload import Upload
@@ -29,7 +30,7 @@ _DELETE_AT_ONCE = 1000  # no store allows more
 _THREADS = 8
 
 
-class Store:
+class Store(FileStore):
     """A store of objects by URL.
 
     All methods raise a `FileNotFoundError` or `PermissionError` for an object that is missing or may not be read, and a
@@ -102,7 +103,7 @@ class Store:
         self._ask(url, lambda: obstore.put(bucket.once, key, data, use_multipart=False))
 
     @contextlib.contextmanager
-    def create(self, url: str) -> Iterator[IO[bytes]]:
+    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
         """Opens a new object that appears when the block ends well, and otherwise never."""
         import obstore
 
@@ -111,7 +112,7 @@ class Store:
         def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
             return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
 
-        file = Upload(url, partial(self.write, url), put_parts)
+        file = Upload(url, partial(self.write, url), put_parts, expected_bytes)
         try:
             yield cast(IO[bytes], file)
             file.complete()
@@ -125,6 +126,17 @@ class Store:
             return self._get_size(url)
         except FileNotFoundError:
             return -1
+
+    def version(self, url: str) -> str | None:
+        """Returns a text that changes with the content of an object; None if there is none."""
+        import obstore
+
+        bucket, key = self._find(url)
+        try:
+            meta = self._ask(url, lambda: obstore.head(bucket.once, key))
+        except FileNotFoundError:
+            return None
+        return f"{meta['size']}:{meta['e_tag'] or meta['last_modified']}"
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Yields URL and bytes of all objects in a folder.

@@ -22,7 +22,7 @@ from tfpipe.errors import FormatError
 from tfpipe.format.file_names import INDEX_DIR, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.writer.shard_writer import CountRecord, ShardWriter
 from tfpipe.writer.working_folder import WorkingFolder
 from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
@@ -50,16 +50,16 @@ class Files(Protocol):
 class _LocalFiles:
     """The files of this machine."""
 
-    get_size = staticmethod(file_io.get_file_size)
+    get_size = staticmethod(file_io.get_size)
     open_read = staticmethod(file_io.open_file)
-    create = staticmethod(file_io.new_file)
+    create = staticmethod(file_io.create)
 
     def read_bytes(self, path: str) -> bytes:
         with file_io.open_file(path) as file:
             return file.read()
 
     def write_bytes(self, path: str, data: bytes, temporary: str | None = None) -> None:
-        with file_io.new_file(path, temporary) as file:
+        with file_io.create(path, temporary) as file:
             file.write(data)
 
 

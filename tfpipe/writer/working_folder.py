@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _LOCK, _PLAN = "lock", "plan.json"
 

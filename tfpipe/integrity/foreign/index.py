@@ -28,7 +28,7 @@ from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
 from tfpipe.integrity.foreign.scan_file import FileScan, Keys, ScanJob, describe_failure, iterate_records, scan_file
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import shared_counters
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Choice, check_options, option
 from tfpipe.system.process_pool import Workers

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.json_reader import Node, parse_json
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _MAX_BYTES = 2**26
 _MAX_SHARDS = 1_000_000

@@ -24,7 +24,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 OTHER = "OTHER"
 """The format under which values are counted that are not image files, or whose header cannot be read."""

@@ -20,7 +20,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.find_files import ForeignFiles
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 Export: TypeAlias = Literal["dali", "vahidk"]
 """The readers that need an index for each file: NVIDIA DALI, and the `tfrecord` package of vahidk."""
@@ -73,7 +73,7 @@ class IndexOutput:
             for reader in self.exports:
                 self._move(shutil.copyfile(pending, f"{pending}.copy"), f"{reader}/{name}{_SUFFIX[reader]}")
             self._move(pending, file_names.index_name(name))
-        with file_io.new_file(final, os.path.join(self.work, file_names.MANIFEST)) as file:
+        with file_io.create(final, os.path.join(self.work, file_names.MANIFEST)) as file:
             file.write(text)
 
     def _move(self, path: str, name: str) -> None:
