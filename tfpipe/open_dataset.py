@@ -71,7 +71,7 @@ def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
     if root is not None:
         return replace(manifest, foreign=replace(foreign, root=root))
     if foreign.root != ".":
-        if file_io.is_url(directory):
+        if file_io.is_url(directory) and not file_io.is_url(foreign.root):
             raise FormatError(
                 f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a folder "
                 "of some machine. Say where they lie with load_manifest(..., root=...)."

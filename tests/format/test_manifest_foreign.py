@@ -49,9 +49,15 @@ def test_keys_are_the_shards_own() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("root", "../data", "m.json: foreign.root must be '.' or an absolute path without . and .., got '../data'."),
+        (
+            "root",
+            "../data",
+            "m.json: foreign.root must be '.' or an absolute path without . and .., or such a place in a bucket, got ",
+        ),
         ("root", "/data/../etc", "m.json: foreign.root must be '.' or an absolute path"),
-        ("root", "gs://bucket/x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "gs://bucket/../x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "gs:///x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "ftp://host/x", "m.json: foreign.root must be '.' or an absolute path"),
         ("root", "", "m.json: foreign.root must be '.' or an absolute path"),
         ("root", 3, "m.json: foreign.root must be text, got 3."),
         (

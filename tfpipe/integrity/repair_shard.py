@@ -1,7 +1,6 @@
 """Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import BinaryIO
@@ -49,7 +48,6 @@ def _write_shard(
     with staging.new_shard(job.name, count) as writer:
         if (source := _open(job, lost)) is not None:
             with source:
-                report.bytes = os.fstat(source.fileno()).st_size
                 for payload, record in _good_records(source, content, progress, report):
                     writer.add(record.features, payload)
                     digests += _source_digest(record)
@@ -66,6 +64,7 @@ def _good_records(
     job, lost = report.job, report.damaged
     places = load_places(job, lost)
     reader = HashedReader(source)
+    report.bytes = reader.size
     try:
         for item in scan(reader, places):
             if not isinstance(item, Intact):

@@ -150,6 +150,12 @@ def read_start(path: str, num_bytes: int) -> bytes:
         raise _explain_reading(path, error) from error
 
 
+def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
+    """Reads the first bytes of many files as `read_start`, several at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda path: read_start(path, num_bytes), paths))
+
+
 def read_all(paths: Sequence[str], max_bytes: Sequence[int]) -> Iterator[bytes]:
     """Yields the bytes of many files, in the order of `paths`.
 

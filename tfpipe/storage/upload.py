@@ -48,7 +48,7 @@ class Upload(io.BufferedIOBase):
         self._url = url
         needed = -(-2 * expected_bytes // _MOST_PARTS)
         self._part_bytes = max(PART_BYTES, -(-needed // _PART_UNIT) * _PART_UNIT)
-        self._num_parts = 0
+        self._num_parts = self._written = 0
         self._put, self._put_parts = put, put_parts
         self._buffer = bytearray()
         self._parts: Queue[bytes | _Aborted | None] = Queue(1)
@@ -61,6 +61,7 @@ class Upload(io.BufferedIOBase):
     def write(self, data: Any) -> int:
         """Takes bytes, and sends those that fill a part."""
         self._buffer += data
+        self._written += len(data)
         while len(self._buffer) >= self._part_bytes:
             self._hand_over(bytes(self._buffer[: self._part_bytes]))
             del self._buffer[: self._part_bytes]
@@ -69,6 +70,10 @@ class Upload(io.BufferedIOBase):
                 most = self._num_parts * self._part_bytes / 2**30
                 raise DataError(f"{self._url} would have more than {most:,.0f} GiB. Write more shards, each smaller.")
         return len(data)
+
+    def tell(self) -> int:
+        """Returns the number of bytes that were written."""
+        return self._written
 
     def complete(self) -> None:
         """Makes the object appear."""

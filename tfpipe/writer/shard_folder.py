@@ -11,7 +11,6 @@ A shard appears under its name when it is complete, then its index, and the row 
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -19,7 +18,7 @@ from dataclasses import replace
 from typing import IO, BinaryIO, ClassVar, Protocol
 
 from tfpipe.errors import FormatError
-from tfpipe.format.file_names import INDEX_DIR, index_name
+from tfpipe.format.file_names import index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.storage import file_io
@@ -149,7 +148,6 @@ class LocalShardFolder(WorkingFolder, ShardFolder):
 
     def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
         """Moves shards, each given behind its name until now, and their indexes to `data` under their final names."""
-        os.makedirs(self.path("data", INDEX_DIR), exist_ok=True)
         for name, shard in shards:
-            os.replace(self.index_path(name), self.path("data", index_name(shard.info.file)))
-            os.replace(self.shard_path(name), self.path("data", shard.info.file))
+            file_io.rename(self.index_path(name), self.result(index_name(shard.info.file)))
+            file_io.rename(self.shard_path(name), self.result(shard.info.file))

@@ -36,20 +36,32 @@ class WorkingFolder:
 
     def path(self, *parts: str) -> str:
         """Returns a path in the folder."""
-        return os.path.join(self.base, *parts)
+        return file_io.join(self.base, *parts)
+
+    def result(self, *parts: str) -> str:
+        """Returns a path in the result until it is published, in a bucket its final one: no folder is renamed there."""
+        if file_io.is_url(self.base):
+            return file_io.join(self.base.rpartition("/")[0], *parts)
+        return self.path("data", *parts)
 
     @contextlib.contextmanager
     def open(self, identity: str, busy: str) -> Iterator[None]:
-        """Makes and locks the folder. It is removed if the block ends without an error.
+        """Makes and locks the folder. It is removed if the block ends without an error. A bucket has no locks.
 
         Args:
             identity: The text that tells this job from others.
             busy: The work of the process that holds the folder, as in "repairs into /data/out".
 
         Raises:
+            ConfigError: The output in a bucket holds what another job left unfinished.
             DataError: Another process holds the folder.
             OSError: The folder cannot be written.
         """
+        if file_io.is_url(self.base):
+            self._prepare_bucket(identity)
+            yield
+            file_io.remove_tree(self.base)
+            return
         os.makedirs(self.base, exist_ok=True)
         with open(self.path(_LOCK), "wb") as lock:
             try:
@@ -62,10 +74,26 @@ class WorkingFolder:
 
     def publish(self, output: str) -> None:
         """Gives the whole result in `data` its final name, and makes sure that the name is on disk."""
+        if file_io.is_url(self.base):
+            return
         for folder, _, _ in os.walk(self.path("data")):
             _sync(folder)  # the files themselves are on disk since they were written
         os.rename(self.path("data"), output)
         _sync(os.path.dirname(output))
+
+    def _prepare_bucket(self, identity: str) -> None:
+        """Removes everything from the folder if it belongs to another job, and refuses what that job has finished."""
+        old_identity = b""
+        with contextlib.suppress(FileNotFoundError):
+            old_identity = file_io.read_whole(self.path(_PLAN))
+        if old_identity != identity.encode():
+            output, _, own = self.base.rpartition("/")
+            if others := [name for name in file_io.list_names(output) if name != own]:
+                raise ConfigError(
+                    f"{output} holds {others[0]}, which another job left unfinished. Choose another name."
+                )
+            file_io.remove_tree(self.base)
+            file_io.write_file(self.path(_PLAN), identity.encode())
 
     def _prepare(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
@@ -81,6 +109,11 @@ class WorkingFolder:
         file_io.write_file(self.path(_PLAN), identity.encode())
 
 
+def get_base(output: str, ending: str) -> str:
+    """Returns the path of the working folder: beside the output, in a bucket in it."""
+    return file_io.join(output, ending) if file_io.is_url(output) else output + ending
+
+
 def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
     """Checks that a result can appear as the folder `output`, and returns both paths without links.
 
@@ -92,9 +125,14 @@ def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
     Raises:
         ConfigError: One folder lies in the other, or the output holds something else.
     """
-    real, target = os.path.realpath(source), os.path.realpath(output)
+    real, target = file_io.resolve_links(source), file_io.resolve_links(output)
     if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
         raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
+    if file_io.is_url(target):
+        names = file_io.list_names(target)
+        if names and marker not in names and not any(name.startswith(".tfpipe-") for name in names):
+            raise ConfigError(f"{output} must not exist yet; choose another name.")
+        return real, target
     is_in_use = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
     if is_in_use and not os.path.isfile(os.path.join(target, marker)):
         raise ConfigError(f"{output} must not exist yet; choose another name.")

@@ -179,7 +179,8 @@ def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
     scan, progress = FileScan(), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
-            scan.file_bytes = os.fstat(file.fileno()).st_size
+            scan.file_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
             if job.compression:
                 digest = hashlib.sha256()
                 for number, payload in enumerate(scan_compressed(file, job.compression, digest.update)):

@@ -11,7 +11,6 @@ OUTPUT/
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
@@ -45,41 +44,36 @@ class IndexOutput:
     @property
     def work(self) -> str:
         """The folder in which everything is written first, on the same disk."""
-        return os.path.join(self.directory, file_names.INDEX_WORK_DIR)
+        return file_io.join(self.directory, file_names.INDEX_WORK_DIR)
 
     def pending_index(self, shard: str) -> str:
         """Returns the path where a worker writes the index of a shard, and makes its folder."""
-        path = os.path.join(self.work, file_names.index_name(shard))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        path = file_io.join(self.work, file_names.index_name(shard))
+        file_io.make_folder(path.rpartition("/")[0])
         return path
 
     def get_root(self, files: ForeignFiles) -> str:
         """Returns the directory of the shards, as the manifest names it."""
-        return "." if os.path.realpath(self.directory) == os.path.realpath(files.root) else files.root
+        return "." if file_io.resolve_links(self.directory) == file_io.resolve_links(files.root) else files.root
 
     def commit(self, manifest: Manifest) -> None:
         """Gives all files their final names."""
         text = manifest_json.dumps(manifest).encode()
-        final = os.path.join(self.directory, file_names.MANIFEST)
+        final = file_io.join(self.directory, file_names.MANIFEST)
         if self.old is not None and manifest_json.dumps(self.old).encode() != text:
-            os.remove(final)  # otherwise the old manifest would stand beside the new indexes after a crash
+            file_io.remove(final)  # otherwise the old manifest would stand beside the new indexes after a crash
         new = {file_names.index_name(name) for name in _shards(manifest)}
         for name in _shards(self.old) if self.old is not None else ():
             if file_names.index_name(name) not in new:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(os.path.join(self.directory, file_names.index_name(name)))
+                file_io.remove(file_io.join(self.directory, file_names.index_name(name)))
         for name in () if manifest.compression else _shards(manifest):
-            pending = os.path.join(self.work, file_names.index_name(name))
+            pending = file_io.join(self.work, file_names.index_name(name))
             for reader in self.exports:
-                self._move(shutil.copyfile(pending, f"{pending}.copy"), f"{reader}/{name}{_SUFFIX[reader]}")
-            self._move(pending, file_names.index_name(name))
-        with file_io.create(final, os.path.join(self.work, file_names.MANIFEST)) as file:
-            file.write(text)
-
-    def _move(self, path: str, name: str) -> None:
-        target = os.path.join(self.directory, name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(path, target)
+                copy = f"{pending}.copy"
+                file_io.write_file(copy, file_io.read_whole(pending))
+                file_io.rename(copy, file_io.join(self.directory, reader, f"{name}{_SUFFIX[reader]}"))
+            file_io.rename(pending, file_io.join(self.directory, file_names.index_name(name)))
+        file_io.write_file(final, text, file_io.join(self.work, file_names.MANIFEST))
 
 
 @contextlib.contextmanager
@@ -90,17 +84,15 @@ def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutp
         ConfigError: The directory holds a dataset that tfpipe wrote, or a file that is not a valid manifest.
         DataError: The directory cannot be written.
     """
-    if file_io.is_url(directory):
-        raise ConfigError(f"The index is written to a local directory, got {directory!r}. Copy it from there.")
     output = IndexOutput(directory, exports, _old_manifest(directory))
-    is_new = not os.path.isdir(directory)
+    is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
     try:
-        shutil.rmtree(output.work, ignore_errors=True)
-        os.makedirs(output.work)
+        file_io.remove_tree(output.work)
+        file_io.make_folder(output.work)
         try:
             yield output
         finally:
-            shutil.rmtree(output.work, ignore_errors=True)
+            file_io.remove_tree(output.work)
             if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)  # only an empty one
@@ -112,7 +104,7 @@ def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutp
 
 
 def _old_manifest(directory: str) -> Manifest | None:
-    path = os.path.join(directory, file_names.MANIFEST)
+    path = file_io.join(directory, file_names.MANIFEST)
     try:
         old = manifest_json.loads(file_io.read_bytes(path, manifest_json.MAX_BYTES).decode(), path)
     except FileNotFoundError:
