@@ -99,7 +99,7 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
     if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
         config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
         client["allow_http"] = config["base_url"].startswith("http://")
-        provider = _answer_emulator
+        provider = _answer_emulator if options.credentials != "none" else None
     elif options.credentials != "none":
         provider = _find_google_credentials(options)
     if provider is None:

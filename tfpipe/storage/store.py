@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
+from tfpipe.errors import DataError
 from tfpipe.storage import failures, upload
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import explain
@@ -99,7 +100,7 @@ class Store(FileStore):
         """Writes a small object."""
         import obstore
 
-        bucket, key = self._find(url)
+        bucket, key = self._find_to_write(url)
         self._ask(url, lambda: obstore.put(bucket.once, key, data, use_multipart=False))
 
     @contextlib.contextmanager
@@ -107,7 +108,7 @@ class Store(FileStore):
         """Opens a new object that appears when the block ends well, and otherwise never."""
         import obstore
 
-        bucket, key = self._find(url)
+        bucket, key = self._find_to_write(url)
 
         def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
             return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
@@ -162,7 +163,7 @@ class Store(FileStore):
         """Gives an object another name within its bucket, by a copy and a removal."""
         import obstore
 
-        bucket, key = self._find(source)
+        bucket, key = self._find_to_write(source)
         new_key = split_url(target)[1]
         with explain(source):
             try:
@@ -189,7 +190,7 @@ class Store(FileStore):
     def _delete(self, urls: Sequence[str]) -> None:
         import obstore
 
-        bucket, _ = self._find(urls[0])
+        bucket, _ = self._find_to_write(urls[0])
         keys = [split_url(url)[1] for url in urls]
         with contextlib.suppress(FileNotFoundError):
             self._ask(urls[0], lambda: obstore.delete(bucket.once, keys))
@@ -225,6 +226,16 @@ class Store(FileStore):
     def _ask(self, url: str, call: Callable[[], Result]) -> Result:
         with explain(url):
             return repeat(call, self._retries)
+
+    def _find_to_write(self, url: str) -> tuple[Bucket, str]:
+        """Does the same as `_find`, and refuses what obstore cannot do: to write to Google's store it needs a token."""
+        bucket, key = self._find(url)
+        if self._scheme == "gs" and bucket.once.config.get("skip_signature"):
+            raise DataError(
+                f"{get_bucket_url(url)} cannot be written without credentials. Log in with `gcloud auth "
+                "application-default login`, and leave --no_auth out."
+            )
+        return bucket, key
 
     def _find(self, url: str) -> tuple[Bucket, str]:
         """Returns the bucket of a URL, opened when it is first needed, and the name of the object in it."""
