@@ -130,6 +130,7 @@ HEAVY = {
         "tfpipe.export.parquet",
     ),
     "obstore": ("tfpipe.storage",),
+    "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),
     "matplotlib": ("tfpipe.profiler.report.charts",),

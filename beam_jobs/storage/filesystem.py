@@ -33,6 +33,7 @@ from tfpipe.storage.file_io import remove_tree as remove_tree
 from tfpipe.storage.file_io import rename as rename
 from tfpipe.storage.file_io import resolve_links as resolve_links
 from tfpipe.storage.file_store import FileStore
+from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
 
 __all__ = ["read_bytes"]
@@ -72,6 +73,8 @@ _is_configured = False
 
 
 def _open_store(scheme: str, path: str) -> FileStore:
+    if scheme == SCHEME:
+        return HuggingFaceStore(path)
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
         return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
     try:

@@ -163,7 +163,7 @@ def test_what_is_not_there_is_a_sentence(cloud: Cloud, local: Path) -> None:
     with pytest.raises(DataError, match=rf"^There is no {nothing}\. Check the path and the pattern\."):
         index(IndexConfig(nothing))
     taken = cloud.put(cloud.new(), {"mine": b""})
-    with pytest.raises(ConfigError, match=rf"^{taken} must not exist yet; choose another name\."):
+    with pytest.raises(ConfigError, match=rf"^{taken} must not exist yet, and holds mine; choose another name\."):
         repair(put(cloud, local), taken)
 
 

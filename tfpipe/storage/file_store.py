@@ -1,4 +1,4 @@
-"""What is asked of any place with files by URL."""
+"""The calls that any place with files by URL answers."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -6,7 +6,7 @@ from typing import IO, BinaryIO, NoReturn
 
 
 class FileStore:
-    """Files by URL: in a bucket, on the web, or in a file system that another library knows.
+    """A place with files by URL: a bucket, the web, or a file system that another library knows.
 
     All methods raise an `OSError` for a file that is missing or may not be read, for what the place cannot do, and a
     `DataError` for a store that fails. A place refuses what its class does not define.

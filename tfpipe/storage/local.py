@@ -19,7 +19,7 @@ from tfpipe.errors import FormatError
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
-_HASH_CHUNK_BYTES = 1 << 20
+HASH_CHUNK_BYTES = 1 << 20
 
 
 def get_file_size(path: str) -> int:
@@ -34,7 +34,7 @@ def get_file_size(path: str) -> int:
 def hash_stream(file: IO[bytes]) -> str:
     """Returns the SHA-256 of the rest of an open file, as lower-case hexadecimal digits."""
     digest = hashlib.sha256()
-    while chunk := file.read(_HASH_CHUNK_BYTES):
+    while chunk := file.read(HASH_CHUNK_BYTES):
         digest.update(chunk)
     return digest.hexdigest()
 
@@ -87,7 +87,7 @@ def read_regular(path: str) -> bytes | None:
             return None
         data = os.read(descriptor, status.st_size + 1)
         if len(data) != status.st_size:  # it grows or shrinks, or is larger than one call reads
-            while more := os.read(descriptor, _HASH_CHUNK_BYTES):
+            while more := os.read(descriptor, HASH_CHUNK_BYTES):
                 data += more
         return data
     finally:

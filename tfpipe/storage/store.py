@@ -39,7 +39,7 @@ class Store(FileStore):
 
     Args:
         scheme: "gs", "s3" or "az".
-        options: What the user says about the store.
+        options: The options that the user gives for the store.
         retries: The limits on time and attempts.
 
     Raises:

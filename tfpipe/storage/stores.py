@@ -12,6 +12,7 @@ from functools import cache
 
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_store import FileStore
+from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
 from tfpipe.storage.tensorflow_store import TensorFlowStore
 
@@ -25,7 +26,7 @@ def can_read(url: str) -> bool:
 
 
 def configure(opener: Opener | None = None) -> None:
-    """Has this process open stores anew by `opener`, or without one as any program finds them."""
+    """Forgets the open stores. New ones are opened by `opener`, or without one as any program finds them."""
     global _opener
     with _lock:
         _opener = opener or _open
@@ -57,6 +58,8 @@ def _has_obstore() -> bool:
 
 def _open(scheme: str, url: str) -> FileStore:
     """Opens a store with the credentials that are found, or without any, as a public bucket is read."""
+    if scheme == SCHEME:
+        return HuggingFaceStore(url)
     return Store(scheme, StoreOptions(credentials="optional")) if can_read(url) else TensorFlowStore(url)
 
 

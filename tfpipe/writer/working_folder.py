@@ -89,9 +89,7 @@ class WorkingFolder:
         if old_identity != identity.encode():
             output, _, own = self.base.rpartition("/")
             if others := [name for name in file_io.list_names(output) if name != own]:
-                raise ConfigError(
-                    f"{output} holds {others[0]}, which another job left unfinished. Choose another name."
-                )
+                raise ConfigError(f"{output} must not exist yet, and holds {others[0]}; choose another name.")
             file_io.remove_tree(self.base)
             file_io.write_file(self.path(_PLAN), identity.encode())
 
@@ -128,10 +126,7 @@ def check_output(source: str, output: str, marker: str) -> tuple[str, str]:
     real, target = file_io.resolve_links(source), file_io.resolve_links(output)
     if target == real or target.startswith(real + os.sep) or real.startswith(target + os.sep):
         raise ConfigError(f"The output must lie outside of the dataset, got {output} for {source}.")
-    if file_io.is_url(target):
-        names = file_io.list_names(target)
-        if names and marker not in names and not any(name.startswith(".tfpipe-") for name in names):
-            raise ConfigError(f"{output} must not exist yet; choose another name.")
+    if file_io.is_url(target):  # `WorkingFolder.open` looks at what it holds
         return real, target
     is_in_use = os.path.lexists(target) and (not os.path.isdir(target) or bool(os.listdir(target)))
     if is_in_use and not os.path.isfile(os.path.join(target, marker)):
