@@ -37,8 +37,8 @@ class StoreOptions:
     """The options that the user gives for a store. Everything else is found as the cloud's own tools find it.
 
     Attributes:
-        credentials: The rule for requests. "needed": it is an error if there are none. "optional": a bucket is then read as a public one is.
-            "none": requests are never signed.
+        credentials: The rule for requests. "needed": it is an error if there are no credentials. "optional": a bucket
+            is then read as a public one is. "none": requests are never signed.
         impersonate: The Google service accounts to act as, as in Beam's `--impersonate_service_account`: the last of
             the names between commas, by way of the others.
         endpoint: The address of a store with Amazon's protocol.
