@@ -20,7 +20,7 @@ from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.repair_shard import DIGEST_BYTES
+from tfpipe.integrity.check_record import DIGEST_BYTES
 from tfpipe.storage import file_io
 from tfpipe.writer.describe import make_dataset_files
 from tfpipe.writer.shard_folder import LocalShardFolder

@@ -21,11 +21,12 @@ from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
+from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import FileScan, Keys, ScanJob, describe_failure, iterate_records, scan_file
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys, describe_failure, iterate_records, scan_file
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
@@ -110,7 +111,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
     metadata = read_metadata(files.root)
     splits = group_by_split(files, metadata.file_splits, options.split)
     notes = [*metadata.notes, *describe_missing_files(files.names)]
-    with open_output(options.output or files.root, options.export) as output:
+    with open_output(options.output or files.root) as output:
         starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
         heads = dict(zip(files.names, starts, strict=True))
         compression = _compression(files, heads)
@@ -119,7 +120,7 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         named_keys = Keys(options.image_key or "", options.label_key)
         keys = infer_schema.choose_keys(first, named_keys, metadata)
         jobs = [
-            ScanJob(files.path(name), name, split, compression, output.pending_index(name))
+            FileJob(files.path(name), name, split, compression=compression)
             for split, names in splits.items()
             for name in names
         ]
@@ -128,7 +129,8 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         sized = list(zip(jobs, sizes, strict=True))
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
         manifest = _manifest(_ScannedFiles(options, files, metadata, keys, jobs, scans, compression), output, notes)
-        output.commit(manifest)
+        indexes = {} if compression else {job.name: scan.index for job, scan in zip(jobs, scans, strict=True)}
+        output.commit(manifest, indexes, options.export)
     return IndexReport(output.directory, manifest, tuple(notes))
 
 
@@ -178,11 +180,11 @@ class _ScannedFiles:
     files: ForeignFiles
     metadata: Metadata
     keys: Keys
-    jobs: Sequence[ScanJob]
+    jobs: Sequence[FileJob]
     scans: Sequence[FileScan]
     compression: Compression
 
-    def get_split(self, split: str) -> Iterator[tuple[ScanJob, FileScan]]:
+    def get_split(self, split: str) -> Iterator[tuple[FileJob, FileScan]]:
         """Yields the files of a split."""
         return ((job, scan) for job, scan in zip(self.jobs, self.scans, strict=True) if job.split == split)
 

@@ -1,4 +1,4 @@
-"""The output directory of `index.py`. Files are written under other names first, so all of them appear or none.
+"""The output directory of `index.py`. Everything is known before anything is written, and the manifest comes last.
 
 ```
 OUTPUT/
@@ -11,7 +11,7 @@ OUTPUT/
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -33,58 +33,57 @@ class IndexOutput:
 
     Attributes:
         directory: The directory, as the user named it.
-        exports: The other readers for which index files are written.
         old: The manifest that the directory held before; None without one.
     """
 
     directory: str
-    exports: Sequence[Export]
     old: Manifest | None
 
     @property
     def work(self) -> str:
-        """The folder in which everything is written first, on the same disk."""
+        """The folder in which files are written first, on the same disk."""
         return file_io.join(self.directory, file_names.INDEX_WORK_DIR)
-
-    def pending_index(self, shard: str) -> str:
-        """Returns the path where a worker writes the index of a shard, and makes its folder."""
-        path = file_io.join(self.work, file_names.index_name(shard))
-        file_io.make_folder(path.rpartition("/")[0])
-        return path
 
     def get_root(self, files: ForeignFiles) -> str:
         """Returns the directory of the shards, as the manifest names it."""
         return "." if file_io.resolve_links(self.directory) == file_io.resolve_links(files.root) else files.root
 
-    def commit(self, manifest: Manifest) -> None:
-        """Gives all files their final names."""
+    def commit(self, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]) -> None:
+        """Writes the indexes, by the names of their shards, and the manifest.
+
+        Args:
+            manifest: The manifest.
+            indexes: The index of each shard that is not compressed.
+            exports: The other readers for which index files are written.
+        """
         text = manifest_json.dumps(manifest).encode()
-        final = file_io.join(self.directory, file_names.MANIFEST)
-        if self.old is not None and manifest_json.dumps(self.old).encode() != text:
-            file_io.remove(final)  # otherwise the old manifest would stand beside the new indexes after a crash
-        new = {file_names.index_name(name) for name in _shards(manifest)}
-        for name in _shards(self.old) if self.old is not None else ():
-            if file_names.index_name(name) not in new:
+        if self.old is not None:
+            if manifest_json.dumps(self.old).encode() != text:  # else it would stand beside new indexes after a crash
+                file_io.remove(file_io.join(self.directory, file_names.MANIFEST))
+            names = {shard.file for split in self.old.splits.values() for shard in split.shards}
+            for name in names - indexes.keys():
                 file_io.remove(file_io.join(self.directory, file_names.index_name(name)))
-        for name in () if manifest.compression else _shards(manifest):
-            pending = file_io.join(self.work, file_names.index_name(name))
-            for reader in self.exports:
-                copy = f"{pending}.copy"
-                file_io.write_file(copy, file_io.read_whole(pending))
-                file_io.rename(copy, file_io.join(self.directory, reader, f"{name}{_SUFFIX[reader]}"))
-            file_io.rename(pending, file_io.join(self.directory, file_names.index_name(name)))
-        file_io.write_file(final, text, file_io.join(self.work, file_names.MANIFEST))
+        for name, index in indexes.items():
+            for reader in exports:
+                self._write(f"{reader}/{name}{_SUFFIX[reader]}", index)
+            self._write(file_names.index_name(name), index)
+        self._write(file_names.MANIFEST, text)
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = file_io.join(self.directory, name)
+        file_io.make_folder(path.rpartition("/")[0])
+        file_io.write_file(path, data, file_io.join(self.work, "file"))
 
 
 @contextlib.contextmanager
-def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutput]:
+def open_output(directory: str) -> Iterator[IndexOutput]:
     """Opens the output directory and makes it if needed. If the block fails, nothing of its work is left.
 
     Raises:
         ConfigError: The directory holds a dataset that tfpipe wrote, or a file that is not a valid manifest.
         DataError: The directory cannot be written.
     """
-    output = IndexOutput(directory, exports, _old_manifest(directory))
+    output = IndexOutput(directory, _old_manifest(directory))
     is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
     try:
         file_io.remove_tree(output.work)
@@ -119,7 +118,3 @@ def _old_manifest(directory: str) -> Manifest | None:
             f"has the form that {' and '.join(get_args(Export))} read."
         )
     return replace(old, directory=directory)
-
-
-def _shards(manifest: Manifest) -> list[str]:
-    return [shard.file for split in manifest.splits.values() for shard in split.shards]
