@@ -95,7 +95,7 @@ def measure(
     from beam_jobs.list_and_plan import plan_shards
     from beam_jobs.sample import SPLIT, take_sample
     from tfpipe.native import library
-    from tfpipe.system.file_io import explain_os_errors
+    from tfpipe.storage.file_io import explain_os_errors
 
     with quiet_start():
         from tfpipe.tuning.stored_forms import choose_batch_size, list_candidates, measure_forms

@@ -16,7 +16,7 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_stats import TensorStats
-from tfpipe.system.file_io import open_file
+from tfpipe.storage.file_io import open_file
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:

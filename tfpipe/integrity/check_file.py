@@ -23,7 +23,7 @@ from tfpipe.format.recovery.scan import Intact, Places, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import open_file
+from tfpipe.storage.file_io import open_file
 
 _FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")
@@ -92,9 +92,9 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
     report, progress = FileReport(job), Progress(counters)
     try:
         with open_file(job.path) as file:
-            report.bytes = os.fstat(file.fileno()).st_size
-            places = load_places(job, report.damaged) if job.index is not None else None
             reader = HashedReader(file, hashed=job.shard is not None)
+            report.bytes = reader.size
+            places = load_places(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
                 _check_compressed(reader, report, content, compression, progress)
@@ -119,7 +119,8 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
     name = file_names.index_name(job.name)
     try:
         with open_file(job.index) as file:
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             records = min(size // _LEAST_LINE_BYTES, MAX_RECORDS) if job.shard is None else job.shard.records
             if size > max_index_bytes(2**62 if job.shard is None else job.shard.bytes, records):
                 damaged.append(Damage(name, "index", f"it has {size:,} bytes, more than {records:,} records can need"))

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -19,27 +18,31 @@ from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.schema import DType, FeatureSpec, image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES
 from tfpipe.integrity.verify import shard_files
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _MAX_LABELS = 1_000_000
 _MAX_LABELS_BYTES = 100 << 20
 _LABELS_FILE = f"{keys.CLASS_LABEL.replace('/', '-')}.labels.txt"
 
 
-def recover_manifest(directory: str) -> Manifest | None:
+def recover_manifest(directory: str, listing: Mapping[str, int]) -> Manifest | None:
     """Makes a manifest from the common properties of all records in a directory's shards.
 
     The records tell the schema, the form of raw images, and the names of the classes that occur, or that the file for
     TFDS lists. They do not tell how images were changed before they were written, or how records were shuffled.
 
+    Args:
+        directory: The directory or URL of the dataset.
+        listing: Its files, as `verify.list_files` returns them.
+
     Returns:
         The manifest, in which the counts and checksums of shards mean nothing. None if no shard has an Example with an
         image.
     """
-    names = shard_files(directory)
+    names = shard_files(listing)
     summary = _RecordSummary()
     for name in names:
-        for features in _examples(os.path.join(directory, name)):
+        for features in _examples(file_io.join(directory, name)):
             summary.add(features)
     if keys.IMAGE_ENCODED not in summary.counts:
         return None
@@ -51,10 +54,10 @@ def recover_manifest(directory: str) -> Manifest | None:
     splits = {}
     for split in dict.fromkeys(file_names.parse_shard_name(name).split for name in names):
         split_files = [name for name in names if file_names.parse_shard_name(name).split == split]
-        shards = tuple(_shard(directory, name) for name in split_files)
+        shards = tuple(ShardInfo(name, listing[name] // FRAME_BYTES, listing[name], "0" * 64) for name in split_files)
         splits[split] = SplitInfo(split, shards, {}, (0,) * len(labels), ImageSizes(0, 0, 0, 0, 0, 0))
     return Manifest(
-        name=os.path.basename(os.path.abspath(directory)),
+        name=file_io.make_absolute(directory).rpartition("/")[2],
         splits=splits,
         label_names=labels,
         schema=schema,
@@ -132,17 +135,9 @@ def _label_names(directory: str, summary: _RecordSummary) -> tuple[str, ...]:
         return ()
     count = max(summary.texts) + 1
     with contextlib.suppress(OSError, DataError, FormatError, UnicodeDecodeError):
-        listed = file_io.read_bytes(os.path.join(directory, _LABELS_FILE), _MAX_LABELS_BYTES).decode().splitlines()
+        listed = file_io.read_bytes(file_io.join(directory, _LABELS_FILE), _MAX_LABELS_BYTES).decode().splitlines()
         fits = len(listed) >= count and all(not name or listed[k] == name for k, name in summary.texts.items())
         if fits and len(set(listed)) == len(listed):
             return tuple(listed)
     names = [summary.texts.get(k) or f"class {k}" for k in range(count)]
     return tuple(names) if len(set(names)) == count else tuple(f"class {k}" for k in range(count))
-
-
-def _shard(directory: str, name: str) -> ShardInfo:
-    try:
-        size = os.stat(os.path.join(directory, name)).st_size
-    except OSError:
-        size = 0
-    return ShardInfo(name, size // FRAME_BYTES, size, "0" * 64)

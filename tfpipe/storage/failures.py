@@ -1,4 +1,4 @@
-"""What obstore's errors mean: the HTTP status, the reason, and the sentence for the user."""
+"""The meaning of obstore's errors: the HTTP status, the reason, and the sentence for the user."""
 
 import contextlib
 import errno

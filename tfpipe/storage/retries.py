@@ -1,4 +1,4 @@
-"""How often and how long a request to an object store is repeated.
+"""The rules by which a request to an object store is repeated.
 
 obstore repeats requests too. But it cannot be interrupted meanwhile, and it gives up where the answer to a listing, a
 copy or a removal breaks off. So a single request is repeated here, and only the parts of a large object by obstore.

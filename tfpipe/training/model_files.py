@@ -19,7 +19,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.training.run_dir import MODEL, RUN
 
 PROGRAMS = {"tensorflow": "saved_model.pb", "torch": "model.pt2", "jax": "model.jax"}
@@ -94,7 +94,7 @@ def write_model(directory: str, program: tuple[str, bytes], config: PipelineConf
     try:
         file_io.make_folder(directory)
         for file, content in files.items():
-            file_io.write_anywhere(file_io.join(directory, file), content)
+            file_io.write_file(file_io.join(directory, file), content)
     except OSError as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
 

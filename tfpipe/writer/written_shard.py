@@ -11,7 +11,7 @@ from typing import Any
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
-from tfpipe.system.file_io import read_regular
+from tfpipe.storage.file_io import read_regular
 
 
 @dataclass(frozen=True)

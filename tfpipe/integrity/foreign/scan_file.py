@@ -11,7 +11,6 @@ import numpy as np
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
@@ -24,7 +23,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 OTHER = "OTHER"
 """The format under which values are counted that are not image files, or whose header cannot be read."""
@@ -47,25 +46,6 @@ class Keys:
     image: str | None
     label: str | None = None
     text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScanJob:
-    """A file to read.
-
-    Attributes:
-        path: The path of the file.
-        name: The file's name in the manifest.
-        split: The split that the file belongs to.
-        compression: The compression of the file.
-        index: The path where its index is written. A compressed file gets no index.
-    """
-
-    path: str
-    name: str
-    split: str
-    compression: Compression
-    index: str
 
 
 @dataclass(slots=True)
@@ -132,6 +112,7 @@ class FileScan:
         records: The number of records.
         file_bytes: The size of the files.
         sha256: The SHA-256 of the file; without meaning after `merge`.
+        index: The index of the file, empty for a compressed one; without meaning after `merge`.
         payload_bytes: The size of all payloads.
         features: The values of each feature.
         stats: The counts of images and labels.
@@ -141,6 +122,7 @@ class FileScan:
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""
+    index: bytes = b""
     payload_bytes: int = 0
     features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
@@ -164,8 +146,8 @@ class FileScan:
             label_texts |= texts
 
 
-def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
-    """Reads one file and writes its index.
+def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
+    """Reads one file.
 
     Args:
         keys: The features of image and label.
@@ -179,7 +161,8 @@ def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
     scan, progress = FileScan(), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
-            scan.file_bytes = os.fstat(file.fileno()).st_size
+            scan.file_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
             if job.compression:
                 digest = hashlib.sha256()
                 for number, payload in enumerate(scan_compressed(file, job.compression, digest.update)):
@@ -195,12 +178,12 @@ def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
                         raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
                     progress.step(at + size, scan.records, 0)
                 scan.sha256 = reader.sha256()
-                file_io.write_file(job.index, encode_index(sizes))
+                scan.index = encode_index(sizes)
     except FormatError as error:
         raise FormatError(describe_failure(job.path, str(error))) from None
     except OSError as error:
-        raise DataError(f"{error.filename or job.path} cannot be read or written: {error.strerror or error}.") from None
-    progress.done(FileReport(FileJob(job.path, job.name), scan.records, scan.file_bytes))
+        raise DataError(f"{job.path} cannot be read: {error.strerror or error}.") from None
+    progress.done(FileReport(job, scan.records, scan.file_bytes))
     return scan
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import DataError, first_line
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io
+from tfpipe.system import host_limits
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
 
 _LOOP_IS_CLOSED = "Event loop is closed"  # asyncio's words

@@ -14,7 +14,7 @@ from torch import nn
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import DataError, first_line
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.training.checkpoints import Checkpoints, Position, Saved
 
 _MAX_BYTES = 1 << 36
@@ -58,16 +58,16 @@ class TorchCheckpoints(Checkpoints):
         try:
             file_io.make_folder(self.directory)
             name = f"ckpt-{position.epoch:06}-{position.step:09}.pt"
-            file_io.write_anywhere(file_io.join(self.directory, name), buffer.getvalue())
+            file_io.write_file(file_io.join(self.directory, name), buffer.getvalue())
             for path in self._list()[: -self._keep]:
-                file_io.remove_file(path)
+                file_io.remove(path)
         except OSError as error:
             raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
 
     def _list(self) -> Sequence[str]:
         # The numbers have a fixed width, so the order of the names is that of the steps.
         names = [
-            name for name in file_io.list_folder(self.directory) if name.startswith("ckpt-") and name.endswith(".pt")
+            name for name in file_io.list_names(self.directory) if name.startswith("ckpt-") and name.endswith(".pt")
         ]
         return [file_io.join(self.directory, name) for name in names]
 
