@@ -26,7 +26,6 @@ from tfpipe.storage.file_io import make_absolute as make_absolute
 from tfpipe.storage.file_io import open_read as open_read
 from tfpipe.storage.file_io import read_range as read_range
 from tfpipe.storage.file_io import read_regular as read_regular
-from tfpipe.storage.file_io import read_whole as read_bytes
 from tfpipe.storage.file_io import remove as remove
 from tfpipe.storage.file_io import remove_tree as remove_tree
 from tfpipe.storage.file_io import rename as rename
@@ -34,8 +33,6 @@ from tfpipe.storage.file_io import resolve_links as resolve_links
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
-
-__all__ = ["read_bytes"]
 
 
 def configure(beam_args: Iterable[str]) -> None:
@@ -48,6 +45,11 @@ def configure(beam_args: Iterable[str]) -> None:
 def get_options() -> tuple[str, ...]:
     """Returns the options that `configure` got in this process, for another process that needs the same stores."""
     return _beam_args
+
+
+def read_bytes(path: str) -> bytes:
+    """Returns the whole file."""
+    return file_io.read_whole(path)
 
 
 def create(path: str, temporary: str | None = None) -> AbstractContextManager[IO[bytes]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.storage import buckets, upload
+from tfpipe.storage import buckets, file_io, stores, upload
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig
 from tfpipe.storage.store import Store
@@ -50,6 +50,8 @@ def test_folders_are_listed(store: Store, folder: str) -> None:
         f"{folder}/y/": -1,
     }
     assert [*store.list(f"{folder}/none/")] == []
+    stores.configure()
+    assert file_io.find(f"{folder}/*/[bc]") == [f"{folder}/x/b", f"{folder}/y/c"]
 
 
 def test_marks_of_folders_are_no_objects(cloud: Cloud, store: Store) -> None:

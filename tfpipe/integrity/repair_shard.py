@@ -7,11 +7,10 @@ from typing import BinaryIO
 from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
-from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
+from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, load_places, scan_content
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.storage.file_io import open_file, write_file
@@ -67,18 +66,13 @@ def _good_records(
     reader = HashedReader(source)
     report.bytes = reader.size
     try:
-        for item in scan(reader, places):
-            if not isinstance(item, Intact):
-                lost.append(describe(job.name, reader, item))
-                continue
-            record = check_content(reader, item, content)
+        for item, record in scan_content(reader, report, content, places, progress):
+            assert record is not None
             if record.faults:
                 kind, text = record.faults[0]
                 lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
-                continue
-            report.records += 1
-            yield reader.payload(item.offset, item.size), record
-            progress.step(item.offset + item.size, report.records, len(lost))
+            else:
+                yield reader.payload(item.offset, item.size), record
     except FormatError as error:
         lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
     except OSError as error:

@@ -9,11 +9,12 @@ from typing import IO, Any, BinaryIO
 
 from tfpipe.errors import DataError, first_line
 from tfpipe.storage import buckets
+from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.seekable import open_seekable
 from tfpipe.system.extras import importing
 
 
-class TensorFlowStore:
+class TensorFlowStore(FileStore):
     """A `FileStore` by `tf.io.gfile`; `FileStore` describes the methods.
 
     Args:
@@ -36,9 +37,6 @@ class TensorFlowStore:
             )
         self._tf: Any = tensorflow
 
-    def check(self, url: str) -> None:
-        """Does nothing: only the first use shows whether the file system works."""
-
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
         """Implements `FileStore.read`."""
         with self._explain(url), self._tf.io.gfile.GFile(url, "rb") as file:
@@ -52,13 +50,8 @@ class TensorFlowStore:
             size = self._tf.io.gfile.stat(url).length
         return open_seekable(partial(self.read, url), size)
 
-    def write(self, url: str, data: bytes) -> None:
-        """Implements `FileStore.write`."""
-        with self.create(url) as file:
-            file.write(data)
-
     @contextlib.contextmanager
-    def create(self, url: str) -> Iterator[IO[bytes]]:
+    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
         """Opens a new file; one that is cut off by an error is removed."""
         with self._explain(url):
             try:
@@ -91,15 +84,6 @@ class TensorFlowStore:
                 yield from self.list(f"{base}/{name}")
             else:
                 yield f"{base}/{name}/", -1
-
-    def version(self, url: str) -> str | None:
-        """Implements `FileStore.version`."""
-        try:
-            with self._explain(url):
-                status = self._tf.io.gfile.stat(url)
-        except FileNotFoundError:
-            return None
-        return f"{status.length}:{status.mtime_nsec}"
 
     def make_folder(self, url: str) -> None:
         """Implements `FileStore.make_folder`."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +113,6 @@ class FileScan:
         file_bytes: The size of the files.
         sha256: The SHA-256 of the file; without meaning after `merge`.
         index: The index of the file, empty for a compressed one; without meaning after `merge`.
-        payload_bytes: The size of all payloads.
         features: The values of each feature.
         stats: The counts of images and labels.
         texts: The class names that come with each label, at most two of them.
@@ -123,16 +122,35 @@ class FileScan:
     file_bytes: int = 0
     sha256: str = ""
     index: bytes = b""
-    payload_bytes: int = 0
     features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)
+
+    def add(self, keys: Keys, features: Mapping[str, Feature], name: str) -> None:
+        """Adds a record, which an error calls `name`.
+
+        Raises:
+            FormatError: The records have too many features of different names.
+        """
+        self.records += 1
+        for key, value in features.items():
+            feature_stats = self.features.get(key)
+            if feature_stats is None:
+                feature_stats = self.features[key] = FeatureStats()
+                if len(self.features) > _MAX_FEATURES:
+                    raise FormatError(
+                        f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
+                    )
+            feature_stats.add(value)
+        if keys.image is not None:
+            _add_image(self, features.get(keys.image))
+        if keys.label is not None:
+            _add_label(self, features.get(keys.label), features.get(keys.text or ""))
 
     def merge(self, other: "FileScan") -> None:
         """Adds the content of another file. The SHA-256 then has no meaning."""
         self.records += other.records
         self.file_bytes += other.file_bytes
-        self.payload_bytes += other.payload_bytes
         for name, feature_stats in other.features.items():
             self.features.setdefault(name, FeatureStats()).merge(feature_stats)
         self.stats.merge(other.stats)
@@ -166,13 +184,15 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
             if job.compression:
                 digest = hashlib.sha256()
                 for number, payload in enumerate(scan_compressed(file, job.compression, digest.update)):
-                    _add(scan, keys, payload, f"record {number}")
+                    name = f"record {number}"
+                    scan.add(keys, _decode(payload, name), name)
                     progress.step(file.tell(), scan.records, 0)
                 scan.sha256 = digest.hexdigest()
             else:
                 reader, sizes = HashedReader(file, hashed=True), []
                 for at, size in iterate_records(reader):
-                    _add(scan, keys, reader.payload(at, size), f"record {scan.records} at byte {at}")
+                    name = f"record {scan.records} at byte {at}"
+                    scan.add(keys, _decode(reader.payload(at, size), name), name)
                     sizes.append(size)
                     if len(sizes) > MAX_RECORDS:
                         raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
@@ -222,26 +242,11 @@ def _record_at(reader: HashedReader, at: int, number: int) -> int:
     return size
 
 
-def _add(scan: FileScan, keys: Keys, payload: bytes, name: str) -> None:
+def _decode(payload: bytes, name: str) -> dict[str, Feature]:
     try:
-        features = decode_example(payload)
+        return decode_example(payload)
     except FormatError as error:
         raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
-    scan.records += 1
-    scan.payload_bytes += len(payload)
-    for key, value in features.items():
-        feature_stats = scan.features.get(key)
-        if feature_stats is None:
-            feature_stats = scan.features[key] = FeatureStats()
-            if len(scan.features) > _MAX_FEATURES:
-                raise FormatError(
-                    f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
-                )
-        feature_stats.add(value)
-    if keys.image is not None:
-        _add_image(scan, features.get(keys.image))
-    if keys.label is not None:
-        _add_label(scan, features.get(keys.label), features.get(keys.text or ""))
 
 
 def _add_image(scan: FileScan, value: Feature) -> None:
