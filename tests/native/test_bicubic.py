@@ -22,7 +22,7 @@ def test_any_size_gives_the_bytes_of_pillow() -> None:
         part = tuple(side - (number % 2) * rng.random() * 0.9 for side in size)
         expected = image.resize(new_size, Image.Resampling.BICUBIC, box=(0.0, 0.0, *part))
         got = bicubic.resize(image.tobytes(), size, new_size, (part[0], part[1]))
-        assert Image.frombuffer("RGB", new_size, got, "raw", "RGB", 0, 1).tobytes() == expected.tobytes(), (size, part)
+        assert got == expected.tobytes(), (size, part)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def resize(image: Image.Image, size: tuple[int, int], part: tuple[float, float] 
     width, height = image.size if part is None else part
     if image.mode == "RGB" and library.is_available():
         pixels = bicubic.resize(image.tobytes(), image.size, size, (width, height))
-        return Image.frombuffer("RGB", size, pixels, "raw", "RGB", 0, 1)
+        return Image.frombytes("RGB", size, pixels)
     return image.resize(size, Image.Resampling.BICUBIC, box=(0.0, 0.0, width, height))
 
 

@@ -11,9 +11,7 @@ import functools
 from tfpipe.native import library
 
 
-def resize(
-    data: bytes, size: tuple[int, int], new_size: tuple[int, int], part: tuple[float, float]
-) -> ctypes.Array[ctypes.c_char]:
+def resize(data: bytes, size: tuple[int, int], new_size: tuple[int, int], part: tuple[float, float]) -> bytes:
     """Returns RGB pixels of another size, row by row; the same ones as Pillow's, to the bit.
 
     Args:
@@ -29,10 +27,10 @@ def resize(
     width, height = size
     if len(data) != 3 * width * height or min(new_size) < 1 or not (0 < part[0] <= width and 0 < part[1] <= height):
         raise ValueError(f"The pixels must be RGB of {size}, and the part of them in it, got {len(data)} and {part}.")
-    out = ctypes.create_string_buffer(3 * new_size[0] * new_size[1])
+    out = (ctypes.c_char * (3 * new_size[0] * new_size[1]))()
     if _declare().tfpipe_resize_bicubic(data, height, width, part[1], part[0], out, new_size[1], new_size[0]):
         raise MemoryError("The native library got no memory for an image.")
-    return out
+    return out.raw
 
 
 @functools.cache

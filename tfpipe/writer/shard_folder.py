@@ -71,7 +71,7 @@ class ShardFolder(WorkingFolder):
 
     def find_written(self, file: str) -> WrittenShard | None:
         """Returns a shard that some run finished; None if there is no reliable row about it."""
-        return read_row(self.row_path(file), file_io.read_regular)
+        return read_row(self.row_path(file))
 
     def find_finished(self, file: str) -> WrittenShard | None:
         """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""

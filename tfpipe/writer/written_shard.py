@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -69,9 +69,9 @@ def encode_row(shard: WrittenShard) -> bytes:
     return json.dumps(shard.to_json()).encode()
 
 
-def read_row(path: str, read: Callable[[str], bytes | None] = read_regular) -> WrittenShard | None:
+def read_row(path: str) -> WrittenShard | None:
     """Reads the row about a shard; returns None if it is missing or was cut off, so that the shard is written again."""
     try:
-        return WrittenShard.from_json(json.loads(read(path) or b""))
+        return WrittenShard.from_json(json.loads(read_regular(path) or b""))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
