@@ -56,7 +56,6 @@ NEIGHBORS = {
     ("tfpipe.native", "tfpipe.errors"),
     ("tfpipe.storage", "tfpipe.errors"),
     ("tfpipe.storage", "tfpipe.system"),  # what to install
-    ("tfpipe.system", "tfpipe.storage"),  # files, local ones and others
     ("tfpipe.__main__", "tfpipe.cli"),
     ("beam_jobs.__main__", "tfpipe.cli"),
     ("tfpipe.readers", "tfpipe.service"),  # their batches may come from its workers
@@ -100,7 +99,7 @@ HEAVY = {
         "tfpipe.pipeline.textbook",
         "tfpipe.profiler.live",
         "tfpipe.profiler.measure",
-        "tfpipe.system.file_io",  # object stores, with the client that reads the shards too
+        "tfpipe.storage.tensorflow_store",
         "tfpipe.training.tensorflow",
         "tfpipe.tuning.bench",
     ),
@@ -135,6 +134,7 @@ HEAVY = {
     ),
     "duckdb": ("tfpipe.views.choose",),
     "obstore": ("tfpipe.storage",),
+    "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),
     "matplotlib": ("tfpipe.profiler.report.charts",),

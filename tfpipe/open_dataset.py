@@ -9,8 +9,8 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import MAX_VIEW_BYTES, VIEW_SUFFIX, VIEWS_DIR, View, decode_view, view_file
-from tfpipe.storage import buckets, reading
-from tfpipe.system import file_io
+from tfpipe.storage import buckets, file_io
+from tfpipe.system.extras import check_installed
 
 _logger = logging.getLogger(__name__)
 _Data = TypeVar("_Data")
@@ -82,7 +82,7 @@ def load_view(manifest: Manifest, name: str) -> View:
 
 def list_views(directory: str) -> list[str]:
     """Lists the names of the views of a dataset."""
-    files = file_io.list_folder(file_io.join(directory, VIEWS_DIR))
+    files = file_io.list_names(file_io.join(directory, VIEWS_DIR))
     return sorted(file.removesuffix(VIEW_SUFFIX) for file in files if file.endswith(VIEW_SUFFIX))
 
 
@@ -130,7 +130,7 @@ def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
     if root is not None:
         return replace(manifest, foreign=replace(foreign, root=root))
     if foreign.root != ".":
-        if file_io.is_url(directory):
+        if file_io.is_url(directory) and not file_io.is_url(foreign.root):
             raise FormatError(
                 f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a folder "
                 "of some machine. Say where they lie with load_manifest(..., root=...)."
@@ -161,7 +161,7 @@ def check_readable(directory: str) -> None:
     if not directory.startswith(tuple(f"{scheme}://" for scheme in buckets.SCHEMES)):
         check_local(directory)
         return
-    reading.check_can_read(directory)
+    check_installed("obstore", f"Reading {directory} without TensorFlow", "obstore", buckets.REQUIREMENT)
 
 
 def _explain_missing(directory: str) -> DataError:

@@ -19,7 +19,7 @@ from beam_jobs.plan.listing import DatasetListing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format import file_names, manifest_json
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import Schema, class_schema, image_schema
@@ -73,7 +73,7 @@ def _count(refs: Iterator[ImageRef], observer: Observer | None) -> Iterator[Imag
 def _open(directory: str) -> Manifest:
     """Returns the manifest of a dataset, with the absolute path of its directory."""
     with filesystem.explain_os_errors(f"read {directory}"):
-        manifest = _load_remote(directory) if filesystem.is_url(directory) else load_manifest(directory)
+        manifest = load_manifest(directory)
     if manifest.foreign is None:
         labeled = bool(manifest.label_names)
         needed = image_schema(labeled=labeled, boxes=False, box_labels=False)
@@ -83,17 +83,6 @@ def _open(directory: str) -> Manifest:
         if missing is not None:
             raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
     return replace(manifest, directory=filesystem.make_absolute(directory))
-
-
-def _load_remote(directory: str) -> Manifest:
-    """Loads a manifest by the file systems that the workers use. `load_manifest` would need TensorFlow for a URL."""
-    path = filesystem.join(directory, file_names.MANIFEST)
-    if filesystem.get_size(path) < 0:
-        raise DataError(f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset.")
-    try:
-        return manifest_json.loads(filesystem.read_bytes(path).decode(), path)
-    except UnicodeDecodeError as error:
-        raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
 
 
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.system.file_io import explain_os_errors
+from tfpipe.storage.file_io import explain_os_errors
 
 _MEMORY_BYTES = 64 << 20
 _IF_FULL = "Free some, or set TMPDIR to a folder with more room, and run the same command again."

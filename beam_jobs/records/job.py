@@ -32,7 +32,7 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import SplitInfo
-from tfpipe.system.file_io import explain_os_errors
+from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import RecordForm
 from tfpipe.writer.working_folder import check_output

@@ -21,7 +21,7 @@ from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import parse_shard_name
-from tfpipe.system.file_io import explain_os_errors
+from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.written_shard import WrittenShard
 

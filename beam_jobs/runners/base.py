@@ -197,6 +197,18 @@ class Runner:
     def check(self, config: "ShardConfig") -> None:
         """Checks the options and whether the runner can be reached, before anything is listed."""
 
+    def check_shared(self, config: "ShardConfig") -> None:
+        """Checks that other machines can reach the working folder.
+
+        Raises:
+            ConfigError: The output is on Hugging Face, where each file is a commit, so the folder is on this machine.
+        """
+        if config.output.startswith("hf://"):
+            raise ConfigError(
+                f"Only this machine writes to Hugging Face, got {config.output} for workers elsewhere. Write to a "
+                "bucket, and `tfpipe export` from there."
+            )
+
     def make_progress_folder(self, work: "WorkDir") -> contextlib.AbstractContextManager[str | None]:
         """Makes the folder where workers that share a disk with this process leave their progress."""
         from beam_jobs.shards.progress import progress_folder

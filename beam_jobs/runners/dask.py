@@ -62,12 +62,13 @@ class DaskRunner(Runner):
         """Checks that the cluster answers and has a worker with tfpipe.
 
         Raises:
-            ConfigError: `workers` is given, but the cluster brings its own workers.
+            ConfigError: `workers` is given, but the cluster brings its own workers, or they cannot reach the output.
             DataError: The cluster cannot be reached, has no worker, or a worker cannot import tfpipe.
         """
         cluster = self._cluster
         if not cluster:
             return
+        self.check_shared(config)
         if config.workers:
             raise ConfigError("`workers` are processes of this machine; a Dask cluster has its own. Leave it out.")
         from dask.distributed import Client

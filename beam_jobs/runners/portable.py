@@ -34,7 +34,7 @@ class PortableRunner(Runner):
         """Checks that the job service answers.
 
         Raises:
-            ConfigError: No job service is named.
+            ConfigError: No job service is named, or its workers cannot reach the output.
             DataError: The job service does not answer.
         """
         endpoint = self._portable_options.job_endpoint
@@ -42,6 +42,7 @@ class PortableRunner(Runner):
             raise ConfigError("The portable runner needs a job service to run on; give `job_endpoint` HOST:PORT.")
         if endpoint == _EMBEDDED:
             return
+        self.check_shared(config)
         with grpc.insecure_channel(endpoint) as channel:
             try:
                 grpc.channel_ready_future(channel).result(timeout=_CONNECT_WITHIN_S)

@@ -26,7 +26,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.images.seekable import is_seekable
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _DIGEST_BYTES = 32
 

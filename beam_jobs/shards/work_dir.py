@@ -158,7 +158,6 @@ class WorkDir(ShardFolder):
     """A dataset directory under construction: its paths, and the small files of its working folder.
 
     Attributes:
-        output: The dataset directory.
         progress: The folder where workers of this machine note their progress; None if nobody reads it.
     """
 

@@ -7,9 +7,10 @@ from typing import IO, Any, BinaryIO, cast
 from apache_beam.io.filesystems import FileSystems
 
 from tfpipe.errors import DataError
+from tfpipe.storage.file_store import FileStore
 
 
-class BeamStore:
+class BeamStore(FileStore):
     """A `FileStore` for the file systems of Beam; `FileStore` describes the methods.
 
     Args:
@@ -30,26 +31,12 @@ class BeamStore:
                 "Apache Beam knows."
             ) from error
 
-    def check(self, url: str) -> None:
-        """Does nothing: only the first use shows whether the file system works."""
-
-    def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Implements `FileStore.read`."""
-        with self.open(url) as file:
-            file.seek(offset)
-            return file.read() if size is None else file.read(size)
-
     def open(self, url: str) -> BinaryIO:
         """Opens the file for reading at any place. Compressed files are not unpacked."""
         return cast(BinaryIO, FileSystems.open(url, compression_type="uncompressed"))
 
-    def write(self, url: str, data: bytes) -> None:
-        """Implements `FileStore.write`."""
-        with self.create(url) as file:
-            file.write(data)
-
     @contextlib.contextmanager
-    def create(self, url: str) -> Iterator[IO[bytes]]:
+    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
         """Opens a new file; one that is cut off by an error is removed."""
         file = FileSystems.create(url, compression_type="uncompressed")
         try:

@@ -1,48 +1,45 @@
-"""The stores of a job: `tfpipe.storage.files` with the options of a Beam pipeline, the web, and Beam's file systems.
+"""Files by path or URL as a job reaches them: `file_io` with the endpoints and credentials of the pipeline's options.
 
-Local paths do not go through Beam. So a worker process never imports it (1.2 s and 100 MB), and opening an image costs
-a tenth.
+Local paths and buckets do not go through Beam. So a worker process imports it (1.2 s and 100 MB) only for what Beam
+alone knows.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import IO, Any
 
 from tfpipe.errors import MissingDependencyError
+from tfpipe.storage import file_io, stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
+from tfpipe.storage.file_io import check_stores as check_stores
+from tfpipe.storage.file_io import exists as exists
+from tfpipe.storage.file_io import explain_os_errors as explain_os_errors
+from tfpipe.storage.file_io import get_size as get_size
+from tfpipe.storage.file_io import get_sizes as get_sizes
+from tfpipe.storage.file_io import is_url as is_url
+from tfpipe.storage.file_io import is_web as is_web
+from tfpipe.storage.file_io import join as join
+from tfpipe.storage.file_io import list_children as list_children
+from tfpipe.storage.file_io import list_names as list_names
+from tfpipe.storage.file_io import list_tree as list_tree
+from tfpipe.storage.file_io import make_absolute as make_absolute
+from tfpipe.storage.file_io import open_read as open_read
+from tfpipe.storage.file_io import read_range as read_range
+from tfpipe.storage.file_io import read_regular as read_regular
+from tfpipe.storage.file_io import remove as remove
+from tfpipe.storage.file_io import remove_tree as remove_tree
+from tfpipe.storage.file_io import rename as rename
+from tfpipe.storage.file_io import resolve_links as resolve_links
 from tfpipe.storage.file_store import FileStore
-from tfpipe.storage.files import check_stores as check_stores
-from tfpipe.storage.files import create as create
-from tfpipe.storage.files import exists as exists
-from tfpipe.storage.files import get_size as get_size
-from tfpipe.storage.files import get_sizes as get_sizes
-from tfpipe.storage.files import is_web as is_web
-from tfpipe.storage.files import list_children as list_children
-from tfpipe.storage.files import list_names as list_names
-from tfpipe.storage.files import list_tree as list_tree
-from tfpipe.storage.files import make_absolute as make_absolute
-from tfpipe.storage.files import open_read as open_read
-from tfpipe.storage.files import read_bytes as read_bytes
-from tfpipe.storage.files import read_range as read_range
-from tfpipe.storage.files import read_regular as read_regular
-from tfpipe.storage.files import remove as remove
-from tfpipe.storage.files import remove_tree as remove_tree
-from tfpipe.storage.files import rename as rename
-from tfpipe.storage.files import resolve_links as resolve_links
-from tfpipe.storage.files import use_stores
-from tfpipe.storage.files import write_bytes as write_bytes
+from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
-from tfpipe.system.file_io import explain_os_errors as explain_os_errors
-from tfpipe.system.file_io import is_url as is_url
-from tfpipe.system.file_io import join as join
-
-_beam_args: tuple[str, ...] = ()
 
 
 def configure(beam_args: Iterable[str]) -> None:
     """Gives the stores of this process the options of the pipeline, such as endpoints and credentials."""
-    global _beam_args
-    _beam_args = tuple(beam_args)
-    use_stores(_open_store)
+    global _beam_args, _is_configured
+    _beam_args, _is_configured = tuple(beam_args), True
+    stores.configure(_open_store)
 
 
 def get_options() -> tuple[str, ...]:
@@ -50,9 +47,30 @@ def get_options() -> tuple[str, ...]:
     return _beam_args
 
 
+def read_bytes(path: str) -> bytes:
+    """Returns the whole file."""
+    return file_io.read_whole(path)
+
+
+def create(path: str, temporary: str | None = None) -> AbstractContextManager[IO[bytes]]:
+    """Opens a new file as `file_io.create`, and makes the local folders of both names."""
+    return file_io.create(path, temporary, makes_folders=True)
+
+
+def write_bytes(path: str, data: bytes, temporary: str | None = None) -> None:
+    """Writes a whole file and makes its folder; arguments as for `create`."""
+    file_io.write_file(path, data, temporary, makes_folders=True)
+
+
+_beam_args: tuple[str, ...] = ()
+_is_configured = False
+
+
 def _open_store(scheme: str, path: str) -> FileStore:
+    if scheme == SCHEME:
+        return HuggingFaceStore(path)
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
-        return Store(scheme)
+        return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
     try:
         from apache_beam.options import pipeline_options
     except ImportError as error:
@@ -63,7 +81,7 @@ def _open_store(scheme: str, path: str) -> FileStore:
     if scheme in SCHEMES:
         google = options.view_as(pipeline_options.GoogleCloudOptions)
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
-    if scheme == "http":
+    if scheme in ("http", "https"):
         from beam_jobs.storage.web import WebOptions, WebStore
 
         return WebStore(options.view_as(WebOptions))
@@ -87,4 +105,4 @@ def _read_options(google: Any, amazon: Any) -> StoreOptions:
     )
 
 
-use_stores(_open_store)  # every process of a job imports this module
+stores.configure(_open_store)  # a worker that gets no options needs the web and Beam's file systems all the same

@@ -10,10 +10,8 @@ The job goes on without an image that cannot be had.
 
 import ipaddress
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, NoReturn
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
@@ -24,6 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError
 from tfpipe.storage.failures import shorten
+from tfpipe.storage.file_store import FileStore
 
 _REPEATED = (408, 429, 500, 502, 503, 504)  # a server that is busy or has a passing fault
 _PIECE_BYTES = 2**16
@@ -66,7 +65,7 @@ class WebOptions(PipelineOptions):  # type: ignore[misc]  # Beam has no types
         parser.add_argument("--requests_per_host", type=int, default=4)
 
 
-class WebStore:
+class WebStore(FileStore):
     """A `FileStore` for `http://` and `https://` that can only be read; `FileStore` describes the methods.
 
     Args:
@@ -125,37 +124,6 @@ class WebStore:
         except urllib3.exceptions.HTTPError as error:
             raise OSError(_explain(error)) from error
         return data
-
-    def open(self, url: str) -> BinaryIO:
-        """Refuses: a file is read as a whole."""
-        self._refuse(url)
-
-    def write(self, url: str, data: bytes) -> None:
-        """Refuses: nothing can be written."""
-        self._refuse(url)
-
-    def create(self, url: str) -> AbstractContextManager[IO[bytes]]:
-        """Refuses: nothing can be written."""
-        self._refuse(url)
-
-    def size(self, url: str) -> int:
-        """Refuses: to ask for a size costs as much as to read an image."""
-        self._refuse(url)
-
-    def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
-        """Refuses: the web has no folders."""
-        self._refuse(folder)
-
-    def rename(self, source: str, target: str) -> None:
-        """Refuses: nothing can be written."""
-        self._refuse(target)
-
-    def delete(self, urls: Iterable[str]) -> None:
-        """Refuses: nothing can be written."""
-        self._refuse(next(iter(urls)))
-
-    def _refuse(self, url: str) -> NoReturn:
-        raise OSError(f"{url} can only be read as a whole")
 
     def _read_once(self, url: str) -> bytes:
         """Reads an image, after at most `redirects` redirects."""

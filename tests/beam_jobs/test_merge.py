@@ -11,7 +11,6 @@ import pytest
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.list_and_plan import plan_shards
-from tests.beam_jobs.commands import kill_until_done
 from tests.beam_jobs.datasets import (
     join_datasets,
     make_dataset,
@@ -161,20 +160,3 @@ def test_the_same_bytes_by_beam(pair: tuple[Path, Path], tmp_path: Path) -> None
     config = ShardConfig("a, b", str(tmp_path / "out"), datasets=tuple(map(str, pair)), num_shards=3, workers=2)
     shard_job.run(config)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
-
-
-def check_killed(pair: tuple[Path, Path], folder: Path, kills: int) -> None:
-    args = [*pair, folder / "out", "--num-shards", 4, "--drop-duplicates", "--workers", 2]
-    kill_until_done(args, folder / "out", kills, 1.8, "merge")
-    join_datasets(pair, folder / "straight", num_shards=4, drop_duplicates=True)
-    assert read_tree(folder / "out") == read_tree(folder / "straight")
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    check_killed(pair, tmp_path, 2)
-
-
-@pytest.mark.slow
-def test_killed_at_many_random_moments(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    check_killed(pair, tmp_path, 20)

@@ -16,7 +16,6 @@ from PIL import Image
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from tests.beam_jobs.commands import kill_until_done
 from tests.beam_jobs.datasets import (
     join_datasets,
     make_dataset,
@@ -487,36 +486,3 @@ def test_another_place_is_the_same_dataset_and_another_manifest_is_another(broke
     (moved / "manifest.json").write_text(manifest_json.dumps(replace(load(moved), fingerprint="another")))
     with pytest.raises(ConfigError, match=r"replace it with `overwrite`\.$"):
         join_datasets([moved], output)
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a dataset that takes long enough to reshard for something to happen in the middle."""
-    folder = tmp_path_factory.mktemp("many")
-    pool = [make_jpeg(i, (128, 96)) for i in range(40)]
-    write_files(folder / "photos", {f"{'abc'[i % 3]}/{i:04d}.jpg": pool[i % 40] for i in range(400)})
-    make_dataset(folder / "photos", folder / "ds", num_shards=7)
-    return folder / "ds"
-
-
-def check_killed(many: Path, folder: Path, kills: int) -> None:
-    """Kills the command while pixels change, and as often while bytes are copied."""
-    before = read_tree(many)
-    for name, options in {"same": (), "small": ("--resize-short", 48)}.items():
-        output = folder / name
-        args = [many, output, "--num-shards", 30, "--workers", 2, *options]
-        kill_until_done(args, output, kills // 2, 1.8, "reshard")
-        changes = {"resize_short": 48} if options else {}
-        join_datasets([many], folder / f"{name}-straight", num_shards=30, form_changes=changes)
-        assert read_tree(output) == read_tree(folder / f"{name}-straight")
-    assert read_tree(many) == before
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(many: Path, tmp_path: Path) -> None:
-    check_killed(many, tmp_path, 2)
-
-
-@pytest.mark.slow
-def test_killed_at_many_random_moments(many: Path, tmp_path: Path) -> None:
-    check_killed(many, tmp_path, 20)

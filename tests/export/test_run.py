@@ -133,8 +133,6 @@ def test_outputs_that_cannot_be(made: Path, tmp_path: Path) -> None:
     write(made, tmp_path / "out", "folder")
     with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
         write(made, tmp_path / "out", "webdataset")
-    with pytest.raises(ConfigError, match=r"^A dataset is read from a local directory, got 'gs://b/out'"):
-        export(ExportConfig(str(made), "gs://b/out", "folder"))
 
 
 def test_options_that_cannot_be(made: Path, tmp_path: Path) -> None:

@@ -49,9 +49,15 @@ def test_keys_are_the_shards_own() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("root", "../data", "m.json: foreign.root must be '.' or an absolute path without . and .., got '../data'."),
+        (
+            "root",
+            "../data",
+            "m.json: foreign.root must be '.' or an absolute path without . and .., or such a place in a bucket, got ",
+        ),
         ("root", "/data/../etc", "m.json: foreign.root must be '.' or an absolute path"),
-        ("root", "gs://bucket/x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "gs://bucket/../x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "gs:///x", "m.json: foreign.root must be '.' or an absolute path"),
+        ("root", "ftp://host/x", "m.json: foreign.root must be '.' or an absolute path"),
         ("root", "", "m.json: foreign.root must be '.' or an absolute path"),
         ("root", 3, "m.json: foreign.root must be text, got 3."),
         (
@@ -155,7 +161,7 @@ def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog: pytest.LogCap
 
 def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, data = "gs://bucket/others", (written(tmp_path, "/etc") / "manifest.json").read_bytes()
-    monkeypatch.setattr("tfpipe.system.file_io.read_bytes", lambda *_: data)
+    monkeypatch.setattr("tfpipe.storage.file_io.read_bytes", lambda *_: data)
     with pytest.raises(FormatError, match=r"says that its shards lie in /etc, a folder of some machine"):
         load_manifest(url)
     assert load_manifest(url, root=str(tmp_path)).shard_directory(url) == str(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.cases import INDEXES, MANIFESTS, PLACES, RECORDS, SHARD, write_good
-from tfpipe.system.file_io import hash_file
+from tfpipe.storage.local import hash_file
 
 REPOSITORY = Path(__file__).parent.parent.parent
 MAX_CPU_S = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import ssl
+import threading
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -34,6 +35,7 @@ class GoogleProxy(Proxy):
         self.storage = storage
         self._uploads: dict[str, dict[int, bytes]] = {}
         self._numbers = count()
+        self._lock_storage = threading.RLock()  # the emulator is not made for several threads
 
     def unfinished(self) -> int:
         """Returns the uploads in parts that were neither completed nor aborted."""
@@ -58,7 +60,8 @@ class GoogleProxy(Proxy):
             "PUT": self._write,
             "DELETE": self._delete,
         }[command]
-        return answer(bucket, name, {key.lower(): value for key, value in headers.items()}, body)
+        with self._lock_storage:
+            return answer(bucket, name, {key.lower(): value for key, value in headers.items()}, body)
 
     def _list(self, bucket: str, query: dict[str, list[str]]) -> Answer:
         prefix, delimiter = query.get("prefix", [None])[0], query.get("delimiter", [None])[0]

@@ -15,7 +15,7 @@ from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.azure_server import ACCOUNT, AzureServer
 from tfpipe import load_manifest
 from tfpipe.errors import DataError
-from tfpipe.storage import reading, upload
+from tfpipe.storage import stores, upload
 from tfpipe.storage.store import Store
 
 
@@ -29,10 +29,10 @@ def azure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AzureServ
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"key").decode())
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{server.url}/{ACCOUNT}")
     filesystem.configure(())
-    reading.forget_buckets()
+    stores.configure()
     yield server
     filesystem.configure(())
-    reading.forget_buckets()
+    stores.configure()
     server.stop()
 
 

@@ -25,7 +25,7 @@ from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.pipeline.build import build_stages
 from tfpipe.readers.data_source import data_source
-from tfpipe.storage import reading
+from tfpipe.storage import stores
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16, seed=3)
 
@@ -42,19 +42,19 @@ def store(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
     with pose_as_google(copy.parent, lambda tls: FolderStore(copy.parent, tls)) as (store, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        reading.forget_buckets()
+        stores.configure()
         yield store
-        reading.forget_buckets()
+        stores.configure()
 
 
 @pytest.fixture
 def bucket(amazon: Amazon, small_dataset: Path) -> Iterator[str]:
     """The URL of the dataset in a bucket of Amazon's."""
-    reading.forget_buckets()
+    stores.configure()
     paths = [path for path in small_dataset.rglob("*") if path.is_file()]
     files = {path.relative_to(small_dataset).as_posix(): path.read_bytes() for path in paths}
     yield amazon.put(amazon.new(), files)
-    reading.forget_buckets()
+    stores.configure()
 
 
 def read(place: str | Path, config: PipelineConfig, steps: int, split: str = "train", begin: int = 0) -> list[Any]:
@@ -181,14 +181,14 @@ def test_a_public_bucket_needs_no_credentials(
     monkeypatch.setenv("HOME", str(tmp_path))
     name = f"{bucket.removeprefix('s3://data/')}/manifest.json"
     amazon._client.put_object_acl(Bucket="data", Key=name, ACL="public-read")
-    reading.forget_buckets()
+    stores.configure()
     assert load_manifest(bucket).splits["train"].records == 12
     assert signed == [True, False]
 
 
 def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:
     amazon.proxy.harm = lambda _: 403
-    with pytest.raises(DataError, match=r"manifest\.json may not be read with these credentials"):
+    with pytest.raises(DataError, match=r"manifest\.json cannot be read: Permission denied, the store says: HTTP"):
         load_manifest(bucket)
 
 

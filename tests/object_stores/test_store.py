@@ -10,7 +10,7 @@ import pytest
 
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.storage import buckets, upload
+from tfpipe.storage import buckets, file_io, stores, upload
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig
 from tfpipe.storage.store import Store
@@ -50,6 +50,8 @@ def test_folders_are_listed(store: Store, folder: str) -> None:
         f"{folder}/y/": -1,
     }
     assert [*store.list(f"{folder}/none/")] == []
+    stores.configure()
+    assert file_io.find(f"{folder}/*/[bc]") == [f"{folder}/x/b", f"{folder}/y/c"]
 
 
 def test_marks_of_folders_are_no_objects(cloud: Cloud, store: Store) -> None:
@@ -188,3 +190,35 @@ def test_credentials_that_cannot_be_renewed_are_one_sentence(
     sentence = r"^The credentials for gs://data cannot be used: Reauthentication is needed\. Please log in\.$"
     with pytest.raises(DataError, match=sentence):
         Store("gs", retries=HASTY).check("gs://data/a")
+
+
+def test_parts_grow_with_the_object_and_have_an_end(
+    cloud: Cloud, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No store takes more than 10,000 parts; here it is 10, each of 5 MiB at least."""
+    monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
+    monkeypatch.setattr(upload, "_MOST_PARTS", 10)
+    url, piece = f"{cloud.new()}/large", bytes(2**20)
+    cloud.proxy.log.clear()
+    with store.create(url, expected_bytes=30 * 2**20) as file:  # so parts have 6 MiB
+        for _ in range(26):
+            file.write(piece)
+        assert file.tell() == 26 * 2**20
+    assert sum("partNumber=" in seen.path for seen in cloud.proxy.log) == 5
+    assert store.size(url) == 26 * 2**20
+    monkeypatch.setattr(upload, "_MOST_PARTS", 2)
+    with pytest.raises(DataError) as error, store.create(f"{url}r") as file:
+        file.write(11 * piece)
+    assert str(error.value) == f"{url}r would have more than 0 GiB. Write more shards, each smaller."
+    assert store.size(f"{url}r") == -1
+
+
+def test_google_is_not_written_without_credentials(google: Google) -> None:
+    store = Store("gs", StoreOptions(credentials="none"), HASTY)
+    assert dict(store.list(google.put(google.new(), {"a": b"1"}))) != {}
+    with pytest.raises(DataError) as error:
+        store.write("gs://data/out", b"")
+    assert str(error.value) == (
+        "gs://data cannot be written without credentials. Log in with `gcloud auth application-default login`, and "
+        "leave --no_auth out."
+    )

@@ -20,13 +20,13 @@ from tests.object_stores.folder_store import pose_as_google
 from tests.object_stores.proxy import Proxy
 from tfpipe import PipelineConfig, build_dataset, load_manifest
 from tfpipe.errors import DataError
-from tfpipe.storage import reading
+from tfpipe.storage import stores
 
 _READ = """
 import itertools, json, sys
 from dataclasses import replace
 import tfpipe
-from tfpipe.storage import reading
+from tfpipe.storage import stores
 reading._is_installed = lambda: False  # TensorFlow's own client is tested here
 def read(place):
     manifest = tfpipe.load_manifest(place)
@@ -88,9 +88,10 @@ def test_inspect_reads_the_dataset(google: Google) -> None:
 
 def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow has no client for s3://."""
-    monkeypatch.setattr(reading, "can_read", lambda url: False)
+    stores.configure()
+    monkeypatch.setattr(stores, "can_read", lambda url: False)
     sentence = (
-        r"^TensorFlow cannot read s3:// URLs, got s3://data/out/.*\. Copy the dataset to a local disk or to gs://, "
+        r"^TensorFlow cannot read s3:// URLs, got s3://data/out.*\. Copy the dataset to a local disk or to gs://, "
         r"install tfpipe\[cloud\], or mount the bucket as a folder and name that\.$"
     )
     with pytest.raises(DataError, match=sentence):

@@ -47,16 +47,6 @@ def test_another_job_begins_anew(folder: Path) -> None:
         assert list((folder / "rows").iterdir()) == []
 
 
-def test_one_process_at_a_time(folder: Path) -> None:
-    message = r"^Another process works into out; wait for it or choose another directory\.$"
-    with (
-        make(folder).open("a", "works into out"),
-        pytest.raises(DataError, match=message),
-        make(folder).open("a", "works into out"),
-    ):
-        pass
-
-
 def test_a_lock_leaves_nothing_where_nothing_was_written(folder: Path) -> None:
     class Inside(WorkingFolder):
         ending = "/.work"

@@ -95,7 +95,7 @@ def measure(
     from beam_jobs.estimate import infer_parallelism
     from beam_jobs.list_and_plan import plan_shards
     from beam_jobs.sample import take_sample
-    from tfpipe.system.file_io import explain_os_errors
+    from tfpipe.storage.file_io import explain_os_errors
 
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, explain_os_errors(f"write to {folder}"):
         config = replace(config, output=f"{folder}/out")

@@ -71,7 +71,7 @@ def _inspect_dataset(
     from tfpipe.cli.inspect_sheet import draw_sheet
     from tfpipe.cli.inspect_summary import make_document, print_summary
     from tfpipe.engine.source import Source
-    from tfpipe.system.file_io import check_files
+    from tfpipe.storage.file_io import check_files
 
     splits = {name: manifest.splits[name] for name in names}
     drawn = 0 if show is None else draw_sheet(dataset, manifest, names, *show)

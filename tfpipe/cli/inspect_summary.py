@@ -18,7 +18,7 @@ from tfpipe.errors import TfpipeError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
 from tfpipe.format.manifest_json import images_to_json, label_counts_to_json
-from tfpipe.system.file_io import read_start
+from tfpipe.storage.file_io import read_start
 from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def find_images(arguments: tuple[str, ...]) -> list[str]:
     Raises:
         ConfigError: There are none, or a pattern or a folder holds none.
     """
-    from tfpipe.system import file_io
+    from tfpipe.storage import file_io
 
     if not arguments:
         raise ConfigError("Name the images to classify: files, folders or patterns.")

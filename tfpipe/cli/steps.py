@@ -154,7 +154,7 @@ def _draw(lock: "DataLock", step: int, rows: "list[StepRow]", path: str) -> None
     from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet
     from tfpipe.images.decode import make_image
     from tfpipe.readers.numpy import NumpyBatches
-    from tfpipe.system.file_io import explain_os_errors, write_file
+    from tfpipe.storage.file_io import explain_os_errors, write_file
 
     config = replace(lock.config, image_dtype="uint8", as_supervised=False, extra_features=())
     images = NumpyBatches(lock.data, lock.split, config).read(step)["image"]

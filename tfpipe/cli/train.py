@@ -16,7 +16,7 @@ from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, requ
 from tfpipe.cli.train_output import Output
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.training.config import MODELS, TrainConfig, default_batch_size, default_pipeline
 

@@ -28,7 +28,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.build import build_host_stages, get_host
 from tfpipe.pipeline.stage import Customize, prefer_textbook
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 
 
 def distribute_dataset(

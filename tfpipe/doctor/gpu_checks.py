@@ -20,7 +20,7 @@ from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.images.errors import BadImage
 from tfpipe.images.hardware_jpeg import read_hardware_header
 from tfpipe.readers.data_source import data_source
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.units import human_count
 
 _HEADERS = 2000  # of images to look at: what one in a thousand is, is found with 86 % probability

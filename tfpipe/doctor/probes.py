@@ -31,7 +31,7 @@ from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.stages.decode import decode_image
 from tfpipe.pipeline.stages.parse import parse_example
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.system.file_io import read_size
+from tfpipe.storage.file_io import read_size
 
 WARM_UP_S, MEASURE_S = 2.0, 3.0
 # The errors of a read from a damaged or unreachable file.

@@ -37,9 +37,9 @@ from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.steps import choose_decoder, count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_records_ahead, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.storage import buckets, reading
+from tfpipe.storage import buckets, stores
+from tfpipe.storage.file_io import is_url
 from tfpipe.system import host_limits, versions
-from tfpipe.system.file_io import is_url
 from tfpipe.system.units import human_count
 
 # The number of files to look at in an object store, where each costs a request.
@@ -206,7 +206,7 @@ def _check_features(facts: _Facts) -> Check:
 
 def _check_file_access(facts: _Facts) -> Check:
     path = facts.source.files[0]
-    is_in_store = path.partition("://")[0] in buckets.SCHEMES and not reading.can_read(path)
+    is_in_store = path.partition("://")[0] in buckets.SCHEMES and not stores.can_read(path)
     asks = facts.config.order == "auto" and facts.source.is_split and not facts.target.tpu_elsewhere
     lacks_client = is_in_store and asks
     return runtime_checks.check_file_access(facts.directory, facts.target, lacks_client)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tfpipe.doctor.result import Check, Status, TargetConfig
 from tfpipe.engine.cache import MAX_CACHE_SHARE
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.units import human_bytes, human_count
 
 OLDEST_TENSORFLOW = (2, 18)

@@ -53,7 +53,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, DType
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
 Batch = dict[str, Any]

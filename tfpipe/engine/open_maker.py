@@ -29,7 +29,7 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.hash_permutation import IntArray
 
 

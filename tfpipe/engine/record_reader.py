@@ -44,8 +44,9 @@ from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import read_record_at, unframe
 from tfpipe.open_dataset import check_readable
+from tfpipe.storage.file_io import is_url, join, read_bytes
+from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader
-from tfpipe.system.file_io import is_url, join, open_descriptor, read_bytes
 
 _MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k

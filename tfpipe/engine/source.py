@@ -23,7 +23,7 @@ from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_header, scan_records
 from tfpipe.format.view import ViewSplit
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
 _LABEL_KEYS = (CLASS_LABEL, "label")

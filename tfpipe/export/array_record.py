@@ -1,7 +1,10 @@
 """Writes a shard as an ArrayRecord file: the same `tf.train.Example` bytes, for random access by Grain and TFDS."""
 
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import IO
 
 from tfpipe.errors import ConfigError
 from tfpipe.format import file_names, tfds_metadata
@@ -10,16 +13,18 @@ from tfpipe.format.manifest import Manifest
 ENDING = "array_record"
 
 
-def write_array_record(path: str, payloads: Iterable[bytes]) -> None:
-    """Writes an ArrayRecord file in which each record can be read alone."""
+def write_array_record(file: IO[bytes], payloads: Iterable[bytes]) -> None:
+    """Writes an ArrayRecord file in which each record can be read alone. Its library writes to a local path only."""
     from array_record.python import array_record_module
 
-    writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
-    try:
-        for payload in payloads:
-            writer.write(payload)
-    finally:
-        writer.close()
+    with tempfile.NamedTemporaryFile() as made:
+        writer = array_record_module.ArrayRecordWriter(made.name, "group_size:1")
+        try:
+            for payload in payloads:
+                writer.write(payload)
+        finally:
+            writer.close()
+        shutil.copyfileobj(made, file)
 
 
 def describe_for_tfds(manifest: Manifest, splits: Iterable[str]) -> dict[str, bytes]:

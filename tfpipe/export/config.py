@@ -13,8 +13,9 @@ class ExportConfig:
     """The options of `export`.
 
     Attributes:
-        dataset: The directory of the dataset. Required.
-        output: The directory that appears when everything in it is complete. Required.
+        dataset: The directory of the dataset, or its URL in a bucket. Required.
+        output: The directory that appears when everything in it is complete, or a URL, where export.json appears then.
+            Required.
         to: The format that is written. "webdataset", "parquet", "arrayrecord" or "folder". Required.
         splits: The names of the splits to write; empty for all. Default: ().
         workers: The number of worker processes. 0: this process does the work. None: one for each core. At least 0.

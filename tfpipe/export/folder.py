@@ -22,7 +22,7 @@ from tfpipe.export.samples import Sample, ShardJob, list_columns
 from tfpipe.export.values import make_table_row, name_table_columns
 from tfpipe.format.manifest import Manifest
 from tfpipe.images.sniff import name_differs
-from tfpipe.system.file_io import new_file, write_file
+from tfpipe.storage.file_io import create, write_file
 
 TABLE = "images.jsonl"
 ROWS = "rows.jsonl"
@@ -58,7 +58,7 @@ def gather_files(parts: str, jobs: Sequence[ShardJob], data: str, manifest: Mani
     """Moves the files of all shards to their names, and writes the table. A run that was killed goes on here too."""
     class_folders = name_folders(manifest.label_names)
     taken: set[str] = set()
-    with new_file(os.path.join(data, TABLE), os.path.join(parts, f"{TABLE}.tmp")) as table:
+    with create(os.path.join(data, TABLE), os.path.join(parts, f"{TABLE}.tmp")) as table:
         for job in jobs:
             part, split = os.path.join(parts, job.name), job.file.split
             with open(os.path.join(part, ROWS), encoding="utf-8") as rows:

@@ -7,7 +7,7 @@ names of classes. All other features are columns of their own names.
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +25,18 @@ _GROUP_BYTES = 32 << 20
 _TEXTS = frozenset((keys.IMAGE_FORMAT, keys.IMAGE_COLORSPACE, keys.IMAGE_FILENAME, keys.IMAGE_SHA256, keys.CLASS_TEXT))
 
 
-def write_parquet(path: str, samples: Iterable[Sample], manifest: Manifest) -> None:
+def write_parquet(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest) -> None:
     """Writes a Parquet file with a group for each hundred rows."""
     import pyarrow.parquet
 
     columns = _name_columns(manifest)
     schema = _make_schema(columns, manifest)
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         rows: list[dict[str, Any]] = []
         num_bytes = 0
         for sample in samples:
             rows.append(_make_row(columns, sample))
-            num_bytes += sum(len(file.data) for file in sample.files)
+            num_bytes += sum(len(image.data) for image in sample.files)
             if len(rows) == _GROUP_ROWS or num_bytes >= _GROUP_BYTES:
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema))
                 rows, num_bytes = [], 0

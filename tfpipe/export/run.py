@@ -1,13 +1,12 @@
 """Writes a dataset in the format of another tool.
 
 The dataset is only read. Everything is written to a folder beside the output, which is renamed at the end. So the final
-name holds the whole result or nothing. The same call completes a run that was killed.
+name holds the whole result or nothing. In a bucket, where no folder can be renamed, export.json is written last. The
+same call completes a run that was killed.
 """
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
@@ -21,12 +20,11 @@ from tfpipe.export.samples import ShardJob, list_columns
 from tfpipe.export.write_shard import Workshop, Written, export_shard
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.integrity.progress import shared_counters
+from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.verify import dataset_jobs
-from tfpipe.open_dataset import check_local, load_manifest
+from tfpipe.open_dataset import load_manifest
+from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
-from tfpipe.system.file_io import write_file
-from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import check_output
@@ -67,13 +65,17 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         observer: The observer of the job's progress.
 
     Raises:
-        ConfigError: There is no such split, a path is a URL, or the output is not a folder that can appear.
+        ConfigError: There is no such split, or the output is not a folder that can appear.
         DataError: There is no dataset, the output cannot be written, or a worker process died.
         FormatError: A shard is damaged, or an image is not an image file.
         MissingDependencyError: The package that writes the format is not installed.
     """
-    for path in (config.dataset, config.output):
-        check_local(path)
+    file_io.check_stores([config.dataset, config.output])
+    if config.to == "folder" and file_io.is_url(config.output):
+        raise ConfigError(
+            f"`to` folder makes a file of each image, and {config.output} is in a bucket, which takes seconds for a "
+            "hundred of them. Export to a local folder and copy that, or choose another format."
+        )
     check_package(config.to)
     manifest = load_manifest(config.dataset)
     if manifest.image_key is None and config.to == "folder":
@@ -81,16 +83,18 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     splits = _choose_splits(manifest, config.splits)
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
     sources = {config.dataset, manifest.shard_directory(config.dataset)}
-    output = check_output(config.output, sources, lambda name: name == REPORT)
+    workshop = Workshop(check_output(config.output, sources, {REPORT, Workshop.ending}.__contains__))
+    output = workshop.output
     identity = _identify(config, manifest, splits)
     done = _read_report(output, identity)
-    workshop = Workshop(output)
     if done is not None:
-        shutil.rmtree(workshop.base, ignore_errors=True)
+        file_io.remove_tree(workshop.base)
         return done
     jobs = list_jobs(config.dataset, manifest, splits)
     with workshop.open(identity, f"exports into {config.output}"):
-        _write_shards(config, manifest, jobs, workshop, observer or Observer())
+        sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
+        shared = (config.to, manifest, workshop)
+        run_on_files(_WORKERS, export_shard, sized, shared, workers=config.workers, observer=observer)
         _finish(config, manifest, jobs, workshop, identity)
         workshop.publish()
     report = _read_report(output, identity)
@@ -141,30 +145,12 @@ def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _write_shards(
-    config: ExportConfig, manifest: Manifest, jobs: Sequence[ShardJob], workshop: Workshop, observer: Observer
-) -> None:
-    """Writes all shards, the largest first, so that the last one to finish is small."""
-    sizes = {job.name: job.file.shard.bytes for job in jobs if job.file.shard is not None}
-    ordered = sorted(jobs, key=lambda job: -sizes[job.name])
-    count = min(usable_cpus() if config.workers is None else config.workers, len(jobs))
-    with shared_counters(sum(sizes.values()), observer) as counters:
-        shared = (config.to, manifest, workshop, counters)
-        if count:
-            for _ in _WORKERS.map_unordered(export_shard, ordered, count, shared=shared):
-                pass
-        else:
-            for job in ordered:
-                export_shard(*shared, job)
-
-
 def _finish(
     config: ExportConfig, manifest: Manifest, jobs: Sequence[ShardJob], workshop: Workshop, identity: str
 ) -> None:
     """Writes the files beside the shards, the report last."""
-    data = workshop.path("data")
     if config.to == "folder":
-        folder.gather_files(workshop.path("parts"), jobs, data, manifest)
+        folder.gather_files(workshop.path("parts"), jobs, workshop.result(), manifest)
     files: dict[str, bytes] = {}
     if config.to == "arrayrecord":
         files |= array_record.describe_for_tfds(manifest, list(dict.fromkeys(job.file.split for job in jobs)))
@@ -177,7 +163,7 @@ def _finish(
         else:
             notes.append(f"{LABELS} is left out, because a class's name does not fit on a line; {REPORT} lists them.")
     for name, text in files.items():
-        write_file(os.path.join(data, name), text)
+        file_io.write_file(workshop.result(name), text)
     document = {
         "version": 1,
         "tool_version": __version__,
@@ -188,7 +174,7 @@ def _finish(
         "label_names": manifest.label_names,
         "notes": notes,
     }
-    write_file(os.path.join(data, REPORT), json.dumps(document, indent=1).encode() + b"\n")
+    file_io.write_file(workshop.result(REPORT), json.dumps(document, indent=1).encode() + b"\n")
 
 
 def _fit_lines(names: Sequence[str]) -> bool:
@@ -212,8 +198,7 @@ def _read_report(output: str, identity: str) -> ExportReport | None:
         ConfigError: The output is another export.
     """
     try:
-        with open(os.path.join(output, REPORT), "rb") as file:
-            document: Any = json.load(file)
+        document: Any = json.loads(file_io.read_whole(file_io.join(output, REPORT)))
     except FileNotFoundError:
         return None
     except ValueError:

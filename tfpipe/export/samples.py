@@ -15,7 +15,7 @@ from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
 from tfpipe.readers.record_lookup import find_name_key, get_label, get_text
-from tfpipe.system.file_io import open_file
+from tfpipe.storage.file_io import open_file
 
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 

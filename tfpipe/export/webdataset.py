@@ -21,7 +21,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +36,16 @@ ENDING = "tar"
 _CAPTION, _TEXT = "caption", "text"
 
 
-def write_webdataset(path: str, samples: Iterable[Sample], manifest: Manifest) -> None:
+def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manifest) -> None:
     """Writes a tar, whose bytes depend on the samples alone."""
     columns = list_columns(manifest)
     tensors, caption = name_tensors(columns), find_caption(columns)
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
             key = f"{sample.number:09d}"
-            for number, file in enumerate(sample.files):
+            for number, image in enumerate(sample.files):
                 place = f".{number}" if manifest.has_several_images else ""
-                _add(tar, f"{key}{place}.{file.ending}", file.data)
+                _add(tar, f"{key}{place}.{image.ending}", image.data)
             for mask in sample.masks:
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:

@@ -1,7 +1,6 @@
 """Writes one shard in another format. This is the work of an export's worker process."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 
 from tfpipe.errors import DataError
@@ -10,7 +9,7 @@ from tfpipe.export.config import Format
 from tfpipe.export.samples import ShardJob, read_payloads, read_samples
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import Counters, FileReport, Progress
-from tfpipe.system.file_io import get_file_size, write_file
+from tfpipe.storage import file_io
 from tfpipe.writer.working_folder import WorkingFolder
 
 
@@ -43,8 +42,7 @@ class Workshop(WorkingFolder):
     def load(self, job: ShardJob) -> Written | None:
         """Reads the description of what a shard became; None if it is not finished."""
         try:
-            with open(self.path("rows", f"{job.name}.json"), "rb") as file:
-                return Written(**json.load(file))
+            return Written(**json.loads(file_io.read_whole(self.path("rows", f"{job.name}.json"))))
         except FileNotFoundError:
             return None
 
@@ -65,7 +63,7 @@ def export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: C
     try:
         files, num_bytes = _write(to, manifest, workshop, progress, job)
         written = Written(job.file.split, shard.records, files, num_bytes)
-        write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
+        file_io.write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
     except OSError as error:
         raise DataError(f"{job.file.path} cannot be exported: {error.strerror or error}.") from error
 
@@ -76,19 +74,14 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progres
         samples = read_samples(job, manifest, progress)
         num_bytes = folder.write_files(workshop.path("parts", job.name), samples, manifest)
         return (job.file.shard.records if job.file.shard else 0), num_bytes
-    temporary = workshop.path("parts", f"{job.name}.tmp")
-    match to:
-        case "webdataset":
-            webdataset.write_webdataset(temporary, read_samples(job, manifest, progress), manifest)
-            ending = webdataset.ENDING
-        case "parquet":
-            parquet.write_parquet(temporary, read_samples(job, manifest, progress), manifest)
-            ending = parquet.ENDING
-        case "arrayrecord":
-            array_record.write_array_record(temporary, read_payloads(job, progress))
-            ending = array_record.ENDING
-    with open(temporary, "rb+") as file:
-        os.fsync(file.fileno())
-    target = workshop.path("data", f"{job.name}.{ending}")
-    os.replace(temporary, target)
-    return 1, get_file_size(target)
+    shard = job.file.shard
+    assert shard is not None
+    endings = {"webdataset": webdataset.ENDING, "parquet": parquet.ENDING, "arrayrecord": array_record.ENDING}
+    target, temporary = workshop.result(f"{job.name}.{endings[to]}"), workshop.path("parts", f"{job.name}.tmp")
+    with file_io.create(target, temporary, expected_bytes=shard.bytes) as file:
+        if to == "arrayrecord":
+            array_record.write_array_record(file, read_payloads(job, progress))
+        else:
+            write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
+            write(file, read_samples(job, manifest, progress), manifest)
+        return 1, file.tell()

@@ -178,8 +178,9 @@ def _foreign(document: Node, schema: Schema) -> Foreign | None:
     node = document.field("foreign")
     root, image_key, label_key = node.field("root"), node.field("image_key"), node.field("label_key")
     # All shards lie below one directory, which this field shows to everybody. Their names cannot lead out of it.
-    if root.text() != "." and (not posixpath.isabs(root.text()) or posixpath.normpath(root.text()) != root.text()):
-        raise root.error("'.' or an absolute path without . and ..")
+    path = re.sub(r"^(gs|s3|az):/(?=/[^/])", "", root.text())  # of a bucket its name and the path in it
+    if root.text() != "." and (not posixpath.isabs(path) or posixpath.normpath(path) != path):
+        raise root.error("'.' or an absolute path without . and .., or such a place in a bucket")
     if not _names_a_path(root.text()):
         raise root.error("a path that a file can have")
     return Foreign(

@@ -10,6 +10,7 @@ from tfpipe.format.image_form import MAX_SIDE, ImageForm
 from tfpipe.images import jpeg, jpeg_xl, other_formats, png, seekable, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
+from tfpipe.native import bicubic, library
 
 # Measured with 256 px photographs and zlib-ng: level 6 takes three times as long as level 1 and saves 3 %.
 _PNG_LEVEL = 1
@@ -110,16 +111,19 @@ def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tup
 def resize(image: Image.Image, size: tuple[int, int], part: tuple[float, float] | None = None) -> Image.Image:
     """Resizes with antialiasing.
 
-    The filter is bicubic. It is sharper than bilinear (1.3 ms for a photograph of 500 x 375 to 341 x 256), at 2.2 ms
-    cheaper than Lanczos (3.0 ms), and rings less at edges, which a network would see and JPEG would have to encode.
+    The filter is bicubic. It is sharper than bilinear, and rings less at edges than Lanczos, which a network would see
+    and JPEG would have to encode. Colors of a photograph of 500 x 375 take the native library 0.7 ms and Pillow 2.2 ms.
 
     Args:
         image: The image, "L" or "RGB".
         size: The requested width and height.
         part: The width and height of the upper left part of `image` to use; None for all of it.
     """
-    box = None if part is None else (0.0, 0.0, *part)
-    return image.resize(size, Image.Resampling.BICUBIC, box=box)
+    width, height = image.size if part is None else part
+    if image.mode == "RGB" and library.is_available():
+        pixels = bicubic.resize(image.tobytes(), image.size, size, (width, height))
+        return Image.frombytes("RGB", size, pixels)
+    return image.resize(size, Image.Resampling.BICUBIC, box=(0.0, 0.0, width, height))
 
 
 def encode(image: Image.Image, kind: str, form: ImageForm) -> bytes:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ from tfpipe.format.recovery.scan import Intact, Places, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES
 from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import open_file
+from tfpipe.storage.file_io import open_file
 
 _FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")
@@ -92,9 +93,9 @@ def check_file(content: ContentCheck | None, counters: Counters | None, job: Fil
     report, progress = FileReport(job), Progress(counters)
     try:
         with open_file(job.path) as file:
-            report.bytes = os.fstat(file.fileno()).st_size
-            places = load_places(job, report.damaged) if job.index is not None else None
             reader = HashedReader(file, hashed=job.shard is not None)
+            report.bytes = reader.size
+            places = load_places(job, report.damaged) if job.index is not None else None
             compression = job.compression if job.shard is not None else detect_compression(reader.peek(0, HEADER_BYTES))
             if compression:
                 _check_compressed(reader, report, content, compression, progress)
@@ -119,7 +120,8 @@ def load_places(job: FileJob, damaged: list[Damage]) -> Places | None:
     name = file_names.index_name(job.name)
     try:
         with open_file(job.index) as file:
-            size = os.fstat(file.fileno()).st_size
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             records = min(size // _LEAST_LINE_BYTES, MAX_RECORDS) if job.shard is None else job.shard.records
             if size > max_index_bytes(2**62 if job.shard is None else job.shard.bytes, records):
                 damaged.append(Damage(name, "index", f"it has {size:,} bytes, more than {records:,} records can need"))
@@ -175,20 +177,14 @@ def _check_records(
     name, damaged = report.job.name, report.damaged
     identities, record_places = bytearray(), []
     fits_index = places is not None
-    for item in scan(reader, places):
-        if not isinstance(item, Intact):
-            damaged.append(describe(name, reader, item))
-            continue
-        report.records += 1
+    for item, record in scan_content(reader, report, content, places, progress):
         if fits_index:
             assert places is not None
             fits_index = item.number < len(places) and places[item.number, 1] == item.size
-        if content is not None:
-            record = check_content(reader, item, content)
+        if content is not None and record is not None:
             _add_record(report, record, content, item.number, item.offset)
             identities += record.identity
             record_places.append((item.number, item.offset))
-        progress.step(item.offset + item.size, report.records, len(damaged))
     report.identities = np.frombuffer(bytes(identities), np.uint8).reshape(-1, IDENTITY_BYTES)
     report.places = np.array(record_places, np.int64).reshape(-1, 2)
     if places is not None and not fits_index and not any(damage.kind == "index" for damage in damaged):
@@ -235,14 +231,34 @@ def _add_record(report: FileReport, record: Content, content: ContentCheck, numb
             report.formats.update(one.decode("ascii", "replace") for one in kind)
 
 
-def check_content(reader: HashedReader, record: Intact, content: ContentCheck) -> Content:
-    """Checks the content of a record that `scan` just found."""
+def scan_content(
+    reader: HashedReader, report: FileReport, content: ContentCheck | None, places: Places | None, progress: Progress
+) -> Iterator[tuple[Intact, Content | None]]:
+    """Yields every record whose checksums hold, with its content if that is checked, and counts it and all damage.
+
+    Args:
+        reader: The reader of the file.
+        report: The report that the records are counted in, and the damages between them.
+        content: The check of the content; None for the framing alone.
+        places: The offsets and sizes from the file's index; None without one.
+        progress: The counters.
+    """
+    for item in scan(reader, places):
+        if isinstance(item, Intact):
+            report.records += 1
+            yield item, None if content is None else _check_content(reader, item, content)
+            progress.step(item.offset + item.size, report.records, len(report.damaged))
+        else:
+            report.damaged.append(_describe(report.job.name, reader, item))
+
+
+def _check_content(reader: HashedReader, record: Intact, content: ContentCheck) -> Content:
     if record.size > _MAX_PAYLOAD_BYTES:
         return Content((("example", f"it has {record.size:,} bytes, more than a protocol buffer can have"),), {})
     return content.check(reader.payload(record.offset, record.size))
 
 
-def describe(name: str, reader: HashedReader, damage: FrameDamage) -> Damage:
+def _describe(name: str, reader: HashedReader, damage: FrameDamage) -> Damage:
     """Describes damage to the framing, with the image's path if the damaged payload still holds it."""
     key = ""
     if damage.kind == "payload_crc" and FRAME_BYTES < damage.size <= _MAX_KEY_BYTES:

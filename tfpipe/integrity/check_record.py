@@ -1,5 +1,6 @@
 """Checks the content of a record whose checksums hold: it is an Example, fits the schema, and its image decodes."""
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from tfpipe.images.sniff import sniff_format
 from tfpipe.images.verify import check_encoded, check_stored
 from tfpipe.integrity.damage_kinds import Kind
 
-IDENTITY_BYTES = 16
+IDENTITY_BYTES, DIGEST_BYTES = 16, 32
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")
 
 Fault = tuple[Kind, str]
@@ -56,19 +57,24 @@ class Content:
         return all(map(is_seekable, jpegs)) if jpegs else None
 
     @property
-    def identity(self) -> bytes:
-        """A hash that is equal for equal images: of the source if its SHA-256 is known, else of the stored bytes.
+    def digest(self) -> bytes:
+        """The SHA-256 of the image's source if the record gives it, else of the stored bytes, in 32 bytes.
 
-        Without an image it is that of all features, of several images that of all.
+        Without an image it is that of all features, of several images that of their digests.
         """
-        digest = _text(self.features, keys.IMAGE_SHA256)
-        if digest is not None and len(digest) == 64:
-            try:
-                return bytes.fromhex(digest.decode())[:IDENTITY_BYTES]
-            except ValueError:
-                pass
+        value = self.features.get(keys.IMAGE_SHA256)
+        if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
+            with contextlib.suppress(ValueError):
+                return bytes.fromhex(value[0].decode())
+        if isinstance(value, list) and len(value) > 1:
+            return hashlib.sha256(b"".join(value)).digest()
         content = b"".join(self._images) if self.image_key is not None else encode_example(self.features)
-        return hashlib.blake2b(content, digest_size=IDENTITY_BYTES).digest()
+        return hashlib.sha256(content).digest()
+
+    @property
+    def identity(self) -> bytes:
+        """The beginning of the digest, by which equal images are found."""
+        return self.digest[:IDENTITY_BYTES]
 
     @property
     def _images(self) -> list[bytes]:

@@ -1,15 +1,53 @@
-"""Counters that worker processes share, from which an observer learns their progress."""
+"""The work on many files by worker processes, and the counters from which an observer learns its progress."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from tfpipe.system import process_pool
+from tfpipe.system.host_limits import usable_cpus
+from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer, Progress, poll_progress
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+
+def run_on_files(
+    pool: Workers,
+    function: Callable[..., Result],
+    jobs: Sequence[tuple[Job, int]],
+    shared: tuple[object, ...],
+    *,
+    workers: int | None = None,
+    observer: Observer | None = None,
+) -> list[Result]:
+    """Calls `function(*shared, counters, job)` for each job and returns the results in the order of the jobs.
+
+    Args:
+        pool: The worker processes.
+        function: The work on one file, a function at the top of a module.
+        jobs: The jobs, each with the bytes of its file.
+        shared: The first arguments of every call.
+        workers: The number of worker processes. None: one for each core. 0: this process does the work.
+        observer: The observer of the progress.
+    """
+    count = min(usable_cpus() if workers is None else workers, len(jobs))
+    with _share_counters(sum(size for _, size in jobs), observer or Observer()) as counters:
+        if not count:
+            return [function(*shared, counters, job) for job, _ in jobs]
+        # The largest file comes first, so that the last one to finish is small.
+        numbered = sorted(((k, job) for k, (job, _) in enumerate(jobs)), key=lambda item: -jobs[item[0]][1])
+        results = dict(pool.map_unordered(_run, numbered, count, shared=(function, (*shared, counters))))
+    return [results[k] for k in range(len(jobs))]
+
+
+def _run(function: Callable[..., Result], shared: tuple[object, ...], item: tuple[int, object]) -> tuple[int, Result]:
+    return item[0], function(*shared, item[1])
 
 
 @contextlib.contextmanager
-def shared_counters(num_bytes: int, observer: Observer) -> Iterator[Any]:
+def _share_counters(num_bytes: int, observer: Observer) -> Iterator[Any]:
     """Yields the counters that workers add to: bytes, records and damages.
 
     Args:

@@ -1,13 +1,13 @@
 """Writes a clean dataset from a damaged one: every undamaged record, and no other.
 
 The source is only read. Everything is written to a folder beside the output, which is renamed at the end. So the final
-name holds the whole result or nothing. The same call completes a run that was killed.
+name holds the whole result or nothing. In a bucket, where no folder can be renamed, the manifest is written last. The
+same call completes a run that was killed.
 """
 
 import hashlib
 import json
-import os
-import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfpipe._version import __version__
@@ -17,13 +17,13 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.integrity.progress import shared_counters
+from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.recover_manifest import recover_manifest
 from tfpipe.integrity.repair_shard import RepairFolder, repair_shard
-from tfpipe.integrity.verify import dataset_jobs, run_jobs, total_bytes
+from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure
 from tfpipe.integrity.write_repaired import write_repaired
-from tfpipe.open_dataset import check_local, load_manifest
-from tfpipe.system.file_io import explain_os_errors
+from tfpipe.open_dataset import load_manifest
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.written_shard import WrittenShard
@@ -57,31 +57,35 @@ def repair(
     """Writes the undamaged records of a dataset as a new one.
 
     Args:
-        source: The directory of the dataset.
-        output: A directory that does not exist yet, or is empty.
+        source: The directory of the dataset, or its URL in a bucket.
+        output: A directory or URL that does not exist yet, or is empty.
         quick: Whether to skip decoding the images. A record then counts as undamaged if its checksums hold and it fits
             the schema.
         workers: The number of worker processes. None: one for each core. 0: this process does all the work.
         observer: The observer of the job's progress.
 
     Raises:
-        ConfigError: The output is not a directory that can be written to.
+        ConfigError: The output lies in the dataset, or holds something else.
         DataError: There is no dataset or no undamaged record, or the output cannot be written.
     """
-    source, output = _check(source, output)
-    with explain_os_errors(f"write to {output}"):
-        manifest, inferred = _manifest(source)
+    file_io.check_stores([source, output])
+    listing = list_files(source)
+    if listing is None:
+        raise DataError(f"{source} must be the directory of a dataset.")
+    source = file_io.resolve_links(source)
+    staging = RepairFolder(check_output(output, [source], {file_names.REPAIR, RepairFolder.ending}.__contains__))
+    output = staging.output
+    with file_io.explain_os_errors(f"write to {output}"):
+        manifest, inferred = _manifest(source, listing)
         jobs = dataset_jobs(source, manifest)
         identity = _identity(source, jobs, quick)
-        staging = RepairFolder(output)
         if (done := _finished(output, identity)) is not None:
-            shutil.rmtree(staging.base, ignore_errors=True)
+            file_io.remove_tree(staging.base)
             return done
     with staging.open(identity, f"repairs into {output}"):
         content = ContentCheck.from_manifest(manifest, decode=not quick)
-        with shared_counters(total_bytes(jobs), observer or Observer()) as counters:
-            for _ in run_jobs(repair_shard, jobs, (content, staging, counters), workers):
-                pass
+        sized, shared = measure(jobs, source, listing), (content, staging)
+        run_on_files(WORKERS, repair_shard, sized, shared, workers=workers, observer=observer)
         shards = _read_rows(staging, jobs)
         document = {"identity": identity, "source": source, "manifest_inferred": inferred}
         write_repaired(staging, manifest, shards, source, document)
@@ -91,21 +95,12 @@ def repair(
     return result
 
 
-def _check(source: str, output: str) -> tuple[str, str]:
-    """Returns both paths as absolute paths without links."""
-    for path in (source, output):
-        check_local(path)
-    if not os.path.isdir(source):
-        raise DataError(f"{source} must be the directory of a dataset.")
-    return os.path.realpath(source), check_output(output, [source], lambda name: name == file_names.REPAIR)
-
-
-def _manifest(source: str) -> tuple[Manifest, bool]:
+def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
     """Returns the dataset's manifest or one inferred from its records, and whether it was inferred."""
     try:
         manifest = load_manifest(source)
     except (FormatError, DataError) as error:
-        inferred = recover_manifest(source)
+        inferred = recover_manifest(source, listing)
         if inferred is None:
             raise DataError(f"{source} cannot be repaired: {error}") from error
         return inferred, True
@@ -119,14 +114,8 @@ def _manifest(source: str) -> tuple[Manifest, bool]:
 
 def _identity(source: str, jobs: list[FileJob], quick: bool) -> str:
     """Returns a hash of everything that shapes the result. After a change of the source a repair begins anew."""
-    paths = [os.path.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
-    facts: list[object] = [__version__, source, quick]
-    for path in paths:
-        try:
-            status = os.stat(path)
-            facts.append((path, status.st_size, status.st_mtime_ns))
-        except OSError:
-            facts.append((path, None))
+    paths = [file_io.join(source, file_names.MANIFEST), *(job.path for job in jobs), *(job.index or "" for job in jobs)]
+    facts = [__version__, source, quick, *zip(paths, file_io.get_versions(paths), strict=True)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -137,14 +126,15 @@ def _finished(output: str, identity: str) -> RepairResult | None:
         ConfigError: The output is the result of another repair.
     """
     try:
-        with open(os.path.join(output, file_names.REPAIR), "rb") as file:
-            document = json.load(file)
+        document = json.loads(file_io.read_whole(file_io.join(output, file_names.REPAIR)))
     except FileNotFoundError:
         return None
     except ValueError:
         document = {}
     if not isinstance(document, dict) or document.get("identity") != identity:
         raise ConfigError(f"{output} holds the result of another repair; choose another name.")
+    if not file_io.exists(file_io.join(output, file_names.MANIFEST)):  # a bucket gets one file after another
+        return None
     lost = [Damage.from_json(damage) for damage in document["lost"]]
     return RepairResult(document["records"], document["shards"], lost, document["manifest_inferred"])
 

@@ -1,28 +1,22 @@
 """Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
-import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import BinaryIO
 
 from tfpipe.errors import FormatError
-from tfpipe.format import schema as keys
-from tfpipe.format.example import Feature, encode_example
+from tfpipe.format.example import Feature
 from tfpipe.format.recovery.hashed_reader import HashedReader
-from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
-from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, check_content, describe, load_places
+from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, load_places, scan_content
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.system.file_io import open_file, write_file
+from tfpipe.storage.file_io import open_file, write_file
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.written_shard import WrittenShard
-
-DIGEST_BYTES = 32
 
 
 class RepairFolder(ShardFolder):
@@ -54,10 +48,9 @@ def _write_shard(content: ContentCheck, staging: RepairFolder, progress: Progres
     with staging.new_shard(job.name, count) as writer:
         if (source := _open(job, lost)) is not None:
             with source:
-                report.bytes = os.fstat(source.fileno()).st_size
                 for payload, record in _good_records(source, content, progress, report):
                     writer.add(record.features, payload)
-                    digests += _source_digest(record)
+                    digests += record.digest
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
         write_file(staging.digests_path(job.name), bytes(digests))
     progress.done(report)
@@ -71,19 +64,15 @@ def _good_records(
     job, lost = report.job, report.damaged
     places = load_places(job, lost)
     reader = HashedReader(source)
+    report.bytes = reader.size
     try:
-        for item in scan(reader, places):
-            if not isinstance(item, Intact):
-                lost.append(describe(job.name, reader, item))
-                continue
-            record = check_content(reader, item, content)
+        for item, record in scan_content(reader, report, content, places, progress):
+            assert record is not None
             if record.faults:
                 kind, text = record.faults[0]
                 lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
-                continue
-            report.records += 1
-            yield reader.payload(item.offset, item.size), record
-            progress.step(item.offset + item.size, report.records, len(lost))
+            else:
+                yield reader.payload(item.offset, item.size), record
     except FormatError as error:
         lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
     except OSError as error:
@@ -111,22 +100,3 @@ def _count(content: ContentCheck, seekable: bool, stats: ShardStats, features: M
         masks = {spec.name for spec in content.schema.masks}
         others = {name: value for name, value in features.items() if name not in masks}
         count_record(stats, others, schema=content.schema, is_seekable=tells)
-
-
-def _source_digest(record: Content) -> bytes:
-    """Returns the SHA-256 of the image's source if the record gives it, else that of the stored bytes.
-
-    Without an image it is that of all features, of several images that of their digests.
-    """
-    value = record.features.get(keys.IMAGE_SHA256)
-    if isinstance(value, list) and len(value) == 1 and len(value[0]) == 2 * DIGEST_BYTES:
-        try:
-            return bytes.fromhex(value[0].decode())
-        except ValueError:
-            pass
-    if isinstance(value, list) and len(value) > 1:
-        return hashlib.sha256(b"".join(value)).digest()
-    if record.image_key is None:
-        return hashlib.sha256(encode_example(record.features)).digest()
-    stored = record.features.get(keys.IMAGE_ENCODED)
-    return hashlib.sha256(b"".join(stored) if isinstance(stored, list) else b"").digest()

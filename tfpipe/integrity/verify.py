@@ -3,7 +3,7 @@
 import glob
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +16,9 @@ from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
-from tfpipe.integrity.progress import shared_counters
-from tfpipe.open_dataset import check_local, load_manifest
-from tfpipe.system import file_io
-from tfpipe.system.host_limits import usable_cpus
+from tfpipe.integrity.progress import run_on_files
+from tfpipe.open_dataset import load_manifest
+from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
@@ -80,24 +79,27 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         observer: The observer of the job's progress.
 
     Raises:
-        ConfigError: `target` is a URL.
-        DataError: No file was found, or a worker process died.
+        DataError: No file was found, a store cannot be reached, or a worker process died.
     """
-    check_local(target)
+    file_io.check_stores([target])
     report = VerifyReport()
-    if os.path.isdir(target):
-        manifest = _open_manifest(target, report)
-        jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target)
+    listing = list_files(target)
+    if listing is not None:
+        manifest = _open_manifest(target, listing, report)
+        jobs = dataset_jobs(target, manifest) if manifest is not None else _nameless_jobs(target, listing)
         content = ContentCheck() if manifest is None else _content(manifest, report)
     else:
         manifest, jobs, content = None, _foreign_jobs(target), ContentCheck()
-    reports = list(_check_all(jobs, None if options.quick else content, options.workers, observer or Observer()))
+    shared = (None if options.quick else content,)
+    reports = run_on_files(
+        WORKERS, check_file, measure(jobs, target, listing), shared, workers=options.workers, observer=observer
+    )
     report.files, report.records = len(jobs), sum(file.records for file in reports)
     report.bytes = sum(file.bytes for file in reports)
     for file in reports:
         report.damaged += file.damaged
-    if manifest is not None:
-        report.damaged += _find_extra_and_missing(target, manifest)
+    if manifest is not None and listing is not None:
+        report.damaged += _find_extra_and_missing(listing, manifest)
         if not options.quick:
             report.damaged += _check_counts(manifest, reports)
             report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
@@ -109,11 +111,11 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
     root, compression = manifest.shard_directory(directory), manifest.compression
     return [
         FileJob(
-            path=os.path.join(root, shard.file),
+            path=file_io.join(root, shard.file),
             name=shard.file,
             split=name,
             shard=shard,
-            index=None if compression else os.path.join(directory, file_names.index_name(shard.file)),
+            index=None if compression else file_io.join(directory, file_names.index_name(shard.file)),
             compression=compression,
             seekable=split.seekable,
         )
@@ -122,49 +124,52 @@ def dataset_jobs(directory: str, manifest: Manifest) -> list[FileJob]:
     ]
 
 
-def shard_files(directory: str) -> list[str]:
-    """Returns the files of a directory that are named like shards, sorted."""
-    names = sorted(os.listdir(directory))
-    return [name for name in names if _is_shard(name)]
+def list_files(directory: str) -> dict[str, int] | None:
+    """Returns the files of a dataset by their names in its directory, with their bytes; None if it is no directory.
+
+    A bucket is asked once. On a disk, only the folders count in which a dataset has files.
+    """
+    if file_io.is_url(directory):
+        return dict(file_io.list_tree(directory)) or None
+    if not os.path.isdir(directory):
+        return None
+    folders = ("", file_names.INDEX_DIR, file_names.QUARANTINE_DIR)
+    names = (os.path.join(folder, name) for folder in folders for name in _list_names(directory, folder))
+    return {name: max(0, file_io.get_size(os.path.join(directory, name))) for name in names}
 
 
-def run_jobs(
-    function: Callable[..., FileReport], jobs: Sequence[FileJob], shared: tuple[object, ...], workers: int | None
-) -> Iterator[FileReport]:
-    """Calls `function(*shared, job)` for each job in worker processes. Yields the results in any order."""
-    count = min(usable_cpus() if workers is None else workers, len(jobs))
-    if not count:
-        yield from (function(*shared, job) for job in jobs)
-        return
-    # The largest file comes first, so that the last one to finish is small.
-    ordered = sorted(jobs, key=lambda job: -_size(job.path))
-    yield from WORKERS.map_unordered(function, ordered, count, shared=shared)
+def shard_files(listing: Mapping[str, int]) -> list[str]:
+    """Returns the files that are named like shards, sorted."""
+    return sorted(filter(_is_shard, listing))
 
 
-def total_bytes(jobs: Iterable[FileJob]) -> int:
-    """Returns the size of all files. A file whose size cannot be read counts 0."""
-    return sum(_size(job.path) for job in jobs)
+def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] | None) -> list[tuple[FileJob, int]]:
+    """Returns the jobs, each with the bytes of its file, and 0 for one that cannot be read.
+
+    Args:
+        jobs: The jobs.
+        directory: The directory of the dataset.
+        listing: Its files.
+    """
+    jobs = list(jobs)
+    if listing is not None and all(job.path == file_io.join(directory, job.name) for job in jobs):
+        return [(job, listing.get(job.name, 0)) for job in jobs]
+    return [(job, max(0, size)) for job, size in zip(jobs, file_io.get_sizes([job.path for job in jobs]), strict=True)]
 
 
-def _check_all(
-    jobs: Sequence[FileJob],
-    content: ContentCheck | None,
-    workers: int | None,
-    observer: Observer,
-) -> Iterator[FileReport]:
-    """Yields the reports in the order of the jobs."""
-    order = {job.path: k for k, job in enumerate(jobs)}
-    with shared_counters(total_bytes(jobs), observer) as counters:
-        reports = list(run_jobs(check_file, jobs, (content, counters), workers))
-    yield from sorted(reports, key=lambda report: order[report.job.path])
+def _list_names(directory: str, folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(os.path.join(directory, folder)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
-def _open_manifest(directory: str, report: VerifyReport) -> Manifest | None:
+def _open_manifest(directory: str, listing: Mapping[str, int], report: VerifyReport) -> Manifest | None:
     """Loads the manifest. Returns None for one that cannot be used, which is a damage if there are shards."""
     try:
         return load_manifest(directory)
     except (FormatError, DataError) as error:
-        if not shard_files(directory):
+        if not shard_files(listing):
             raise
         report.damaged.append(Damage(file_names.MANIFEST, "manifest", str(error).rstrip(".")))
         return None
@@ -179,12 +184,13 @@ def _content(manifest: Manifest, report: VerifyReport) -> ContentCheck:
         return ContentCheck(manifest.schema, ImageForm(), manifest.label_names, False, manifest.foreign, image_key)
 
 
-def _nameless_jobs(directory: str) -> list[FileJob]:
+def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:
     """Returns a job for each shard of a directory without a manifest, with its index if it has one."""
     jobs = []
-    for name in shard_files(directory):
-        index = os.path.join(directory, file_names.index_name(name))
-        jobs.append(FileJob(os.path.join(directory, name), name, index=index if os.path.exists(index) else None))
+    for name in shard_files(listing):
+        index = file_names.index_name(name)
+        path = file_io.join(directory, index) if index in listing else None
+        jobs.append(FileJob(file_io.join(directory, name), name, index=path))
     return jobs
 
 
@@ -198,7 +204,7 @@ def _foreign_jobs(target: str) -> list[FileJob]:
     return [FileJob(path, path) for path in paths]
 
 
-def _find_extra_and_missing(directory: str, manifest: Manifest) -> Iterator[Damage]:
+def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
     """Yields the files that the manifest does not know, and those that should exist and do not.
 
     Any file may lie beside foreign shards, so these are not searched.
@@ -206,23 +212,22 @@ def _find_extra_and_missing(directory: str, manifest: Manifest) -> Iterator[Dama
     if manifest.foreign is not None:
         return
     shards = {shard.file for split in manifest.splits.values() for shard in split.shards}
-    for name in shard_files(directory):
+    for name in shard_files(listing):
         if name not in shards:
             yield Damage(name, "extra", "the manifest knows no such shard")
     indexes = {file_names.index_name(name) for name in shards}
-    folder = os.path.join(directory, file_names.INDEX_DIR)
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if name.endswith(".idx") and f"{file_names.INDEX_DIR}/{name}" not in indexes:
-            yield Damage(f"{file_names.INDEX_DIR}/{name}", "extra", "the manifest knows no such index")
+    for name in sorted(listing):
+        if name.startswith(f"{file_names.INDEX_DIR}/") and name.endswith(".idx") and name not in indexes:
+            yield Damage(name, "extra", "the manifest knows no such index")
     duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
     promised = dict.fromkeys((file_names.TFDS_INFO, file_names.TFDS_FEATURES), tfds_metadata.can_hold(manifest))
     lists = {file_names.QUARANTINE: manifest.quarantined > 0, file_names.DUPLICATES: duplicates}
     for name in (name for name, is_promised in lists.items() if is_promised):
         folder, _, base = name.rpartition("/")
-        files = os.listdir(path) if os.path.isdir(path := os.path.join(directory, folder)) else ()
+        files = [path.rpartition("/")[2] for path in listing if path.rpartition("/")[0] == folder]
         promised |= {f"{folder}/{part}".lstrip("/"): True for part in file_names.find_missing_parts(base, files)}
     for name, is_promised in promised.items():
-        if is_promised and not os.path.exists(os.path.join(directory, name)):
+        if is_promised and name not in listing:
             yield Damage(name, "missing", "the file is missing")
 
 
@@ -272,10 +277,3 @@ def _is_shard(name: str) -> bool:
     except FormatError:
         return False
     return True
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

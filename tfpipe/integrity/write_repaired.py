@@ -20,8 +20,9 @@ from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.repair_shard import DIGEST_BYTES, RepairFolder
-from tfpipe.system import file_io
+from tfpipe.integrity.check_record import DIGEST_BYTES
+from tfpipe.integrity.repair_shard import RepairFolder
+from tfpipe.storage import file_io
 from tfpipe.writer.describe import make_dataset_files
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
 
@@ -52,21 +53,21 @@ def write_repaired(
     splits = {split: named for split in shards if (named := renumber(split, shards[split]))}
     if not splits:
         raise DataError(f"{source} has no undamaged record.")
-    data = staging.path("data")
+    data = staging.result()
     new, lines = _describe(staging, manifest, splits)
     quarantined = _copy_quarantine(source, data) if manifest.quarantined else False
     new = replace(new, quarantined=manifest.quarantined if quarantined else 0)
     staging.move_shards(chain(*splits.values()))
     for number, part in enumerate(file_names.cut_list(lines)):
-        path = os.path.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
+        path = file_io.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
         file_io.write_file(path, b"".join(part))
     lost = [damage for shard in chain(*shards.values()) for damage in shard.left_out]
     infos = [shard.info for _, shard in chain(*splits.values())]
     counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
     text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
-    file_io.write_file(os.path.join(data, file_names.REPAIR), text.encode() + b"\n")
+    file_io.write_file(file_io.join(data, file_names.REPAIR), text.encode() + b"\n")
     for name, content in make_dataset_files(new).items():
-        file_io.write_file(os.path.join(data, name), content)
+        file_io.write_file(file_io.join(data, name), content)
 
 
 def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tuple[Manifest, list[bytes]]:
@@ -81,7 +82,7 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
     }
     shards = list(chain(*splits.values()))
     facts = [manifest.fingerprint, *(shard.info.sha256 for _, shard in shards)]
-    digests = b"".join(_read(staging.digests_path(name)) for name, _ in shards)
+    digests = b"".join(file_io.read_whole(staging.digests_path(name)) for name, _ in shards)
     duplicates, lines = list_duplicates(
         np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
         [(split, shard.info.records) for split in splits for _, shard in splits[split]],
@@ -100,7 +101,7 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
 
 def _read_image_path(staging: RepairFolder, name: str, shard: WrittenShard, record: int) -> str:
     """Reads the path of one image from its record."""
-    places = decode_index(_read(staging.index_path(name)), shard.info.bytes, shard.info.records)
+    places = decode_index(file_io.read_whole(staging.index_path(name)), shard.info.bytes, shard.info.records)
     with file_io.open_file(staging.shard_path(name)) as file:
         features = decode_example(read_record(file, *places[record].tolist()))
     value = features.get(keys.IMAGE_FILENAME)
@@ -111,32 +112,26 @@ def _copy_quarantine(source: str, data: str) -> bool:
     """Copies the list of quarantined images, and their bytes as far as they can be read."""
     list_name = os.path.basename(file_names.QUARANTINE)
     try:
-        names = os.listdir(os.path.join(source, file_names.QUARANTINE_DIR))
+        names = file_io.list_names(file_io.join(source, file_names.QUARANTINE_DIR))
         if file_names.find_missing_parts(list_name, names):
             return False
         names = [name for name in names if file_names.parse_list_part(list_name, name) is not None]
         parts: dict[str, bytes] = {}
         for name in names:
             left = _MAX_QUARANTINE_BYTES - sum(map(len, parts.values()))
-            parts[name] = file_io.read_bytes(os.path.join(source, file_names.QUARANTINE_DIR, name), left)
+            parts[name] = file_io.read_bytes(file_io.join(source, file_names.QUARANTINE_DIR, name), left)
     except (OSError, DataError, FormatError):
         return False
-    os.makedirs(os.path.join(data, file_names.QUARANTINE_DIR))
+    file_io.make_folder(file_io.join(data, file_names.QUARANTINED_BYTES_DIR))
     for name, lines in parts.items():
-        file_io.write_file(os.path.join(data, file_names.QUARANTINE_DIR, name), lines)
-    folder = os.path.join(source, file_names.QUARANTINED_BYTES_DIR)
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        os.makedirs(os.path.join(data, file_names.QUARANTINED_BYTES_DIR), exist_ok=True)
+        file_io.write_file(file_io.join(data, file_names.QUARANTINE_DIR, name), lines)
+    folder = file_io.join(source, file_names.QUARANTINED_BYTES_DIR)
+    for name in file_io.list_names(folder):
         with contextlib.suppress(OSError, FormatError):
-            _copy(os.path.join(folder, name), os.path.join(data, file_names.QUARANTINED_BYTES_DIR, name))
+            _copy(file_io.join(folder, name), file_io.join(data, file_names.QUARANTINED_BYTES_DIR, name))
     return True
 
 
 def _copy(source: str, target: str) -> None:
-    with file_io.open_file(source) as file, file_io.new_file(target) as out:
+    with file_io.open_file(source) as file, file_io.create(target) as out:
         shutil.copyfileobj(file, out)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

@@ -24,7 +24,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_manifest
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 RUN_KEY = "lock"
 """The place of the lock in the `run.json` of a run. None there: the run was not in exact order."""

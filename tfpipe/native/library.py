@@ -18,7 +18,7 @@ from tfpipe.errors import MissingDependencyError
 _FOLDER = Path(__file__).parent
 _PATH = _FOLDER / "libtfpipe_native.so"
 _REASON_PATH = _FOLDER / "not_built.txt"
-_INTERFACE = 6
+_INTERFACE = 7
 
 MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""

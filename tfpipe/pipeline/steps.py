@@ -34,7 +34,8 @@ from tfpipe.engine.plan import BatchPlan
 from tfpipe.native import library
 from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io
+from tfpipe.system import host_limits
 
 CALL_NAME = "tfpipe_engine"
 """The name of its calls in a graph. They hold Python's lock for a small part of their time only."""

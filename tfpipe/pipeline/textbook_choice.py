@@ -11,9 +11,9 @@ from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
-from tfpipe.errors import ConfigError
-from tfpipe.storage import reading
-from tfpipe.system import file_io
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.storage import file_io, stores
+from tfpipe.storage.tensorflow_store import TensorFlowStore
 from tfpipe.system.options import list_changes
 
 
@@ -35,7 +35,7 @@ def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
         return source.unplaced
     if not source.is_split:
         return f"{source.name} are files that are read without their manifest"
-    if any(map(file_io.is_url, source.files)) and not all(map(reading.can_read, source.files)):
+    if any(map(file_io.is_url, source.files)) and not all(map(stores.can_read, source.files)):
         return f"{source.files[0]} is read by TensorFlow only"
     return None
 
@@ -89,9 +89,13 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
             "Evaluate on one host."
         )
     source.check()
-    if not file_io.can_tensorflow_read(source.files[0]) and reading.can_read(source.files[0]):
-        raise ConfigError(
-            f"TensorFlow must read {source.files[0]}, because {reason}, and it cannot. Leave that out, or copy "
-            "the dataset to a local disk."
-        )
-    file_io.check_tensorflow_reads(source.files[0])
+    if file_io.is_url(first := source.files[0]):
+        try:
+            TensorFlowStore(first)
+        except DataError as error:
+            if not stores.can_read(first):
+                raise
+            raise ConfigError(
+                f"TensorFlow must read {first}, because {reason}, and it cannot. Leave that out, or copy "
+                "the dataset to a local disk."
+            ) from error

@@ -28,7 +28,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.open_dataset import load_if_path
 from tfpipe.readers.record_lookup import RecordLookup, find_name_key, get_label, get_text
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.native import library
 from tfpipe.open_dataset import load_manifest
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 
 
 def name_release() -> str:

@@ -34,16 +34,16 @@ _LOGIN_AMAZON = (
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """The options of a store that the user gives. Everything else is found as the cloud's own tools find it.
+    """The options that the user gives for a store. Everything else is found as the cloud's own tools find it.
 
     Attributes:
-        credentials: The need for credentials. "needed": it is an error if there are none. "optional": a bucket is then
-            read as a public one is. "none": requests are never signed.
+        credentials: The rule for requests. "needed": it is an error if there are no credentials. "optional": a bucket
+            is then read as a public one is. "none": requests are never signed.
         impersonate: The Google service accounts to act as, as in Beam's `--impersonate_service_account`: the last of
             the names between commas, by way of the others.
         endpoint: The address of a store with Amazon's protocol.
-        region: The region of Amazon.
-        access_key_id: The key of Amazon.
+        region: The region of Amazon's store.
+        access_key_id: The key for Amazon's store.
         secret_access_key: The secret of that key.
         session_token: The token of a passing key.
         disable_ssl: Whether Amazon's store is asked by HTTP.
@@ -99,7 +99,7 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
     if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
         config["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
         client["allow_http"] = config["base_url"].startswith("http://")
-        provider = _answer_emulator
+        provider = _answer_emulator if options.credentials != "none" else None
     elif options.credentials != "none":
         provider = _find_google_credentials(options)
     if provider is None:

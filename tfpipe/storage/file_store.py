@@ -1,43 +1,70 @@
-"""The methods that the job asks of any place with files by URL."""
+"""The calls that any place with files by URL answers."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import IO, BinaryIO, Protocol
+from typing import IO, BinaryIO, NoReturn
 
 
-class FileStore(Protocol):
-    """A place with files by URL: `tfpipe.storage.store.Store`, the web, or a file system of Beam's.
+class FileStore:
+    """A place with files by URL: a bucket, the web, or a file system that another library knows.
 
-    All methods raise an `OSError` for a file that is missing or may not be read, and a `DataError` for a store that
-    fails.
+    All methods raise an `OSError` for a file that is missing or may not be read, for what the place cannot do, and a
+    `DataError` for a store that fails. A place refuses what its class does not define.
     """
 
     def check(self, url: str) -> None:
-        """Checks, with few retries, that the bucket can be reached."""
+        """Checks, with few retries, that the bucket can be reached. Elsewhere only the first use shows it."""
 
     def read(self, url: str, offset: int = 0, size: int | None = None) -> bytes:
         """Returns `size` bytes of the file from `offset`, by default all; fewer only at the end of the file."""
+        with self.open(url) as file:
+            file.seek(offset)
+            return file.read() if size is None else file.read(size)
 
     def write(self, url: str, data: bytes) -> None:
         """Writes a small file."""
+        with self.create(url) as file:
+            file.write(data)
 
     def open(self, url: str) -> BinaryIO:
         """Opens a file for reading at any place."""
+        self._refuse(url)
 
-    def create(self, url: str) -> AbstractContextManager[IO[bytes]]:
-        """Opens a new file that appears when the block ends well, and otherwise never."""
+    def create(self, url: str, expected_bytes: int = 0) -> AbstractContextManager[IO[bytes]]:
+        """Opens a new file that appears when the block ends well, and otherwise never.
+
+        Args:
+            url: The file.
+            expected_bytes: About the size of the file, if it is known and may be above 100 GB.
+        """
+        self._refuse(url)
+
+    def make_folder(self, url: str) -> None:
+        """Makes a folder, where folders are more than the names of files."""
 
     def size(self, url: str) -> int:
         """Returns the bytes of a file, or -1 if there is none."""
+        self._refuse(url)
+
+    def version(self, url: str) -> str | None:
+        """Returns a text that changes with the content of a file; None if there is none."""
+        size = self.size(url)
+        return None if size < 0 else str(size)
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Yields URL and bytes of all files in a folder, whose URL ends with a slash.
 
         If not recursive, a folder comes as its URL with a slash at the end, and -1.
         """
+        self._refuse(folder)
 
     def rename(self, source: str, target: str) -> None:
         """Gives a file another name within its bucket."""
+        self._refuse(source)
 
     def delete(self, urls: Iterable[str]) -> None:
         """Removes files; one that does not exist is ignored."""
+        self._refuse(next(iter(urls)))
+
+    def _refuse(self, url: str) -> NoReturn:
+        raise OSError(f"{url} can only be read as a whole")

@@ -1,4 +1,4 @@
-"""The repetition of requests to an object store: how often, and how long.
+"""The rules by which a request to an object store is repeated.
 
 obstore repeats requests too. But it cannot be interrupted meanwhile, and it gives up where the answer to a listing, a
 copy or a removal breaks off. So a single request is repeated here, and only the parts of a large object by obstore.

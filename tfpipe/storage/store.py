@@ -13,9 +13,11 @@ from functools import partial
 from itertools import islice
 from typing import IO, Any, BinaryIO, TypeVar, cast
 
+from tfpipe.errors import DataError
 from tfpipe.storage import failures, upload
 from tfpipe.storage.buckets import REQUIREMENT, Bucket, StoreOptions, check_not_forked, open_bucket
 from tfpipe.storage.failures import explain
+from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.retries import RETRIES, RetryConfig, repeat
 from tfpipe.storage.seekable import open_seekable
 from tfpipe.storage.upload import Upload
@@ -29,7 +31,7 @@ _DELETE_AT_ONCE = 1000  # no store allows more
 _THREADS = 8
 
 
-class Store:
+class Store(FileStore):
     """A store of objects by URL.
 
     All methods raise a `FileNotFoundError` or `PermissionError` for an object that is missing or may not be read, and a
@@ -37,7 +39,7 @@ class Store:
 
     Args:
         scheme: "gs", "s3" or "az".
-        options: The options that the user gives.
+        options: The options that the user gives for the store.
         retries: The limits on time and attempts.
 
     Raises:
@@ -98,20 +100,20 @@ class Store:
         """Writes a small object."""
         import obstore
 
-        bucket, key = self._find(url)
+        bucket, key = self._find_to_write(url)
         self._ask(url, lambda: obstore.put(bucket.once, key, data, use_multipart=False))
 
     @contextlib.contextmanager
-    def create(self, url: str) -> Iterator[IO[bytes]]:
+    def create(self, url: str, expected_bytes: int = 0) -> Iterator[IO[bytes]]:
         """Opens a new object that appears when the block ends well, and otherwise never."""
         import obstore
 
-        bucket, key = self._find(url)
+        bucket, key = self._find_to_write(url)
 
         def put_parts(parts: Iterator[bytes], part_bytes: int) -> Any:
             return obstore.put(bucket.patient, key, parts, use_multipart=True, chunk_size=part_bytes, max_concurrency=1)
 
-        file = Upload(url, partial(self.write, url), put_parts)
+        file = Upload(url, partial(self.write, url), put_parts, expected_bytes)
         try:
             yield cast(IO[bytes], file)
             file.complete()
@@ -125,6 +127,17 @@ class Store:
             return self._get_size(url)
         except FileNotFoundError:
             return -1
+
+    def version(self, url: str) -> str | None:
+        """Returns a text that changes with the content of an object; None if there is none."""
+        import obstore
+
+        bucket, key = self._find(url)
+        try:
+            meta = self._ask(url, lambda: obstore.head(bucket.once, key))
+        except FileNotFoundError:
+            return None
+        return f"{meta['size']}:{meta['e_tag'] or meta['last_modified']}"
 
     def list(self, folder: str, recursive: bool = True) -> Iterator[tuple[str, int]]:
         """Yields URL and bytes of all objects in a folder.
@@ -150,7 +163,7 @@ class Store:
         """Gives an object another name within its bucket, by a copy and a removal."""
         import obstore
 
-        bucket, key = self._find(source)
+        bucket, key = self._find_to_write(source)
         new_key = split_url(target)[1]
         with explain(source):
             try:
@@ -177,7 +190,7 @@ class Store:
     def _delete(self, urls: Sequence[str]) -> None:
         import obstore
 
-        bucket, _ = self._find(urls[0])
+        bucket, _ = self._find_to_write(urls[0])
         keys = [split_url(url)[1] for url in urls]
         with contextlib.suppress(FileNotFoundError):
             self._ask(urls[0], lambda: obstore.delete(bucket.once, keys))
@@ -213,6 +226,16 @@ class Store:
     def _ask(self, url: str, call: Callable[[], Result]) -> Result:
         with explain(url):
             return repeat(call, self._retries)
+
+    def _find_to_write(self, url: str) -> tuple[Bucket, str]:
+        """Does the same as `_find`, and refuses what obstore cannot do: to write to Google's store it needs a token."""
+        bucket, key = self._find(url)
+        if self._scheme == "gs" and bucket.once.config.get("skip_signature"):
+            raise DataError(
+                f"{get_bucket_url(url)} cannot be written without credentials. Log in with `gcloud auth "
+                "application-default login`, and leave --no_auth out."
+            )
+        return bucket, key
 
     def _find(self, url: str) -> tuple[Bucket, str]:
         """Returns the bucket of a URL, opened when it is first needed, and the name of the object in it."""

@@ -12,11 +12,14 @@ from concurrent.futures import Future
 from queue import Full, Queue
 from typing import Any
 
+from tfpipe.errors import DataError
 from tfpipe.storage.failures import explain
 
 PART_BYTES = 16 * 2**20
-"""Bytes that a writer collects before it sends them: above 5 MiB, the least of all stores. They take 10,000 parts."""
+"""The least bytes that a writer collects before it sends them: above 5 MiB, the least of all stores."""
 
+_MOST_PARTS = 10_000  # no store takes more of Google's and Amazon's
+_PART_UNIT = 2**20
 _LOOK_EVERY_S = 0.1
 
 
@@ -31,11 +34,21 @@ class Upload(io.BufferedIOBase):
         url: The object.
         put: The function that makes an object of bytes.
         put_parts: The function that makes an object of an iterator over parts, and of the bytes of a part.
+        expected_bytes: About the size of the object. Parts are larger for an object above 78 GiB, up to twice of this.
     """
 
-    def __init__(self, url: str, put: Callable[[bytes], Any], put_parts: Callable[[Iterator[bytes], int], Any]) -> None:
+    def __init__(
+        self,
+        url: str,
+        put: Callable[[bytes], Any],
+        put_parts: Callable[[Iterator[bytes], int], Any],
+        expected_bytes: int = 0,
+    ) -> None:
         super().__init__()
         self._url = url
+        needed = -(-2 * expected_bytes // _MOST_PARTS)
+        self._part_bytes = max(PART_BYTES, -(-needed // _PART_UNIT) * _PART_UNIT)
+        self._num_parts = self._written = 0
         self._put, self._put_parts = put, put_parts
         self._buffer = bytearray()
         self._parts: Queue[bytes | _Aborted | None] = Queue(1)
@@ -48,10 +61,19 @@ class Upload(io.BufferedIOBase):
     def write(self, data: Any) -> int:
         """Takes bytes, and sends those that fill a part."""
         self._buffer += data
-        while len(self._buffer) >= PART_BYTES:
-            self._hand_over(bytes(self._buffer[:PART_BYTES]))
-            del self._buffer[:PART_BYTES]
+        self._written += len(data)
+        while len(self._buffer) >= self._part_bytes:
+            self._hand_over(bytes(self._buffer[: self._part_bytes]))
+            del self._buffer[: self._part_bytes]
+            self._num_parts += 1
+            if self._num_parts == _MOST_PARTS:
+                most = self._num_parts * self._part_bytes / 2**30
+                raise DataError(f"{self._url} would have more than {most:,.0f} GiB. Write more shards, each smaller.")
         return len(data)
+
+    def tell(self) -> int:
+        """Returns the number of bytes that were written."""
+        return self._written
 
     def complete(self) -> None:
         """Makes the object appear."""
@@ -85,7 +107,7 @@ class Upload(io.BufferedIOBase):
 
     def _send(self, sent: Future[Any]) -> None:
         try:
-            sent.set_result(self._put_parts(self._take_parts(), PART_BYTES))
+            sent.set_result(self._put_parts(self._take_parts(), self._part_bytes))
         except BaseException as error:
             sent.set_exception(error)
 

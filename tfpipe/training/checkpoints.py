@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError, DataError, first_line
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 logger = logging.getLogger(__name__)
 
@@ -118,9 +118,9 @@ class Checkpoints:
         name = f"{_PREFIX}{position.epoch:06}-{position.step:09}{_SUFFIX}"
         try:
             file_io.make_folder(self.directory)
-            file_io.write_anywhere(file_io.join(self.directory, name), buffer.getvalue())
+            file_io.write_file(file_io.join(self.directory, name), buffer.getvalue())
             for path in self._list()[: -self._keep]:
-                file_io.remove_file(path)
+                file_io.remove(path)
         except OSError as error:
             raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
 
@@ -158,7 +158,7 @@ class Checkpoints:
 
     def _list(self) -> Sequence[str]:
         """Lists the paths of the checkpoints, the oldest first."""
-        names = file_io.list_folder(self.directory)
+        names = file_io.list_names(self.directory)
         names = [name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
         return [file_io.join(self.directory, name) for name in names]
 

@@ -20,7 +20,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError, FormatError, first_line
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.training.run_dir import MODEL, RUN
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def write_model(directory: str, program: tuple[str, bytes], config: PipelineConf
     try:
         file_io.make_folder(directory)
         for file, content in files.items():
-            file_io.write_anywhere(file_io.join(directory, file), content)
+            file_io.write_file(file_io.join(directory, file), content)
     except OSError as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
 

@@ -22,7 +22,7 @@ from tfpipe.engine.crops import center_boxes
 from tfpipe.errors import TfpipeError
 from tfpipe.images.decode import decode_crop, resize_crop
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
 from tfpipe.training.model_files import (
     MAX_MODEL_BYTES,

@@ -19,7 +19,7 @@ from typing import Any
 
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.lookups.data_lock import RUN_KEY
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.training.checkpoints import Position
 
 RUN, METRICS, CHECKPOINTS, LOGS, MODEL = "run.json", "metrics.jsonl", "checkpoints", "logs", "model"
@@ -107,7 +107,7 @@ class RunDir:
     def _create(self, options: Mapping[str, Any]) -> None:
         try:
             # A process that was killed may have left a file under a temporary name.
-            names = [name for name in file_io.list_folder(self.path) if not name.endswith(".tmp")]
+            names = [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]
             if names:
                 raise ConfigError(
                     f"{self.path} must be empty or hold a run, and holds {names[0]}. Choose another folder."
@@ -151,6 +151,6 @@ class RunDir:
             return
         path = self.file(name)
         try:
-            file_io.write_anywhere(path, text.encode())
+            file_io.write_file(path, text.encode())
         except OSError as error:
             raise DataError(f"{path} cannot be written: {first_line(error)}.") from error

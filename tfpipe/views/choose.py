@@ -27,7 +27,8 @@ from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import MAX_WEIGHT, WEIGHT_UNITS, View, ViewSplit, view_file
 from tfpipe.open_dataset import check_local
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io
+from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
 from tfpipe.views import facts

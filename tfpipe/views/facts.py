@@ -29,7 +29,7 @@ from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_SHA256, FeatureSpec
 from tfpipe.readers.record_lookup import find_name_key, get_label
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 
 NAME, LABEL, LABEL_ID, DIGEST = "name", "label", "label_id", "digest"
@@ -110,7 +110,7 @@ def _is_of_shard(path: str, shard: ShardInfo) -> bool:
 def _write(table: Any, path: str) -> None:
     import pyarrow.parquet as pq
 
-    with file_io.new_file(path) as file:
+    with file_io.create(path) as file:
         pq.write_table(table, file, compression="zstd")
 
 

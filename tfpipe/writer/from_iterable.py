@@ -13,7 +13,7 @@ from tfpipe.errors import DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.tfrecord import record_footer
-from tfpipe.system.file_io import write_file
+from tfpipe.storage.file_io import write_file
 from tfpipe.writer.job import WriteJob
 from tfpipe.writer.shard_file import FLUSH_S, ShardFile, check_new, name_records, naming
 from tfpipe.writer.written_shard import WrittenShard

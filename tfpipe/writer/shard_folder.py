@@ -11,16 +11,14 @@ A shard appears under its name when it is complete, then its index, and the row 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tfpipe.errors import FormatError
-from tfpipe.format.file_names import INDEX_DIR, index_name
+from tfpipe.format.file_names import index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
-from tfpipe.storage import files
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.writer.shard_writer import CountRecord, ShardWriter
 from tfpipe.writer.working_folder import WorkingFolder
 from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
@@ -61,19 +59,19 @@ class ShardFolder(WorkingFolder):
     @contextlib.contextmanager
     def new_shard(self, file: str, count: CountRecord) -> Iterator[ShardWriter]:
         """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
-        with files.create(self.shard_path(file), self.temporary(file)) as out:
+        with file_io.create(self.shard_path(file), self.temporary(file), makes_folders=True) as out:
             writer = ShardWriter(out, count)
             yield writer
-        files.write_bytes(self.index_path(file), writer.index, self.temporary(file))
+        file_io.write_file(self.index_path(file), writer.index, self.temporary(file), makes_folders=True)
         self.save_written(writer.describe_shard(file))
 
     def save_written(self, shard: WrittenShard) -> None:
         """Saves the row that says that a shard is finished."""
-        files.write_bytes(self.row_path(shard.info.file), encode_row(shard))
+        file_io.write_file(self.row_path(shard.info.file), encode_row(shard), makes_folders=True)
 
     def find_written(self, file: str) -> WrittenShard | None:
         """Returns a shard that some run finished; None if there is no reliable row about it."""
-        return read_row(self.row_path(file), files.read_regular)
+        return read_row(self.row_path(file))
 
     def find_finished(self, file: str) -> WrittenShard | None:
         """Returns the shard of an earlier run if it and its index are still whole. Reads the shard once."""
@@ -83,18 +81,17 @@ class ShardFolder(WorkingFolder):
     def is_whole(self, shard: ShardInfo) -> bool:
         """Returns whether a finished shard and its index are as they were written. Reads the shard once."""
         path = self.shard_path(shard.file)
-        if files.get_size(path) != shard.bytes:
+        if file_io.get_size(path) != shard.bytes:
             return False
         try:
-            decode_index(files.read_bytes(self.index_path(shard.file)), shard.bytes, shard.records)
+            decode_index(file_io.read_whole(self.index_path(shard.file)), shard.bytes, shard.records)
         except (OSError, FormatError):
             return False
-        with files.open_read(path) as file:
+        with file_io.open_read(path) as file:
             return file_io.hash_stream(file) == shard.sha256
 
     def move_shards(self, shards: Iterable[tuple[str, WrittenShard]]) -> None:
-        """Moves shards, each given behind its name until now, and their indexes to `data` under their final names."""
-        os.makedirs(self.path("data", INDEX_DIR), exist_ok=True)
+        """Moves shards, each behind its name until now, and their indexes to the result under their final names."""
         for name, shard in shards:
-            os.replace(self.index_path(name), self.path("data", index_name(shard.info.file)))
-            os.replace(self.shard_path(name), self.path("data", shard.info.file))
+            file_io.rename(self.index_path(name), self.result(index_name(shard.info.file)))
+            file_io.rename(self.shard_path(name), self.result(shard.info.file))

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.storage import files
-from tfpipe.system import file_io
+from tfpipe.storage import file_io, local
 from tfpipe.system.file_lock import hold_lock
 
 _LOCK, _PLAN = "lock", "plan.json"
@@ -40,19 +39,25 @@ class WorkingFolder:
     """
 
     output: str
+    # What follows the output in the path of the working folder; in a bucket, that folder's name in the output.
     ending: ClassVar[str]
-    """What follows the output in the path of the working folder."""
+    # The folders in it that a run goes on with, if the run before had the same identity.
     parts: ClassVar[tuple[str, ...]] = ()
-    """The folders in it that a run goes on with, if the run before had the same identity."""
 
     @property
     def base(self) -> str:
-        """The path of the working folder."""
+        """The path of the working folder: beside the output, in a bucket in it."""
+        if file_io.is_url(self.output):
+            return f"{self.output}/{self.ending.removeprefix('/')}"
         return self.output + self.ending
 
     def path(self, *parts: str) -> str:
         """Returns a path in the working folder."""
         return file_io.join(self.base, *parts)
+
+    def result(self, *parts: str) -> str:
+        """Returns a path in the result until it is published, in a bucket its final one: no folder is renamed there."""
+        return file_io.join(self.output, *parts) if file_io.is_url(self.output) else self.path("data", *parts)
 
     @contextlib.contextmanager
     def lock(self, busy: str) -> Iterator[None]:
@@ -80,34 +85,50 @@ class WorkingFolder:
             try:
                 yield
             finally:
-                if files.list_names(self.base) == [_LOCK]:
-                    files.remove_tree(self.base)
+                if file_io.list_names(self.base) == [_LOCK]:
+                    file_io.remove_tree(self.base)
                     if is_new:
                         with contextlib.suppress(OSError):  # it was never made, or it is not empty
                             os.rmdir(self.output)
 
     @contextlib.contextmanager
     def open(self, identity: str, busy: str) -> Iterator[None]:
-        """Makes and locks the folder. It is removed if the block ends without an error.
+        """Makes and locks the folder. It is removed if the block ends without an error. A bucket has no locks.
 
         Args:
             identity: The text that tells this job from others.
-            busy: As in `lock`.
+            busy: The work of the process, as for `lock`.
 
         Raises:
+            ConfigError: The output in a bucket holds what another job left unfinished.
             DataError: Another process holds the folder, or the block raised an `OSError`.
         """
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
-            self._prepare(identity)
+            if file_io.is_url(self.output):
+                self._prepare_bucket(identity)
+            else:
+                self._prepare(identity)
             yield
-            shutil.rmtree(self.base)
+            file_io.remove_tree(self.base)
 
     def publish(self) -> None:
         """Gives the whole result in `data` its final name, and makes sure that the name is on disk."""
+        if file_io.is_url(self.base):
+            return
         for folder, _, _ in os.walk(self.path("data")):
-            file_io.sync_folder(folder)  # the files themselves are on disk since they were written
+            local.sync_folder(folder)  # the files themselves are on disk since they were written
         os.rename(self.path("data"), self.output)
-        file_io.sync_folder(os.path.dirname(self.output))
+        local.sync_folder(os.path.dirname(self.output))
+
+    def _prepare_bucket(self, identity: str) -> None:
+        """Removes everything from the folder if it belongs to another job, and refuses what that job has finished."""
+        old_identity = b""
+        with contextlib.suppress(FileNotFoundError):
+            old_identity = file_io.read_whole(self.path(_PLAN))
+        if old_identity != identity.encode():
+            check_output(self.output, is_ours=self.ending.__eq__, alone=True)
+            file_io.remove_tree(self.base)
+            file_io.write_file(self.path(_PLAN), identity.encode())
 
     def _prepare(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
@@ -118,8 +139,11 @@ class WorkingFolder:
         for name in set(os.listdir(self.base)) - kept:
             path = self.path(name)
             shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
-        for name in self.parts:
-            os.makedirs(self.path(name), exist_ok=True)
+        for part in self.parts:
+            os.makedirs(self.path(part), exist_ok=True)
+            for name in os.listdir(self.path(part)):
+                if name.endswith(".tmp"):  # a killed run was writing it
+                    os.remove(self.path(part, name))
         file_io.write_file(self.path(_PLAN), identity.encode())
 
 
@@ -141,16 +165,16 @@ def check_output(
     Raises:
         ConfigError: It lies in a folder that is read, is a file, or holds something else.
     """
-    target = files.resolve_links(output)
+    target = file_io.resolve_links(output)
     for path in sources:
-        source = files.resolve_links(path)
+        source = file_io.resolve_links(path)
         if target == source or target.startswith(source + "/"):
             raise ConfigError(
                 f"The output must not lie inside the input, got {output} in {path}. Choose another directory."
             )
     if not file_io.is_url(target) and os.path.exists(target) and not os.path.isdir(target):
         raise ConfigError(f"The output must be a directory, but {output} is a file.")
-    names = files.list_names(target)
+    names = file_io.list_names(target)
     others = [name for name in names if not is_ours(name)]
     if others and (alone or len(others) == len(names)):
         raise ConfigError(f"{output} must be empty or not exist yet, and holds {others[0]}. Choose another directory.")

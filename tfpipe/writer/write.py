@@ -17,7 +17,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import check_local, load_manifest
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.manifest import ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats, merge_stats
-from tfpipe.system.file_io import read_regular
+from tfpipe.storage.file_io import read_regular
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def encode_row(shard: WrittenShard) -> bytes:
     return json.dumps(shard.to_json()).encode()
 
 
-def read_row(path: str, read: Callable[[str], bytes | None] = read_regular) -> WrittenShard | None:
+def read_row(path: str) -> WrittenShard | None:
     """Reads the row about a shard; returns None if it is missing or was cut off, so that the shard is written again."""
     try:
-        return WrittenShard.from_json(json.loads(read(path) or b""))
+        return WrittenShard.from_json(json.loads(read_regular(path) or b""))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -141,6 +141,19 @@ def test_a_job_service_must_be_named() -> None:
     assert str(caught.value) == "The portable runner needs a job service to run on; give `job_endpoint` HOST:PORT."
 
 
+def test_workers_elsewhere_do_not_write_to_hugging_face() -> None:
+    for endpoint in (
+        "--runner=PortableRunner --job_endpoint=x:1",
+        "--runner=DaskRunner --dask_client_address=tcp://x:1",
+    ):
+        with pytest.raises(ConfigError) as caught:
+            make_runner(endpoint.split()).check(ShardConfig("in", "hf://datasets/me/photos"))
+        assert str(caught.value) == (
+            "Only this machine writes to Hugging Face, got hf://datasets/me/photos for workers elsewhere. Write to a "
+            "bucket, and `tfpipe export` from there."
+        )
+
+
 def test_a_job_may_take_longer_than_a_minute() -> None:
     runner = make_runner(["--runner=PortableRunner", "--job_endpoint=x:1"])
     with runner.prepare(make_job()):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,10 +19,8 @@ from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
-from tests.beam_jobs.commands import ROOT
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_tar
-from tests.conftest import Tfpipe
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 
@@ -152,47 +148,6 @@ def test_what_does_not_shape_the_result_does_not_make_another_dataset(photos: Pa
     assert read_tree(output) == before
 
 
-# One at a time
-
-
-HOLD_THE_OUTPUT = """
-import sys
-from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.shards.output_dir import open_work_dir
-
-config = ShardConfig(*sys.argv[1:])
-with open_work_dir(config, plan_shards(config)):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_second_process_is_refused(photos: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    output = tmp_path / "out"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD_THE_OUTPUT, str(photos), str(output)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:  # its input ends with the block, and then it ends as well
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        done = tfpipe("shard", photos, output)
-    assert holder.returncode == 0
-    assert done.code == 1
-    assert done.err.splitlines()[-1] == (
-        f"Error: Another process writes to {output}; wait for it or choose another directory."
-    )
-    assert "Traceback" not in done.err
-
-
-def test_a_lock_left_behind_holds_nobody_up(photos: Path, tmp_path: Path) -> None:
-    write_files(tmp_path / "out", {".tfpipe/lock": b""})
-    make_dataset(photos, tmp_path / "out")
-
-
 def test_a_refused_output_is_left_as_it_was(photos: Path, tmp_path: Path) -> None:
     make_dataset(photos, tmp_path / "out")
     refused(ConfigError, photos, tmp_path / "out", seed=1)
@@ -291,31 +246,6 @@ def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
 
 
 # What a killed process leaves
-
-
-@pytest.mark.parametrize("moment", range(0, 16))
-def test_killed_at_every_rename(photos: Path, tmp_path: Path, moment: int) -> None:
-    """The process vanishes between writing a file and naming it. The next run goes on and leaves no trace."""
-    make_dataset(photos, tmp_path / "straight", num_shards=2)
-    output = tmp_path / "out"
-    child = os.fork()
-    if child == 0:
-        replace, left = os.replace, [moment]
-
-        def vanish(*args: Any) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                os._exit(9)
-            replace(*args)
-
-        os.replace = vanish  # type: ignore[assignment]
-        try:
-            make_dataset(photos, output, num_shards=2)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    make_dataset(photos, output, num_shards=2)
-    assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ class TestObjectStore:
 
         from apache_beam.io.filesystem import FileMetadata, FileSystem
 
+        filesystem.configure(())
         objects: dict[str, bytes] = {}
 
         class Closing(io.BytesIO):

@@ -13,8 +13,8 @@ from tfpipe.cli.shared.params import BATCH_SIZE
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.child_process import silence_stderr
-from tfpipe.system.file_io import is_url
 
 if TYPE_CHECKING:
     from tfpipe.engine.config.pipeline_config import PipelineConfig

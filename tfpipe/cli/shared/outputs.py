@@ -3,7 +3,7 @@
 import os
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 
 def check_target(path: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 from tfpipe.errors import ConfigError
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 Options = TypeVar("Options")
 Table = Mapping[str, Any]

@@ -34,7 +34,8 @@ from tfpipe.format import manifest_json
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_writer import RecordWriter
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io, local
+from tfpipe.system import host_limits
 from tfpipe.system.hash_permutation import IntArray
 from tfpipe.system.progress import Observer, Progress, poll_progress
 
@@ -152,12 +153,12 @@ class _Filler:
         folder, source = self._folder, self._folder.info.shards[number]
         path = folder.shard_path(source)
         if (kept := folder.measure(source)) is not None:
-            kept = replace(kept, sha256=file_io.hash_file(path))
+            kept = replace(kept, sha256=local.hash_file(path))
             if folder.is_decoded or kept == source:
                 self._done[number] = source.records
                 return kept
         first, end = folder.source.bases[number : number + 2].tolist()
-        with file_io.new_file(path) as file:
+        with file_io.create(path) as file:
             writer = RecordWriter(file)
             for begin in range(first, end, self._chunk):
                 if self._is_stopped:

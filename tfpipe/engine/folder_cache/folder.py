@@ -37,7 +37,8 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.open_dataset import check_readable, load_manifest
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io, local
+from tfpipe.system import host_limits
 from tfpipe.system.file_lock import hold_lock
 from tfpipe.system.units import human_bytes
 
@@ -172,7 +173,7 @@ class CacheFolder:
             ConfigError: The cache needs more space than is free.
         """
         paths = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
-        used = sum(max(file_io.get_file_size(path), 0) for path in paths)
+        used = sum(max(file_io.get_size(path), 0) for path in paths)
         needed = max(round(self.info.records * (self.record_bytes + 24)) - used, 0)  # with 24 bytes of index
         free = host_limits.free_disk_bytes(self.parent)
         if needed > free:
@@ -205,14 +206,14 @@ class CacheFolder:
         if manifest.fingerprint != self._new_fingerprint or set(manifest.splits) != {self.split}:
             return None
         for shard in manifest.splits[self.split].shards:
-            size = file_io.get_file_size(self.shard_path(shard))
+            size = file_io.get_size(self.shard_path(shard))
             if size != shard.bytes or not os.path.exists(self.index_path(shard)):
                 raise FormatError(f"{shard.file} is not whole.")
         return manifest
 
     def measure(self, shard: ShardInfo) -> ShardInfo | None:
         """Returns a shard of the source with the size that it has in the cache; None if it is not complete there."""
-        num_bytes = file_io.get_file_size(self.shard_path(shard))
+        num_bytes = file_io.get_size(self.shard_path(shard))
         if num_bytes < 0 or (not self.is_decoded and num_bytes != shard.bytes):
             return None
         try:
@@ -285,7 +286,7 @@ class CacheFolder:
     def sync_names(self) -> None:
         """Writes the names of all files to the disk, behind their bytes."""
         for path in (os.path.join(self.path, file_names.INDEX_DIR), self.path, self.parent):
-            file_io.sync_folder(path)
+            local.sync_folder(path)
 
     def lock(self) -> AbstractContextManager[BinaryIO]:
         """Waits until this process is the only one that fills: in the block, or as long as a child has the file open.

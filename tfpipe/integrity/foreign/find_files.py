@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
-from tfpipe.open_dataset import check_local
+from tfpipe.storage import file_io
 
 DEFAULT_SPLIT = "train"
 """The split of files whose names do not tell one."""
@@ -29,7 +29,7 @@ class ForeignFiles:
     """The files below one directory.
 
     Attributes:
-        root: The directory, as an absolute path.
+        root: The directory, as an absolute path or a URL.
         names: The names relative to `root`, sorted.
     """
 
@@ -38,31 +38,32 @@ class ForeignFiles:
 
     def path(self, name: str) -> str:
         """Returns the path of one of the files."""
-        return os.path.join(self.root, name)
+        return file_io.join(self.root, name)
 
 
 def find_files(target: str) -> ForeignFiles:
     """Finds the files that match a pattern, one file, or the files of a directory that are named like TFRecords.
 
     Raises:
-        ConfigError: `target` is a URL.
         DataError: No file was found.
         FormatError: A manifest cannot hold the name of a file.
     """
-    check_local(target)
-    if os.path.isdir(target):
-        root = os.path.abspath(target)
+    if file_io.is_folder(target):
+        root = file_io.make_absolute(target)
         paths = _below(root)
         if not paths:
             raise DataError(f"No file in {target} is named like TFRecords. Give a pattern, such as '{target}/part-*'.")
     else:
-        paths = [target] if os.path.lexists(target) else sorted(glob.glob(target))
+        paths = file_io.find(target) if file_io.is_url(target) else sorted(glob.glob(target))
+        paths = [target] if os.path.lexists(target) else paths
         if not paths:
             what = "No file fits" if glob.has_magic(target) else "There is no"
             raise DataError(f"{what} {target}. Check the path and the pattern.")
-        paths = [os.path.abspath(path) for path in paths]
-        root = os.path.commonpath([os.path.dirname(path) for path in paths])
-    names = tuple(os.path.relpath(path, root) for path in paths)
+        paths = list(map(file_io.make_absolute, paths))
+        scheme, start, _ = target.rpartition("://")
+        folders = [os.path.dirname(path.removeprefix(scheme + start)) for path in paths]
+        root = scheme + start + os.path.commonpath(folders)
+    names = tuple(path.removeprefix(f"{root.rstrip('/')}/") for path in paths)
     for name in names:
         try:
             file_names.check_foreign_name(name)
@@ -120,28 +121,32 @@ def describe_missing_files(names: Sequence[str]) -> list[str]:
 
 def _below(root: str) -> list[str]:
     """Returns the files of a directory that are named like TFRecords or, if it has none, those of its folders."""
-    for folders in (
-        [root],
-        [entry.path for entry in _entries(root) if os.path.isdir(entry.path) and entry.name[0] != "."],
-    ):
-        entries = [entry for folder in sorted(folders) for entry in _entries(folder)]
-        if paths := [entry.path for entry in entries if _is_like_records(entry)]:
-            return sorted(paths)
-    return []
+    entries = _list_entries(root)
+    folders = [name for name, is_folder in entries.items() if is_folder and name[0] != "."]
+    if paths := [f"{root}/{name}" for name, is_folder in entries.items() if not is_folder and _is_like_records(name)]:
+        return paths
+    return [
+        f"{root}/{folder}/{name}"
+        for folder in folders
+        for name, is_folder in _list_entries(f"{root}/{folder}").items()
+        if not is_folder and _is_like_records(name)
+    ]
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _list_entries(folder: str) -> dict[str, bool]:
+    """Returns the names in a folder, sorted, and whether each is a folder itself."""
+    if file_io.is_url(folder):
+        return {name.rstrip("/"): size < 0 for name, size in sorted(file_io.list_children(folder))}
     try:
         with os.scandir(folder) as entries:
-            return list(entries)
+            return {entry.name: os.path.isdir(entry.path) for entry in sorted(entries, key=lambda entry: entry.name)}
     except OSError as error:
         raise DataError(f"{folder} cannot be listed: {error.strerror or error}.") from error
 
 
-def _is_like_records(entry: os.DirEntry[str]) -> bool:
+def _is_like_records(name: str) -> bool:
     """Returns whether a file is named like TFRecords. Only opening it tells whether it is a regular file."""
-    fits = _LIKE_RECORDS.search(entry.name) and not _NO_RECORDS.search(entry.name) and entry.name[0] != "."
-    return bool(fits) and not os.path.isdir(entry.path)
+    return bool(_LIKE_RECORDS.search(name)) and not _NO_RECORDS.search(name) and name[0] != "."
 
 
 def _check_indexes(names: Sequence[str]) -> None:

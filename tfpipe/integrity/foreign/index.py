@@ -21,14 +21,15 @@ from tfpipe.format.schema import Schema
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tfrecord import HEADER_BYTES
+from tfpipe.integrity.check_file import FileJob
 from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import FileScan, Keys, ScanJob, describe_failure, iterate_records, scan_file
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys, describe_failure, iterate_records, scan_file
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
-from tfpipe.integrity.progress import shared_counters
-from tfpipe.system import file_io
+from tfpipe.integrity.progress import run_on_files
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.options import Choice, check_options, option
 from tfpipe.system.process_pool import Workers
@@ -105,25 +106,31 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         DataError: There are no records, a file cannot be read, or the output cannot be written.
         FormatError: A file is damaged. The message gives the record and the byte.
     """
+    file_io.check_stores([options.target, options.output or options.target])
     files = find_files(options.target)
     metadata = read_metadata(files.root)
     splits = group_by_split(files, metadata.file_splits, options.split)
     notes = [*metadata.notes, *describe_missing_files(files.names)]
-    with open_output(options.output or files.root, options.export) as output:
-        heads = {name: file_io.read_start(files.path(name), HEADER_BYTES) for name in files.names}
+    with open_output(options.output or files.root) as output:
+        starts = file_io.read_starts([files.path(name) for name in files.names], HEADER_BYTES)
+        heads = dict(zip(files.names, starts, strict=True))
         compression = _compression(files, heads)
         _check_export(options, compression)
         first = _first_record(files, [name for name in files.names if heads[name]], compression)
         named_keys = Keys(options.image_key or "", options.label_key)
         keys = infer_schema.choose_keys(first, named_keys, metadata)
         jobs = [
-            ScanJob(files.path(name), name, split, compression, output.pending_index(name))
+            FileJob(files.path(name), name, split, compression=compression)
             for split, names in splits.items()
             for name in names
         ]
-        scans = _scan_all(keys, jobs, observer or Observer())
+        sizes = file_io.get_sizes([job.path for job in jobs])
+        workers = 0 if min(usable_cpus(), len(jobs)) < 2 or sum(sizes) < _ALONE_BYTES else None
+        sized = list(zip(jobs, sizes, strict=True))
+        scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
         manifest = _manifest(_ScannedFiles(options, files, metadata, keys, jobs, scans, compression), output, notes)
-        output.commit(manifest)
+        indexes = {} if compression else {job.name: scan.index for job, scan in zip(jobs, scans, strict=True)}
+        output.commit(manifest, indexes, options.export)
     return IndexReport(output.directory, manifest, tuple(notes))
 
 
@@ -165,24 +172,6 @@ def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compre
     raise DataError(f"There is no record in {files.path(files.names[0])}{f' and {more:,} more files' if more else ''}.")
 
 
-def _scan_all(keys: Keys, jobs: Sequence[ScanJob], observer: Observer) -> list[FileScan]:
-    """Reads every file and returns the results in their order. A damaged file ends the job at once."""
-    sizes = [file_io.total_bytes([job.path]) for job in jobs]
-    workers = min(usable_cpus(), len(jobs))
-    with shared_counters(sum(sizes), observer) as counters:
-        if workers < 2 or sum(sizes) < _ALONE_BYTES:
-            return [scan_file(keys, counters, job) for job in jobs]
-        # The largest file comes first, so that the last one to finish is small.
-        order = sorted(range(len(jobs)), key=lambda k: -sizes[k])
-        numbered = ((k, jobs[k]) for k in order)
-        scans = dict(WORKERS.map_unordered(_scan_numbered, numbered, workers, shared=(keys, counters)))
-    return [scans[k] for k in range(len(jobs))]
-
-
-def _scan_numbered(keys: Keys, counters: object, item: tuple[int, ScanJob]) -> tuple[int, FileScan]:
-    return item[0], scan_file(keys, counters, item[1])
-
-
 @dataclass(frozen=True)
 class _ScannedFiles:
     """The facts that the manifest is made of."""
@@ -191,11 +180,11 @@ class _ScannedFiles:
     files: ForeignFiles
     metadata: Metadata
     keys: Keys
-    jobs: Sequence[ScanJob]
+    jobs: Sequence[FileJob]
     scans: Sequence[FileScan]
     compression: Compression
 
-    def get_split(self, split: str) -> Iterator[tuple[ScanJob, FileScan]]:
+    def get_split(self, split: str) -> Iterator[tuple[FileJob, FileScan]]:
         """Yields the files of a split."""
         return ((job, scan) for job, scan in zip(self.jobs, self.scans, strict=True) if job.split == split)
 

@@ -3,7 +3,6 @@
 All of it is a hint. A file that cannot be used is reported in a note, and the records alone count.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.json_reader import Node, parse_json
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _MAX_BYTES = 2**26
 _MAX_SHARDS = 1_000_000
@@ -43,19 +42,19 @@ class Metadata:
 
 
 def read_metadata(root: str) -> Metadata:
-    """Reads the metadata files of a local directory."""
+    """Reads the metadata files of a directory."""
     metadata = Metadata()
     for name, read in ((file_names.TFDS_INFO, _read_info), (file_names.TFDS_FEATURES, _read_features)):
-        path = os.path.join(root, name)
+        path = file_io.join(root, name)
         if (text := _text(path, metadata)) is not None:
             try:
                 read(parse_json(text, path), metadata)
             except (FormatError, ConfigError) as error:
                 metadata.notes.append(f"Not used: {error}")
     for feature in list(metadata.classes):
-        if names := _label_file(os.path.join(root, f"{feature.replace('/', '-')}.labels.txt"), metadata):
+        if names := _label_file(file_io.join(root, f"{feature.replace('/', '-')}.labels.txt"), metadata):
             metadata.classes[feature] = names
-    lists = (_label_file(os.path.join(root, file), metadata) for file in _LABEL_FILES)
+    lists = (_label_file(file_io.join(root, file), metadata) for file in _LABEL_FILES)
     metadata.listed = next((names for names in lists if names), ())
     return metadata
 
@@ -132,8 +131,6 @@ def _label_file(path: str, metadata: Metadata) -> tuple[str, ...]:
 
 
 def _text(path: str, metadata: Metadata) -> str | None:
-    if not os.path.lexists(path):
-        return None
     try:
         return file_io.read_bytes(path, _MAX_BYTES).decode()
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
@@ -24,7 +23,7 @@ from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.images.seekable import is_seekable
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 OTHER = "OTHER"
 """The format under which values are counted that are not image files, or whose header cannot be read."""
@@ -47,25 +46,6 @@ class Keys:
     image: str | None
     label: str | None = None
     text: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ScanJob:
-    """A file to read.
-
-    Attributes:
-        path: The path of the file.
-        name: The file's name in the manifest.
-        split: The split that the file belongs to.
-        compression: The compression of the file.
-        index: The path where its index is written. A compressed file gets no index.
-    """
-
-    path: str
-    name: str
-    split: str
-    compression: Compression
-    index: str
 
 
 @dataclass(slots=True)
@@ -132,7 +112,7 @@ class FileScan:
         records: The number of records.
         file_bytes: The size of the files.
         sha256: The SHA-256 of the file; without meaning after `merge`.
-        payload_bytes: The size of all payloads.
+        index: The index of the file, empty for a compressed one; without meaning after `merge`.
         features: The values of each feature.
         stats: The counts of images and labels.
         texts: The class names that come with each label, at most two of them.
@@ -141,16 +121,36 @@ class FileScan:
     records: int = 0
     file_bytes: int = 0
     sha256: str = ""
-    payload_bytes: int = 0
+    index: bytes = b""
     features: dict[str, FeatureStats] = field(default_factory=dict)
     stats: ShardStats = field(default_factory=ShardStats)
     texts: dict[int, set[bytes]] = field(default_factory=dict)
+
+    def add(self, keys: Keys, features: Mapping[str, Feature], name: str) -> None:
+        """Adds a record, which an error calls `name`.
+
+        Raises:
+            FormatError: The records have too many features of different names.
+        """
+        self.records += 1
+        for key, value in features.items():
+            feature_stats = self.features.get(key)
+            if feature_stats is None:
+                feature_stats = self.features[key] = FeatureStats()
+                if len(self.features) > _MAX_FEATURES:
+                    raise FormatError(
+                        f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
+                    )
+            feature_stats.add(value)
+        if keys.image is not None:
+            _add_image(self, features.get(keys.image))
+        if keys.label is not None:
+            _add_label(self, features.get(keys.label), features.get(keys.text or ""))
 
     def merge(self, other: "FileScan") -> None:
         """Adds the content of another file. The SHA-256 then has no meaning."""
         self.records += other.records
         self.file_bytes += other.file_bytes
-        self.payload_bytes += other.payload_bytes
         for name, feature_stats in other.features.items():
             self.features.setdefault(name, FeatureStats()).merge(feature_stats)
         self.stats.merge(other.stats)
@@ -164,8 +164,8 @@ class FileScan:
             label_texts |= texts
 
 
-def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
-    """Reads one file and writes its index.
+def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
+    """Reads one file.
 
     Args:
         keys: The features of image and label.
@@ -179,28 +179,31 @@ def scan_file(keys: Keys, counters: Any, job: ScanJob) -> FileScan:
     scan, progress = FileScan(), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
-            scan.file_bytes = os.fstat(file.fileno()).st_size
+            scan.file_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
             if job.compression:
                 digest = hashlib.sha256()
                 for number, payload in enumerate(scan_compressed(file, job.compression, digest.update)):
-                    _add(scan, keys, payload, f"record {number}")
+                    name = f"record {number}"
+                    scan.add(keys, _decode(payload, name), name)
                     progress.step(file.tell(), scan.records, 0)
                 scan.sha256 = digest.hexdigest()
             else:
                 reader, sizes = HashedReader(file, hashed=True), []
                 for at, size in iterate_records(reader):
-                    _add(scan, keys, reader.payload(at, size), f"record {scan.records} at byte {at}")
+                    name = f"record {scan.records} at byte {at}"
+                    scan.add(keys, _decode(reader.payload(at, size), name), name)
                     sizes.append(size)
                     if len(sizes) > MAX_RECORDS:
                         raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
                     progress.step(at + size, scan.records, 0)
                 scan.sha256 = reader.sha256()
-                file_io.write_file(job.index, encode_index(sizes))
+                scan.index = encode_index(sizes)
     except FormatError as error:
         raise FormatError(describe_failure(job.path, str(error))) from None
     except OSError as error:
-        raise DataError(f"{error.filename or job.path} cannot be read or written: {error.strerror or error}.") from None
-    progress.done(FileReport(FileJob(job.path, job.name), scan.records, scan.file_bytes))
+        raise DataError(f"{job.path} cannot be read: {error.strerror or error}.") from None
+    progress.done(FileReport(job, scan.records, scan.file_bytes))
     return scan
 
 
@@ -239,26 +242,11 @@ def _record_at(reader: HashedReader, at: int, number: int) -> int:
     return size
 
 
-def _add(scan: FileScan, keys: Keys, payload: bytes, name: str) -> None:
+def _decode(payload: bytes, name: str) -> dict[str, Feature]:
     try:
-        features = decode_example(payload)
+        return decode_example(payload)
     except FormatError as error:
         raise FormatError(f"{name} is not a tf.train.Example: {error}") from None
-    scan.records += 1
-    scan.payload_bytes += len(payload)
-    for key, value in features.items():
-        feature_stats = scan.features.get(key)
-        if feature_stats is None:
-            feature_stats = scan.features[key] = FeatureStats()
-            if len(scan.features) > _MAX_FEATURES:
-                raise FormatError(
-                    f"{name}: the records must have at most {_MAX_FEATURES:,} features of different names"
-                )
-        feature_stats.add(value)
-    if keys.image is not None:
-        _add_image(scan, features.get(keys.image))
-    if keys.label is not None:
-        _add_label(scan, features.get(keys.label), features.get(keys.text or ""))
 
 
 def _add_image(scan: FileScan, value: Feature) -> None:

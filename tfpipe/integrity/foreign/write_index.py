@@ -1,4 +1,4 @@
-"""The output directory of `index.py`. Files are written under other names first, so all of them appear or none.
+"""The output directory of `index.py`. Everything is known before anything is written, and the manifest comes last.
 
 ```
 OUTPUT/
@@ -11,8 +11,7 @@ OUTPUT/
 
 import contextlib
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -20,7 +19,7 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.find_files import ForeignFiles
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 Export: TypeAlias = Literal["dali", "vahidk"]
 """The readers that need an index for each file: NVIDIA DALI, and the `tfrecord` package of vahidk."""
@@ -34,73 +33,65 @@ class IndexOutput:
 
     Attributes:
         directory: The directory, as the user named it.
-        exports: The other readers for which index files are written.
         old: The manifest that the directory held before; None without one.
     """
 
     directory: str
-    exports: Sequence[Export]
     old: Manifest | None
 
     @property
     def work(self) -> str:
-        """The folder in which everything is written first, on the same disk."""
-        return os.path.join(self.directory, file_names.INDEX_WORK_DIR)
-
-    def pending_index(self, shard: str) -> str:
-        """Returns the path where a worker writes the index of a shard, and makes its folder."""
-        path = os.path.join(self.work, file_names.index_name(shard))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return path
+        """The folder in which files are written first, on the same disk."""
+        return file_io.join(self.directory, file_names.INDEX_WORK_DIR)
 
     def get_root(self, files: ForeignFiles) -> str:
         """Returns the directory of the shards, as the manifest names it."""
-        return "." if os.path.realpath(self.directory) == os.path.realpath(files.root) else files.root
+        return "." if file_io.resolve_links(self.directory) == file_io.resolve_links(files.root) else files.root
 
-    def commit(self, manifest: Manifest) -> None:
-        """Gives all files their final names."""
+    def commit(self, manifest: Manifest, indexes: Mapping[str, bytes], exports: Sequence[Export]) -> None:
+        """Writes the indexes, by the names of their shards, and the manifest.
+
+        Args:
+            manifest: The manifest.
+            indexes: The index of each shard that is not compressed.
+            exports: The other readers for which index files are written.
+        """
         text = manifest_json.dumps(manifest).encode()
-        final = os.path.join(self.directory, file_names.MANIFEST)
-        if self.old is not None and manifest_json.dumps(self.old).encode() != text:
-            os.remove(final)  # otherwise the old manifest would stand beside the new indexes after a crash
-        new = {file_names.index_name(name) for name in _shards(manifest)}
-        for name in _shards(self.old) if self.old is not None else ():
-            if file_names.index_name(name) not in new:
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(os.path.join(self.directory, file_names.index_name(name)))
-        for name in () if manifest.compression else _shards(manifest):
-            pending = os.path.join(self.work, file_names.index_name(name))
-            for reader in self.exports:
-                self._move(shutil.copyfile(pending, f"{pending}.copy"), f"{reader}/{name}{_SUFFIX[reader]}")
-            self._move(pending, file_names.index_name(name))
-        with file_io.new_file(final, os.path.join(self.work, file_names.MANIFEST)) as file:
-            file.write(text)
+        if self.old is not None:
+            if manifest_json.dumps(self.old).encode() != text:  # else it would stand beside new indexes after a crash
+                file_io.remove(file_io.join(self.directory, file_names.MANIFEST))
+            names = {shard.file for split in self.old.splits.values() for shard in split.shards}
+            for name in names - indexes.keys():
+                file_io.remove(file_io.join(self.directory, file_names.index_name(name)))
+        for name, index in indexes.items():
+            for reader in exports:
+                self._write(f"{reader}/{name}{_SUFFIX[reader]}", index)
+            self._write(file_names.index_name(name), index)
+        self._write(file_names.MANIFEST, text)
 
-    def _move(self, path: str, name: str) -> None:
-        target = os.path.join(self.directory, name)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(path, target)
+    def _write(self, name: str, data: bytes) -> None:
+        path = file_io.join(self.directory, name)
+        file_io.make_folder(path.rpartition("/")[0])
+        file_io.write_file(path, data, file_io.join(self.work, "file"))
 
 
 @contextlib.contextmanager
-def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutput]:
+def open_output(directory: str) -> Iterator[IndexOutput]:
     """Opens the output directory and makes it if needed. If the block fails, nothing of its work is left.
 
     Raises:
         ConfigError: The directory holds a dataset that tfpipe wrote, or a file that is not a valid manifest.
         DataError: The directory cannot be written.
     """
-    if file_io.is_url(directory):
-        raise ConfigError(f"The index is written to a local directory, got {directory!r}. Copy it from there.")
-    output = IndexOutput(directory, exports, _old_manifest(directory))
-    is_new = not os.path.isdir(directory)
+    output = IndexOutput(directory, _old_manifest(directory))
+    is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
     try:
-        shutil.rmtree(output.work, ignore_errors=True)
-        os.makedirs(output.work)
+        file_io.remove_tree(output.work)
+        file_io.make_folder(output.work)
         try:
             yield output
         finally:
-            shutil.rmtree(output.work, ignore_errors=True)
+            file_io.remove_tree(output.work)
             if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(directory)  # only an empty one
@@ -112,7 +103,7 @@ def open_output(directory: str, exports: Sequence[Export]) -> Iterator[IndexOutp
 
 
 def _old_manifest(directory: str) -> Manifest | None:
-    path = os.path.join(directory, file_names.MANIFEST)
+    path = file_io.join(directory, file_names.MANIFEST)
     try:
         old = manifest_json.loads(file_io.read_bytes(path, manifest_json.MAX_BYTES).decode(), path)
     except FileNotFoundError:
@@ -127,7 +118,3 @@ def _old_manifest(directory: str) -> Manifest | None:
             f"has the form that {' and '.join(get_args(Export))} read."
         )
     return replace(old, directory=directory)
-
-
-def _shards(manifest: Manifest) -> list[str]:
-    return [shard.file for split in manifest.splits.values() for shard in split.shards]

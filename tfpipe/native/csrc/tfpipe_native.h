@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 6 };
+enum { TFPIPE_INTERFACE = 7 };
 
 /* What a function returns. */
 enum {
@@ -128,6 +128,12 @@ TFPIPE_EXPORT int tfpipe_make_seekable(const uint8_t *data, size_t size, int64_t
 TFPIPE_EXPORT int tfpipe_check(const uint8_t *data, size_t size, int64_t max_pixels, char *message);
 
 TFPIPE_EXPORT void tfpipe_free(void *memory);
+
+/* Resizes the upper left part of RGB pixels, whose sides need not be whole numbers, as Pillow does with its bicubic filter.
+
+   Returns TFPIPE_OK or TFPIPE_NO_MEMORY. */
+TFPIPE_EXPORT int tfpipe_resize_bicubic(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width,
+                                        uint8_t *out, int32_t out_height, int32_t out_width);
 
 /* Returns the checksum of TFRecord files: a CRC32C, rotated, plus a constant.
 

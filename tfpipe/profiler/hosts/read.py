@@ -10,7 +10,7 @@ from dataclasses import asdict
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.json_reader import Node, parse_json
 from tfpipe.profiler.hosts.types import HostCall, HostFix, HostProfile, HostRecord, HostUsage
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 HOSTS = "hosts"
 """The folder inside a run's folder in which each host has its record."""
@@ -104,7 +104,7 @@ def _list_files(paths: Sequence[str]) -> list[str]:
             )
         files += inside
     for file in files:
-        if not file_io.is_url(file) and file_io.get_file_size(file) < 0:
+        if not file_io.is_url(file) and file_io.get_size(file) < 0:
             raise DataError(f"There is no file {file}.")
     return list(dict.fromkeys(files))
 

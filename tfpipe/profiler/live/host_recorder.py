@@ -12,7 +12,8 @@ from tfpipe.profiler.hosts.read import encode_record, name_record
 from tfpipe.profiler.hosts.types import HostCall, HostRecord, HostUsage
 from tfpipe.profiler.live.step_ledger import TrainCall
 from tfpipe.profiler.measure.host_usage import HostTime
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io
+from tfpipe.system import host_limits
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class HostRecorder:
         record = HostRecord(self._index, self._num_hosts, socket.gethostname(), tuple(self._calls), compute_s, usage)
         try:
             file_io.make_folder(self._folder)
-            file_io.write_anywhere(self.path, encode_record(record))
+            file_io.write_file(self.path, encode_record(record))
         except (OSError, TfpipeError) as error:
             self._failed = True
             logger.warning("%s cannot be written, so this host is not in the comparison: %s", self.path, error)

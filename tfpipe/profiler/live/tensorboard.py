@@ -21,7 +21,7 @@ from typing import Any
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, varint
 from tfpipe.format.tfrecord import record_footer, record_header
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 _VERSION = b"brain.Event:2"  # of the file, in its first event
 _SCALARS, _DATA_CLASS_SCALAR, _FLOAT = b"scalars", 1, 1

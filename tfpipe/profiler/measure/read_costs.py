@@ -22,7 +22,7 @@ from tfpipe.profiler.measure import engine_sample, stock_sample
 from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
 from tfpipe.profiler.measure.turns import Rest, measure_costs_us
 from tfpipe.profiler.types import DatasetFacts
-from tfpipe.system.file_io import is_url
+from tfpipe.storage.file_io import is_url
 
 
 def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[str, float]:

@@ -16,7 +16,7 @@ from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 
 RECORDS = 32
 """The number of records in a sample."""

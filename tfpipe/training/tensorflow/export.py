@@ -43,7 +43,7 @@ from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.images.normalize import PreparedImage
 from tfpipe.pipeline.stages.augment import augment_on_host, crop_for_host
 from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
-from tfpipe.system import file_io
+from tfpipe.storage import file_io
 from tfpipe.training.model_files import PROGRAMS, encode_notes
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def export_model(
         with _replace_directory(directory) as folder:
             tf.saved_model.save(served, folder, signatures=signatures)
             for name, data in encode_notes(config, label_names, form).items():
-                file_io.write_anywhere(file_io.join(folder, name), data)
+                file_io.write_file(file_io.join(folder, name), data)
     except (OSError, tf.errors.OpError) as error:
         raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
 

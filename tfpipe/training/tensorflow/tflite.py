@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, first_line
-from tfpipe.system import file_io, host_limits
+from tfpipe.storage import file_io
+from tfpipe.system import host_limits
 
 if TYPE_CHECKING:
     import keras  # type: ignore[import-untyped]
@@ -157,6 +158,6 @@ def _get_lite() -> Any:
 
 def _write(path: str, data: bytes) -> None:
     try:
-        file_io.write_anywhere(path, data)
+        file_io.write_file(path, data)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {first_line(error)}.") from error

@@ -1,0 +1,219 @@
+"""verify, repair, index, export and reshard in buckets: the files and the words that they give on this disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from beam_jobs.storage import filesystem
+from tests.beam_jobs.datasets import join_datasets, read_tree
+from tests.integrity.made import payload, write_dataset
+from tests.object_stores.conftest import Cloud
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.run import export
+from tfpipe.format import file_names
+from tfpipe.integrity.foreign.index import IndexConfig, index
+from tfpipe.integrity.repair import repair
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.open_dataset import load_manifest
+from tfpipe.storage import stores
+from tfpipe.storage.buckets import StoreOptions
+from tfpipe.storage.retries import RetryConfig
+from tfpipe.storage.store import Store
+
+ONCE = RetryConfig(first_attempts=1, attempts=1)
+ALONE = VerifyConfig(workers=0)
+NAMES = [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def as_any_program(cloud: Cloud) -> None:
+    """These commands find buckets without the options of a pipeline."""
+    stores.configure()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    shards = {f"train:{k}": [payload(3 * k + number) for number in range(3)] for k in range(3)}
+    return write_dataset(tmp_path / "in", shards)
+
+
+@pytest.fixture
+def damaged(local: Path) -> Path:
+    """A dataset with a wrong payload, a shard that is gone, and a file that nobody knows."""
+    data = bytearray((local / NAMES[0]).read_bytes())
+    data[40] ^= 1
+    (local / NAMES[0]).write_bytes(data)
+    (local / NAMES[1]).unlink()
+    (local / file_names.INDEX_DIR / "other.idx").write_bytes(b"")
+    return local
+
+
+def put(cloud: Cloud, folder: Path) -> str:
+    return cloud.put(f"{cloud.new()}/in", read_tree(folder))
+
+
+def translate(value: object, source: str, folder: Path) -> str:
+    """Returns a result as text, as it would be for a folder of this disk."""
+    return json.dumps(value, default=str).replace(source, str(folder))
+
+
+def test_an_intact_dataset_is_verified(cloud: Cloud, local: Path) -> None:
+    source = put(cloud, local)
+    cloud.proxy.log.clear()
+    assert verify(source, ALONE) == verify(str(local), ALONE)
+    asked = [(seen.method, unquote(seen.path)) for seen in cloud.proxy.log]
+    listings = [path for method, path in asked if "list-type" in path or "?prefix" in path or path.endswith("/o")]
+    assert len(listings) == 2  # whether the bucket is there, and what is in it
+    assert sum(method == "GET" and NAMES[0] in path and "idx" not in path for method, path in asked) == 1
+
+
+def test_damage_is_found_and_repaired_as_on_a_disk(cloud: Cloud, damaged: Path, tmp_path: Path) -> None:
+    source = put(cloud, damaged)
+    found, expected = verify(source, ALONE), verify(str(damaged), ALONE)
+    assert [damage.to_json() for damage in found.damaged] == [damage.to_json() for damage in expected.damaged]
+    assert {damage.kind for damage in found.damaged} == {"payload_crc", "missing", "extra"}
+    output = f"{cloud.new()}/out"
+    here, there = repair(str(damaged), str(tmp_path / "out"), workers=0), repair(source, output, workers=0)
+    assert there == here
+    written, repaired = read_tree(tmp_path / "out"), cloud.tree(output)
+    assert written.keys() == repaired.keys()
+    for name in written:
+        if name not in (file_names.REPAIR, file_names.MANIFEST):  # which name the source
+            assert written[name] == repaired[name]
+    assert not verify(output, ALONE).damaged
+    assert repair(source, output, workers=0) == there  # it is done
+    with pytest.raises(ConfigError, match=r"out holds the result of another repair; choose another name\.$"):
+        repair(source, output, workers=0, quick=True)
+
+
+def test_a_repair_here_of_what_is_there(cloud: Cloud, damaged: Path, tmp_path: Path) -> None:
+    (damaged / file_names.MANIFEST).write_bytes(b"{")
+    source = put(cloud, damaged)
+    repair(source, str(tmp_path / "one"), workers=0)
+    repair(str(damaged), f"{cloud.new()}/two", workers=0)
+    assert load_manifest(str(tmp_path / "one")).splits["train"].records == 5
+
+
+@pytest.mark.parametrize("target", ["", "/train-*"])
+def test_foreign_files_are_indexed_where_they_are(cloud: Cloud, local: Path, tmp_path: Path, target: str) -> None:
+    for name in ("manifest.json", "dataset_info.json", "features.json", *(f"index/{name}.idx" for name in NAMES)):
+        (local / name).unlink(missing_ok=True)
+    source = put(cloud, local)
+    report = index(IndexConfig(f"{source}{target}", export=("dali",)))
+    assert translate(asdict(report), source, local) == translate(
+        asdict(index(IndexConfig(f"{local}{target}", export=("dali",)))), source, local
+    )
+    assert cloud.tree(source) == read_tree(local)
+    assert not verify(source, ALONE).damaged
+    index(IndexConfig(f"{source}/train-*", output=str(tmp_path / "beside")))
+    assert load_manifest(str(tmp_path / "beside")).shard_directory("") == source
+    assert not verify(str(tmp_path / "beside"), ALONE).damaged
+    filesystem.configure(())
+    assert join_datasets([source], f"{cloud.new()}/out", num_shards=1).splits["train"].records == 9
+
+
+@pytest.mark.parametrize("to", ["webdataset", "parquet", "arrayrecord"])
+def test_exports(cloud: Cloud, local: Path, tmp_path: Path, to: Format) -> None:
+    source, output = put(cloud, local), f"{cloud.new()}/out"
+    config = ExportConfig(str(local), str(tmp_path / "out"), to, workers=0)
+    assert export(replace(config, dataset=source, output=output)) == export(config)
+    written, exported = read_tree(tmp_path / "out"), cloud.tree(output)
+    assert exported.keys() == written.keys()
+    if to != "arrayrecord":  # whose library writes other bytes each time
+        assert exported == written
+    assert export(replace(config, output=output)).to == to  # it is done, whoever reads
+    with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
+        export(replace(config, to="webdataset" if to != "webdataset" else "parquet", output=output))
+
+
+def test_a_folder_of_images_is_refused(cloud: Cloud, local: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        export(ExportConfig(str(local), f"{cloud.scheme}://data/out", "folder"))
+    assert str(error.value) == (
+        f"`to` folder makes a file of each image, and {cloud.scheme}://data/out is in a bucket, which takes seconds "
+        "for a hundred of them. Export to a local folder and copy that, or choose another format."
+    )
+
+
+def test_what_is_not_there_is_a_sentence(cloud: Cloud, local: Path) -> None:
+    none = f"{cloud.scheme}://none/in"
+    calls: list[Callable[[], object]] = [
+        lambda: verify(none, ALONE),
+        lambda: repair(none, f"{cloud.new()}/out"),
+        lambda: repair(str(local), none),
+        lambda: index(IndexConfig(none)),
+        lambda: export(ExportConfig(none, f"{cloud.new()}/out", "parquet")),
+    ]
+    for call in calls:
+        with pytest.raises(DataError, match=rf"^There is no bucket {cloud.scheme}://none\. Create it, or check"):
+            call()
+    nothing = cloud.new()
+    with pytest.raises(DataError, match=rf"^There is no {nothing}\. Give the directory of a dataset, a file, or"):
+        verify(nothing, ALONE)
+    with pytest.raises(DataError, match=rf"^{nothing} must be the directory of a dataset\."):
+        repair(nothing, f"{nothing}/out")
+    with pytest.raises(DataError, match=rf"^There is no {nothing}\. Check the path and the pattern\."):
+        index(IndexConfig(nothing))
+    taken = cloud.put(cloud.new(), {"mine": b""})
+    with pytest.raises(ConfigError, match=rf"^{taken} must be empty or not exist yet, and holds mine\. "):
+        repair(put(cloud, local), taken)
+
+
+def _repair(source: str, output: str) -> object:
+    return repair(source, output, workers=0)
+
+
+def _export(source: str, output: str) -> object:
+    return export(ExportConfig(source, output, "parquet", workers=0))
+
+
+def _index(source: str, output: str) -> object:
+    return index(IndexConfig(f"{source}/train-*", output=output))
+
+
+def _reshard(source: str, output: str) -> object:
+    filesystem.configure(())
+    return join_datasets([source], output, num_shards=2)
+
+
+@pytest.mark.parametrize(
+    ("run", "every"),
+    [
+        *(pytest.param(run, 11, id=run.__name__) for run in (_repair, _export, _index)),
+        *(pytest.param(run, 1, id=f"each{run.__name__}", marks=pytest.mark.slow) for run in (_repair, _export, _index)),
+        pytest.param(_reshard, 5, id="_reshard", marks=pytest.mark.slow),
+    ],
+)
+def test_a_store_that_dies_at_any_request(
+    cloud: Cloud, local: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[str, str], Any], every: int
+) -> None:
+    """From request n on nothing is answered; the same call then makes the files of a run without a fault."""
+    monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), ONCE))
+    source, output = put(cloud, local), f"{cloud.new()}/out"
+    cloud.proxy.reset()
+    run(source, output)
+    expected, count = _comparable(cloud.tree(output), output), len(cloud.proxy.log)
+    finished = {"_repair": file_names.MANIFEST, "_export": "export.json"}.get(run.__name__, file_names.MANIFEST)
+    for number in range(0, count, every):
+        output = f"{cloud.new()}/out"
+        cloud.proxy.reset()
+        cloud.proxy.harm = lambda seen, number=number: 503 if seen.number >= number else None  # type: ignore[misc]
+        with pytest.raises(DataError, match=rf"^({cloud.scheme}://data |Could not)"):
+            run(source, output)
+        left = _comparable(cloud.tree(output), output)
+        assert finished not in left or expected.items() <= left.items()  # only the working folder was still there
+        cloud.proxy.reset()
+        run(source, output)
+        assert _comparable(cloud.tree(output), output) == expected, number
+
+
+def _comparable(tree: Mapping[str, bytes], output: str) -> dict[str, bytes]:
+    return {name: data.replace(output.encode(), b"OUT") for name, data in tree.items()}

@@ -1,0 +1,142 @@
+"""Whatever writes a dataset goes on after a kill at any moment, and keeps a second process off.
+
+The folder cache, whose second process waits, has such tests of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tfpipe
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.images import make_photos, write_files
+from tfpipe.errors import DataError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+from tfpipe.format.example import encode_example
+from tfpipe.integrity.repair import repair
+from tfpipe.system.file_lock import hold_lock
+from tfpipe.writer.fields import RecordForm
+from tfpipe.writer.shard_file import hash_key
+
+SCHEMA = {"id": tfpipe.Values("int64")}
+
+Write = Callable[[Path, Path], Any]
+
+
+def write_shards(inputs: Path, output: Path) -> None:
+    tfpipe.write(make_records, output, SCHEMA, num_shards=2, workers=0)
+
+
+def make_records(shard: int) -> list[dict[str, int]]:
+    return [{"id": 10 * shard + number} for number in range(3)]
+
+
+def write_beam_records(inputs: Path, output: Path) -> None:
+    """Does what the steps of `WriteRecords` do, in their order."""
+    from beam_jobs.records.job import RecordsJob
+    from beam_jobs.records.write_shard import write_record_shard
+
+    job = RecordsJob(str(output), RecordForm(SCHEMA), "id", refuse_nan=False, num_shards=2)
+    files = [f"train-{number:05d}-of-00002.tfrecord" for number in range(2)]
+    job.prepare(files)
+    elements = [[(hash_key(row["id"]), encode_example(row)) for row in make_records(shard)] for shard in range(2)]
+    job.finish(files, [write_record_shard(job, *each)[0] for each in zip(files, elements, strict=True)])
+
+
+WRITERS: dict[str, tuple[Write, str, str]] = {
+    "shard": (lambda inputs, output: make_dataset(inputs / "a", output), "/.tfpipe", "writes to"),
+    "reshard": (
+        lambda inputs, output: join_datasets([inputs / "made-a"], output, num_shards=3),
+        "/.tfpipe",
+        "writes to",
+    ),
+    "merge": (
+        lambda inputs, output: join_datasets([inputs / "made-a", inputs / "made-b"], output),
+        "/.tfpipe",
+        "writes to",
+    ),
+    "write": (write_shards, ".tfpipe-write", "writes to"),
+    "repair": (
+        lambda inputs, output: repair(str(inputs / "made-a"), str(output), workers=0),
+        ".tfpipe-repair",
+        "repairs into",
+    ),
+    "export": (
+        lambda inputs, output: export(ExportConfig(str(inputs / "made-a"), str(output), "webdataset", workers=0)),
+        ".tfpipe-export",
+        "exports into",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folders of images, and a dataset of each. Not to be changed."""
+    folder = tmp_path_factory.mktemp("inputs")
+    for number, name in enumerate("ab"):
+        write_files(folder / name, make_photos({"cat": 4}, seed=number))
+        make_dataset(folder / name, folder / f"made-{name}", num_shards=2)
+    return folder
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "WriteRecords"])
+def test_it_goes_on_after_a_kill_at_every_name(inputs: Path, tmp_path: Path, name: str) -> None:
+    """The process vanishes between writing a file or folder and naming it. The next run goes on and leaves no trace."""
+    write = WRITERS[name][0] if name in WRITERS else write_beam_records
+    write(inputs, tmp_path / "straight" / "out")
+    expected = read_tree(tmp_path / "straight" / "out")
+    for moment in range(0, 100, 2):  # a shard takes three names, so each kind has its turn
+        output = tmp_path / str(moment) / "out"
+        output.parent.mkdir()
+        is_done = write_and_vanish(write, inputs, output, moment)
+        if name.lower().startswith("write") and (output / "manifest.json").exists():
+            assert read_tree(output).items() >= expected.items()
+            break  # these refuse a whole dataset
+        write(inputs, output)
+        assert read_tree(output) == expected, moment
+        assert [path.name for path in output.parent.iterdir()] == ["out"], moment
+        if is_done:
+            break
+    assert 5 < moment < 98
+
+
+def write_and_vanish(write: Write, inputs: Path, output: Path, moment: int) -> bool:
+    """Writes in a child process that ends before it names its `moment`-th file; returns whether it came to its end."""
+    child = os.fork()
+    if child == 0:
+        left = [moment]
+
+        def vanishing(real: Callable[..., None]) -> Callable[..., None]:
+            def name_or_vanish(*args: Any) -> None:
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(9)
+                real(*args)
+
+            return name_or_vanish
+
+        os.replace, os.rename = vanishing(os.replace), vanishing(os.rename)  # type: ignore[assignment]
+        try:
+            write(inputs, output)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9)
+    return code == 0
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_second_process_is_refused(inputs: Path, tmp_path: Path, name: str) -> None:
+    write, place, work = WRITERS[name]
+    output = tmp_path / "out"
+    with hold_lock(f"{output}{place}/lock", pytest.fail), pytest.raises(DataError) as error:
+        write(inputs, output)
+    assert str(error.value) == f"Another process {work} {output}; wait for it or choose another directory."
+    write(inputs, output)  # the lock that was left behind holds nobody up

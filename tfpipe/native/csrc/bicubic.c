@@ -1,0 +1,153 @@
+/* Bicubic resizing of RGB pixels with antialiasing, in the arithmetic of Pillow, so that results are equal to the bit: the
+   weights are whole numbers of 22 bits behind the point, and rows that were made narrower are rounded to bytes. */
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tfpipe_native.h"
+#include "versions.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { PRECISION_BITS = 32 - 8 - 2, CHANNELS = 3, TOGETHER = 64 /* values of a row that are added up at once */ };
+
+/* The inputs of each output: the first, their number, and their weights, of which each output has `room`. */
+typedef struct {
+    int32_t *firsts, *counts, *weights;
+    int32_t room;
+} taps;
+
+static double weigh(double x) {
+    const double a = -0.5;
+    x = fabs(x);
+    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+    if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
+    return 0.0;
+}
+
+static void free_taps(taps *of) {
+    free(of->firsts);
+    free(of->weights);
+}
+
+/* Finds the taps of `out_size` outputs of the first `part` of `in_size` inputs. Returns 0, or -1 without memory. */
+static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size) {
+    const double scale = (double)part / out_size, stretch = scale < 1.0 ? 1.0 : scale, support = 2.0 * stretch;
+    to->room = (int32_t)ceil(support) * 2 + 1;
+    to->firsts = malloc(2 * (size_t)out_size * sizeof *to->firsts);
+    to->weights = malloc((size_t)out_size * (size_t)to->room * sizeof *to->weights);
+    double *weights = malloc((size_t)to->room * sizeof *weights);
+    if (to->firsts == NULL || to->weights == NULL || weights == NULL) {
+        free(weights);
+        return -1;
+    }
+    to->counts = to->firsts + out_size;
+    for (int32_t i = 0; i < out_size; i++) {
+        const double center = (i + 0.5) * scale;
+        double sum = 0.0;
+        int32_t first = (int32_t)(center - support + 0.5), end = (int32_t)(center + support + 0.5);
+        if (first < 0) first = 0;
+        if (end > in_size) end = in_size;
+        for (int32_t k = first; k < end; k++) {
+            weights[k - first] = weigh((k - center + 0.5) * (1.0 / stretch));
+            sum += weights[k - first];
+        }
+        for (int32_t k = 0; k < end - first; k++) {
+            const double weight = (sum != 0.0 ? weights[k] / sum : weights[k]) * (1 << PRECISION_BITS);
+            to->weights[i * to->room + k] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
+        }
+        to->firsts[i] = first;
+        to->counts[i] = end - first;
+    }
+    free(weights);
+    return 0;
+}
+
+INLINE uint8_t round_to_byte(int32_t sum) {
+    const int32_t value = sum >> PRECISION_BITS;
+    return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+/* Makes rows narrower, or wider. */
+INLINE void narrow_rows(const uint8_t *in, size_t stride, int32_t rows, const taps *of, int32_t width, uint8_t *out) {
+    for (int32_t row = 0; row < rows; row++, in += stride)
+        for (int32_t i = 0; i < width; i++) {
+            const uint8_t *pixel = in + CHANNELS * of->firsts[i];
+            const int32_t *weights = of->weights + (size_t)i * (size_t)of->room;
+            int32_t sums[CHANNELS] = {1 << (PRECISION_BITS - 1), 1 << (PRECISION_BITS - 1), 1 << (PRECISION_BITS - 1)};
+            for (int32_t k = 0; k < of->counts[i]; k++, pixel += CHANNELS)
+                for (int c = 0; c < CHANNELS; c++) sums[c] += pixel[c] * weights[k];
+            for (int c = 0; c < CHANNELS; c++) *out++ = round_to_byte(sums[c]);
+        }
+}
+
+#if defined(TFPIPE_AVX2)
+/* Takes two rows at a time: of each the four bytes from a pixel on, of which the last does not count. */
+TFPIPE_AVX2 static void narrow_rows_by_avx2(const uint8_t *in, size_t stride, int32_t rows, const taps *of, int32_t width,
+                                            uint8_t *out) {
+    const size_t out_stride = (size_t)width * CHANNELS;
+    int32_t row = 0;
+    for (; row + 2 < rows; row += 2, in += 2 * stride, out += 2 * out_stride)
+        for (int32_t i = 0; i < width; i++) {
+            const uint8_t *pixel = in + CHANNELS * of->firsts[i];
+            const int32_t *weights = of->weights + (size_t)i * (size_t)of->room;
+            __m256i sums = _mm256_set1_epi32(1 << (PRECISION_BITS - 1));
+            for (int32_t k = 0; k < of->counts[i]; k++, pixel += CHANNELS) {
+                int32_t upper, lower;
+                memcpy(&upper, pixel, sizeof upper);
+                memcpy(&lower, pixel + stride, sizeof lower);
+                const __m256i values = _mm256_cvtepu8_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(upper), lower, 1));
+                sums = _mm256_add_epi32(sums, _mm256_mullo_epi32(values, _mm256_set1_epi32(weights[k])));
+            }
+            const __m256i shorts = _mm256_packs_epi32(_mm256_srai_epi32(sums, PRECISION_BITS), sums);
+            const __m256i bytes = _mm256_packus_epi16(shorts, shorts);
+            const int32_t upper = _mm256_extract_epi32(bytes, 0), lower = _mm256_extract_epi32(bytes, 4);
+            memcpy(out + CHANNELS * i, &upper, CHANNELS);
+            memcpy(out + out_stride + CHANNELS * i, &lower, CHANNELS);
+        }
+    narrow_rows(in, stride, rows - row, of, width, out);
+}
+#endif
+CHOOSE(narrow_rows, (const uint8_t *in, size_t stride, int32_t rows, const taps *of, int32_t width, uint8_t *out),
+       (in, stride, rows, of, width, out))
+
+/* Adds up rows of `count` values with their weights. */
+INLINE void sum_rows(const uint8_t *in, size_t count, const int32_t *weights, int32_t rows, uint8_t *out) {
+    for (size_t at = 0; at < count; at += TOGETHER) {
+        const size_t end = count - at < TOGETHER ? count - at : TOGETHER;
+        int32_t sums[TOGETHER];
+        for (size_t i = 0; i < TOGETHER; i++) sums[i] = 1 << (PRECISION_BITS - 1);
+        for (int32_t k = 0; k < rows; k++) {
+            const uint8_t *row = in + (size_t)k * count + at;
+            if (end == TOGETHER)
+                for (size_t i = 0; i < TOGETHER; i++) sums[i] += row[i] * weights[k];
+            else
+                for (size_t i = 0; i < end; i++) sums[i] += row[i] * weights[k];
+        }
+        for (size_t i = 0; i < end; i++) out[at + i] = round_to_byte(sums[i]);
+    }
+}
+DEFINE(sum_rows, (const uint8_t *in, size_t count, const int32_t *weights, int32_t rows, uint8_t *out),
+       (in, count, weights, rows, out))
+
+int tfpipe_resize_bicubic(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width, uint8_t *out,
+                          int32_t out_height, int32_t out_width) {
+    const size_t stride = (size_t)width * CHANNELS, out_stride = (size_t)out_width * CHANNELS;
+    taps across = {NULL}, down = {NULL};
+    uint8_t *narrow = malloc((size_t)height * out_stride);
+    const int is_ready = narrow != NULL && make_taps(&across, width, part_width, out_width) == 0 &&
+                         make_taps(&down, height, part_height, out_height) == 0;
+    if (is_ready) {
+        tfpipe_narrow_rows(in, stride, height, &across, out_width, narrow);
+        for (int32_t i = 0; i < out_height; i++)
+            tfpipe_sum_rows(narrow + (size_t)down.firsts[i] * out_stride, out_stride, down.weights + (size_t)i * (size_t)down.room,
+                              down.counts[i], out + (size_t)i * out_stride);
+    }
+    free_taps(&across);
+    free_taps(&down);
+    free(narrow);
+    return is_ready ? TFPIPE_OK : TFPIPE_NO_MEMORY;
+}

@@ -1,0 +1,424 @@
+"""Files by path or URL, in one place: those of this machine by `local`, all others by the store of their URL.
+
+Small files are read whole. A file appears under its final name whole or not at all: locally by a temporary name and a
+rename, in a bucket because an object appears when it is closed.
+"""
+
+import contextlib
+import errno
+import fnmatch
+import glob
+import io
+import os
+import posixpath
+import shutil
+import stat
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from tfpipe.errors import DataError, FormatError
+from tfpipe.storage import local
+from tfpipe.storage.local import hash_stream as hash_stream
+from tfpipe.storage.stores import get_store
+
+_READ_BUFFER_BYTES = 1 << 20
+_WEB_FILE_BYTES = 100_000  # about that of a photograph in ImageNet
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
+_THREADS = 16  # an object store answers in tens of milliseconds, however small the file
+
+
+def is_url(path: str) -> bool:
+    """Returns whether `path` names a file on another machine."""
+    return "://" in path
+
+
+def is_web(path: str) -> bool:
+    """Returns whether `path` is a URL of a web server, from which files can only be fetched."""
+    return path.startswith(("http://", "https://"))
+
+
+def join(base: str, *parts: str) -> str:
+    """Returns `base` with `parts` below it. A part that is absolute or a URL stands alone, as in `os.path.join`."""
+    for part in parts:
+        if is_url(part):
+            base = part
+        else:
+            base = posixpath.join(base, part) if is_url(base) else os.path.join(base, part)
+    return base
+
+
+def make_absolute(path: str) -> str:
+    """Returns an absolute local path without `.` and `..`, or a URL without a closing slash."""
+    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+
+
+def resolve_links(path: str) -> str:
+    """Returns `make_absolute(path)` with links followed."""
+    return make_absolute(path) if is_url(path) else os.path.realpath(path)
+
+
+def check_stores(paths: Iterable[str]) -> None:
+    """Asks every store among `paths` once, before anything costs time.
+
+    Raises:
+        DataError: A bucket does not exist, denies access or cannot be reached, or there are no credentials.
+    """
+    for path in filter(is_url, paths):
+        get_store(path).check(path)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a file for reading at any place, a local one unbuffered. Compressed files are not unpacked.
+
+    Raises:
+        OSError: The file cannot be opened.
+        FormatError: The path is a pipe or a device, which is not waited for.
+    """
+    return get_store(path).open(path) if is_url(path) else local.open_file(path)
+
+
+def open_read(path: str) -> BinaryIO:
+    """Opens a file for reading at any place, with a buffer."""
+    return get_store(path).open(path) if is_url(path) else open(path, "rb", buffering=_READ_BUFFER_BYTES)
+
+
+def read_whole(path: str) -> bytes:
+    """Returns a whole file of any size. Raises an `OSError` if it cannot be read."""
+    if is_url(path):
+        return get_store(path).read(path)
+    with open(path, "rb", buffering=0) as file:  # one read into one bytes object of the right size
+        return file.read()
+
+
+def read_regular(path: str) -> bytes | None:
+    """Returns a whole file, or None if it is a folder, a pipe or a device, whose reading may never end."""
+    return get_store(path).read(path) if is_url(path) else local.read_regular(path)
+
+
+def read_range(path: str, offset: int, size: int) -> bytes:
+    """Returns `size` bytes from `offset`; fewer only at the end of the file."""
+    if is_url(path):
+        return get_store(path).read(path, offset, size)
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        return file.read(size)
+
+
+def read_bytes(path: str, max_bytes: int) -> bytes:
+    """Reads a whole file that somebody else may have written.
+
+    Args:
+        path: A local path or a URL.
+        max_bytes: The largest size that is accepted. No more is read of a larger file.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        DataError: The file cannot be read. The message says why.
+        FormatError: The file is too large, or it is not a regular file.
+        MissingDependencyError: The path is a URL, and the client of its store is not installed.
+    """
+    try:
+        if is_url(path):
+            data = get_store(path).read(path, 0, max_bytes + 1)
+            if len(data) > max_bytes:
+                _check_size(path, get_store(path).size(path), max_bytes)
+            return data
+        with local.open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            _check_size(path, size, max_bytes)
+            return file.read(size)  # not to the end: the file may be growing
+    except NotADirectoryError as error:
+        raise FileNotFoundError(error.errno, error.strerror, path) from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _explain_reading(path, error) from error
+
+
+def read_start(path: str, num_bytes: int) -> bytes:
+    """Reads the first `num_bytes` of a file, or all of a shorter one. Raises the errors of `read_bytes`."""
+    try:
+        if is_url(path):
+            return get_store(path).read(path, 0, num_bytes)
+        with local.open_file(path) as file, io.BufferedReader(cast(io.RawIOBase, file)) as buffered:
+            return buffered.read(num_bytes)
+    except OSError as error:
+        raise _explain_reading(path, error) from error
+
+
+def read_starts(paths: Sequence[str], num_bytes: int) -> list[bytes]:
+    """Reads the first bytes of many files as `read_start`, several at a time."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda path: read_start(path, num_bytes), paths))
+
+
+def read_all(paths: Sequence[str], max_bytes: Sequence[int]) -> Iterator[bytes]:
+    """Yields the bytes of many files, in the order of `paths`.
+
+    Files of an object store are read several at a time, files of a local disk one by one.
+    """
+    if not paths or not is_url(paths[0]):
+        yield from map(read_bytes, paths, max_bytes)
+        return
+    pool = ThreadPoolExecutor(min(_THREADS, len(paths)))
+    try:
+        waiting: deque[Future[bytes]] = deque()
+        for path, limit in zip(paths, max_bytes, strict=True):
+            waiting.append(pool.submit(read_bytes, path, limit))
+            if len(waiting) > _THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def create(
+    path: str, temporary: str | None = None, *, expected_bytes: int = 0, makes_folders: bool = False
+) -> AbstractContextManager[IO[bytes]]:
+    """Opens a new file that appears under `path` when the block ends well. Its bytes are then on the disk itself.
+
+    Args:
+        path: The final name.
+        temporary: The local name to write under until then, on the same disk; by default beside `path`.
+        expected_bytes: About the size of the file, if it is known and may be above 100 GB.
+        makes_folders: Whether local folders of both names are made.
+    """
+    if is_url(path):
+        return get_store(path).create(path, expected_bytes)
+    if makes_folders:
+        for name in (path, temporary or path):
+            os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    return local.new_file(path, temporary)
+
+
+def write_file(path: str, data: bytes, temporary: str | None = None, *, makes_folders: bool = False) -> None:
+    """Writes a whole file, which appears when it is complete; arguments as for `create`."""
+    if is_url(path):
+        get_store(path).write(path, data)
+        return
+    with create(path, temporary, makes_folders=makes_folders) as file:
+        file.write(data)
+
+
+def make_folder(path: str) -> None:
+    """Creates a folder and those above it, unless it is there. In a bucket the names of objects are enough."""
+    if is_url(path):
+        get_store(path).make_folder(path)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is a file or a folder of this name."""
+    return (get_size(path) >= 0 or is_folder(path)) if is_url(path) else os.path.exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Returns whether there is a folder of this name; in a bucket, whether an object lies in it."""
+    if not is_url(path):
+        return os.path.isdir(path)
+    return next(iter(get_store(path).list(f"{path.rstrip('/')}/", recursive=False)), None) is not None
+
+
+def get_size(path: str) -> int:
+    """Returns the bytes of a file, or -1 if there is no regular file."""
+    return get_store(path).size(path) if is_url(path) else local.get_file_size(path)
+
+
+def get_versions(paths: Sequence[str]) -> list[str | None]:
+    """Returns a text for each file that changes with the file's content; None for one that does not exist."""
+
+    def look_up(path: str) -> str | None:
+        if is_url(path):
+            return get_store(path).version(path)
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return f"{status.st_size}:{status.st_mtime_ns}"
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(look_up, paths))
+
+
+def get_sizes(paths: Sequence[str]) -> list[int]:
+    """Returns the size of many files, -1 for a missing one. A remote folder is listed once.
+
+    A file on the web counts as 100 KB, since to ask for its size costs as much as to fetch it.
+    """
+    files_in_folder = Counter(_folder(path) for path in paths if is_url(path) and not is_web(path))
+    listed_sizes: dict[str, int] = {}
+    for folder, count in sorted(files_in_folder.items()):
+        if count > 1:
+            listed_sizes.update(get_store(folder).list(f"{folder}/", recursive=False))
+
+    def look_up(path: str) -> int:
+        if is_web(path):
+            return _WEB_FILE_BYTES
+        is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
+        return listed_sizes.get(path, -1) if is_listed else get_size(path)
+
+    return [look_up(path) for path in paths]
+
+
+def read_size(path: str) -> int:
+    """Returns the bytes of a file. Raises the errors of `read_bytes`."""
+    return total_bytes([path])
+
+
+def total_bytes(paths: Sequence[str]) -> int:
+    """Returns the sum of the sizes of files. Raises the errors of `read_bytes`."""
+    sizes = get_sizes(paths)
+    for path, size in zip(paths, sizes, strict=True):
+        if size < 0:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return sum(sizes)
+
+
+def list_tree(base: str) -> Iterator[tuple[str, int]]:
+    """Yields every file below `base` in a store: its name relative to `base`, and its bytes."""
+    base = base.rstrip("/") + "/"
+    for path, num_bytes in get_store(base).list(base):
+        if not path.endswith("/"):
+            yield path[len(base) :], num_bytes
+
+
+def list_children(base: str) -> Iterator[tuple[str, int]]:
+    """Yields what lies directly in a folder of a store: files with their bytes, folders with a slash and -1."""
+    base = base.rstrip("/") + "/"
+    for path, num_bytes in get_store(base).list(base, recursive=False):
+        if path != base and ("/" not in path[len(base) :].rstrip("/")):
+            yield path[len(base) :], num_bytes
+
+
+def list_names(base: str) -> list[str]:
+    """Returns the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
+    if is_url(base):
+        base = base.rstrip("/") + "/"
+        relative_paths = (path[len(base) :] for path, _ in get_store(base).list(base, recursive=False))
+        return sorted({path.split("/", 1)[0] for path in relative_paths if path})
+    return sorted(os.listdir(base)) if os.path.isdir(base) else []
+
+
+def find(pattern: str) -> list[str]:
+    """Returns the files that match a pattern with `*`, `?` or `[...]`, sorted by name; an empty list if none does.
+
+    Raises:
+        DataError: The object store does not answer.
+    """
+    if not is_url(pattern):
+        return sorted(path for path in glob.glob(pattern) if os.path.isfile(path))
+    parts = pattern.split("/")
+    fixed = next((k for k, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    base = "/".join(parts[:fixed])
+    listed = list_children(base) if fixed == len(parts) - 1 else list_tree(base)
+    return sorted(f"{base}/{name}" for name, _ in listed if _fits(name.split("/"), parts[fixed:]))
+
+
+def _fits(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    return len(names) == len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
+
+
+def rename(source: str, target: str) -> None:
+    """Gives a file another name and replaces a file that has this name."""
+    if is_url(target):
+        get_store(target).rename(source, target)
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.replace(source, target)
+
+
+def remove_tree(path: str) -> None:
+    """Removes a folder and its content, if it exists."""
+    if not is_url(path):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    base = path.rstrip("/") + "/"
+    get_store(base).delete(url for url, _ in get_store(base).list(base))
+
+
+def remove(path: str) -> None:
+    """Removes a file, if it exists."""
+    if not is_url(path):
+        Path(path).unlink(missing_ok=True)
+    else:
+        get_store(path).delete([path])
+
+
+def check_files(paths: Sequence[str], sizes: Sequence[int]) -> None:
+    """Checks that files exist, can be opened, and have the sizes that the manifest gives.
+
+    Local files are checked one by one. Files of an object store are listed in one request.
+
+    Raises:
+        FormatError: A file is missing or has another size.
+        DataError: A file cannot be opened, or the object store does not answer.
+    """
+    if paths and is_url(paths[0]):
+        found: dict[str, int] = {}
+        for folder in dict.fromkeys(map(_folder, paths)):
+            found.update(get_store(folder).list(f"{folder}/", recursive=False))
+        for path, size in zip(paths, sizes, strict=True):
+            _check_found(path, size, found.get(path))
+        return
+    for path, size in zip(paths, sizes, strict=True):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return _check_found(path, size, None)
+        except OSError as error:
+            raise _explain_reading(path, error) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise FormatError(f"{path} must be a regular file.")
+        _check_found(path, size, status.st_size)
+        if not os.access(path, os.R_OK):
+            raise DataError(f"{path} cannot be read: {os.strerror(errno.EACCES)}.")
+
+
+def _check_found(path: str, expected: int, found: int | None) -> None:
+    """Refuses a file that is missing (None), or that has another size than the manifest gives."""
+    if found is None:
+        raise FormatError(f"{path} is missing. Copy the dataset again.")
+    if found != expected:
+        raise FormatError(f"{path} must have {expected:,} bytes, as its manifest says, got {found:,}. Copy it again.")
+
+
+@contextlib.contextmanager
+def explain_os_errors(
+    action: str, if_full: str = "Free some and run the same command again.", otherwise: str = ""
+) -> Iterator[None]:
+    """Turns a full disk, a missing permission and other errors of the system into a sentence or two.
+
+    Args:
+        action: The work of the block, as in "write to /data/out".
+        if_full: The advice where the disk is full.
+        otherwise: The advice for any other error.
+
+    Raises:
+        DataError: The block raised an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = f" ({error.filename})" if error.filename and str(error.filename) not in action else ""
+        advice = if_full if error.errno in _DISK_FULL else otherwise
+        raise DataError(f"Could not {action}: {reason}{where}. {advice}".rstrip()) from error
+
+
+def _explain_reading(path: str, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be read: {error.strerror or error}.")
+
+
+def _check_size(path: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise FormatError(f"{path} must have at most {max_bytes:,} bytes, got {size:,}.")
+
+
+def _folder(path: str) -> str:
+    return path.rsplit("/", 1)[0]

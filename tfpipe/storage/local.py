@@ -1,0 +1,174 @@
+"""Files of this machine. None is half there, and no call waits for a pipe or a device.
+
+with new_file("/data/out/shard") as file:  # appears when the block ends well, and is then on the disk itself
+    file.write(payload)
+"""
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from typing import IO, Any, BinaryIO, cast
+from uuid import uuid4
+
+from tfpipe.errors import FormatError
+
+_WRITE_BUFFER_BYTES = 1 << 20
+_SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
+HASH_CHUNK_BYTES = 1 << 20
+
+
+def get_file_size(path: str) -> int:
+    """Returns the bytes of a regular local file, or -1 if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def sync_folder(path: str) -> None:
+    """Makes sure that the names in a local folder are on the disk, as the bytes of a `new_file` are already."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hash_stream(file: IO[bytes]) -> str:
+    """Returns the SHA-256 of the rest of an open file, as lower-case hexadecimal digits."""
+    digest = hashlib.sha256()
+    while chunk := file.read(HASH_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def hash_file(path: str) -> str:
+    """Returns the SHA-256 of a local file, as lower-case hexadecimal digits."""
+    with open(path, "rb", buffering=0) as file:
+        return hash_stream(file)
+
+
+def open_descriptor(path: str) -> int:
+    """Opens a regular local file for reading, and returns its descriptor. Refuses a FIFO or a device without a wait.
+
+    Raises:
+        OSError: The file cannot be opened.
+        FormatError: The path is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FormatError(f"{path} must be a regular file.")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a regular local file for reading, unbuffered; errors are those of `open_descriptor`."""
+    return open(open_descriptor(path), "rb", buffering=0)
+
+
+def read_regular(path: str) -> bytes | None:
+    """Returns the whole of a local file, or None if it is not a regular one: nothing waits for a FIFO or a device.
+
+    It takes four system calls, half as many as `open` and a look at the file before it.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            return None
+        raise
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        data = os.read(descriptor, status.st_size + 1)
+        if len(data) != status.st_size:  # it grows or shrinks, or is larger than one call reads
+            while more := os.read(descriptor, HASH_CHUNK_BYTES):
+                data += more
+        return data
+    finally:
+        os.close(descriptor)
+
+
+class _EarlySyncedFile(io.FileIO):
+    """A file whose bytes go to the disk while more are written, so that no core is idle at the end of a large one."""
+
+    _unsynced_bytes = 0
+    _thread: threading.Thread | None = None
+    _error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Writes `data`, and has another thread bring what was written to the disk each time that it is much."""
+        count = super().write(data)
+        self._unsynced_bytes += count
+        if self._unsynced_bytes >= _SYNC_BYTES and (self._thread is None or not self._thread.is_alive()):
+            self._unsynced_bytes = 0
+            self._thread = threading.Thread(target=self._sync_early, daemon=True)
+            self._thread.start()
+        return count
+
+    def sync(self) -> None:
+        """Waits until all bytes are on the disk.
+
+        Raises:
+            OSError: The disk did not take them, now or earlier. The system reports such an error only once.
+        """
+        self._wait()
+        if self._error is not None:
+            raise self._error
+        os.fsync(self.fileno())
+
+    def close(self) -> None:
+        """Closes the file. Its thread ends before: another file may get the same descriptor."""
+        self._wait()
+        super().close()
+
+    def _sync_early(self) -> None:
+        try:
+            os.fsync(self.fileno())
+        except OSError as error:
+            self._error = self._error or error
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+
+@contextlib.contextmanager
+def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
+    """Opens a new local file that appears under `path` when the block ends without an error.
+
+    The bytes are on disk by then, not only in the disk's cache.
+
+    Args:
+        path: The final name.
+        temporary: The name to write under until then, on the same disk. Default: a name beside `path` that no
+            other call takes, on any machine.
+
+    Raises:
+        OSError: The file cannot be written. Nothing is left of it, and a file that was at `path` before is still there.
+    """
+    temporary = temporary or f"{path}.{uuid4().hex}.tmp"
+    try:
+        with _EarlySyncedFile(temporary, "wb") as raw, io.BufferedWriter(raw, _WRITE_BUFFER_BYTES) as file:
+            yield cast(BinaryIO, file)
+            file.flush()
+            raw.sync()
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
