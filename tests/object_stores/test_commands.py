@@ -193,11 +193,12 @@ def _reshard(source: str, output: str) -> object:
     ],
 )
 def test_a_store_that_dies_at_any_request(
-    cloud: Cloud, local: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[str, str], Any], every: int
+    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[str, str], Any], every: int
 ) -> None:
     """From request n on nothing is answered; the same call then makes the files of a run without a fault."""
     monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), ONCE))
-    source, output = put(cloud, local), f"{cloud.new()}/out"
+    small = write_dataset(tmp_path / "small", {f"train:{k}": [payload(k)] for k in range(2)})
+    source, output = put(cloud, small), f"{cloud.new()}/out"
     cloud.proxy.reset()
     run(source, output)
     expected, count = _comparable(cloud.tree(output), output), len(cloud.proxy.log)
