@@ -51,7 +51,7 @@ from beam_jobs.inputs.table_files import (
 )
 from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
-from beam_jobs.plan.listing import Listing, Missing
+from beam_jobs.plan.listing import Missing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import name_split
@@ -90,28 +90,6 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
         with filesystem.explain_os_errors(f"read {config.input}"):
             return is_parquet_folder(config.input, look, config.columns)
     return config.input_format == "parquet"
-
-
-def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the images of a manifest.
-
-    Args:
-        config: The configuration that names the manifest as its input.
-        observer: The observer of the listing, which gets the number of rows read so far now and then.
-
-    Raises:
-        ConfigError: The manifest has no column named `group_by`.
-        DataError: The table cannot be read, or a cell does not fit its column. The message names the row.
-    """
-    parts = list_parts(config.input, config.columns)
-    columns = read_columns(parts, config)
-    builder, facts = ImageTableBuilder(), Facts()
-    for part in parts:
-        for images, run_facts in list_rows(part, columns, config, observer, len(builder)):
-            builder.extend(images)
-            facts += run_facts
-    images, missing = read_sizes(builder.finish(), get_root(config.input))
-    return resolve_table(config, facts + Facts(missing=missing), columns, parts).make_listing(images)
 
 
 def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, ...]:

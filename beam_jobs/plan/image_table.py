@@ -334,12 +334,6 @@ class ImageTable:
             column.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
         return ImageTable({**self._columns, name: _finish(column)}, len(self))
 
-    def get_end(self, file: str) -> int:
-        """Returns the byte at which the last image in an archive ends."""
-        codes, files = self.get_codes("file")
-        rows = np.flatnonzero(codes == files.index(file))
-        return int((self._get_numbers("offset")[rows] + self.sizes[rows]).max(initial=0))
-
     def iterate_planned(self, indices: _Indices, label_names: Sequence[str]) -> Iterator[PlannedImage]:
         """Yields the lines of the plan for the images at these indices, in this order."""
         labels: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}

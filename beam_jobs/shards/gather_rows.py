@@ -29,6 +29,13 @@ class GatheredShards:
         self.labels.setdefault(split, Counter()).update(shard.stats.labels)
         self.shards.append(shard.strip())
 
+    def __iadd__(self, other: "WrittenShard | GatheredShards") -> "GatheredShards":
+        if isinstance(other, WrittenShard):
+            self.add(other)
+        else:
+            self.merge(other)
+        return self
+
     def merge(self, other: "GatheredShards") -> None:
         """Adds other shards."""
         self.shards += other.shards

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from filelock import FileLock, Timeout
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.plan.plan import Plan
 from beam_jobs.shards.plan_file import make_plan_header, prepare_work
-from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -87,14 +86,12 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         ConfigError: The output holds something else and may not be overwritten.
         DataError: It cannot be written, or another process writes to it.
     """
-    is_locked = isinstance(plan, PlanOnDisk)  # since `open_planning`
-    with contextlib.nullcontext() if is_locked else _lock(config.output):
+    with _lock(config.output):
         with filesystem.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
                 prepare_work(work, header, plan, config)
-            if isinstance(plan, PlanOnDisk):
-                filesystem.remove_tree(plan.base)  # it may be as large as all names of the images
+            plan.scratch.clear()  # it may be as large as all names of the images
         yield work
         with filesystem.explain_os_errors(f"write to {config.output}"):
             filesystem.remove_tree(work.base)
@@ -172,7 +169,7 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
 
 @contextlib.contextmanager
 def _lock(output: str) -> Iterator[None]:
-    """Keeps a second process off the same output. An object store has no locks."""
+    """Keeps a second process off the same output; this one may lock it again. An object store has no locks."""
     if filesystem.is_url(output):
         yield
         return
@@ -180,7 +177,7 @@ def _lock(output: str) -> Iterator[None]:
     is_new = not os.path.exists(output)
     with filesystem.explain_os_errors(f"write to {output}"):
         os.makedirs(folder, exist_ok=True)
-        lock = FileLock(filesystem.join(folder, "lock"), timeout=0)
+        lock = FileLock(filesystem.join(folder, "lock"), timeout=0, is_singleton=True)
         try:
             lock.acquire()
         except Timeout as error:

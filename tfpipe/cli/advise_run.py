@@ -21,7 +21,7 @@ from tfpipe.tuning.advise_config import AdviseConfig
 
 if TYPE_CHECKING:
     from beam_jobs.estimate import Estimate
-    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.plan.plan import Plan
     from beam_jobs.sample import Sample
     from tfpipe.format.manifest import Manifest
     from tfpipe.tuning.form_advice import FormFigures
@@ -92,7 +92,7 @@ def measure(
     from beam_jobs import process_pool
 
     process_pool.start_early()
-    from beam_jobs.list_and_plan import plan_shards
+    from beam_jobs.make_plan import plan_shards
     from beam_jobs.sample import SPLIT, take_sample
     from tfpipe.native import library
     from tfpipe.system.file_io import explain_os_errors
@@ -182,8 +182,8 @@ class _SampleWriter:
             images = human_count(self.sample.plan.num_images, "image")
             observer.phase(f"Writing {images}, form {number + 1} of {len(forms)}: {name}")
             config, output = replace(self.config, form=form), f"{self.folder}/{number}"
-            written = write_sample(config, self.sample, output, parallelism.processes, keep=True)
-            estimate = estimate_from_sample(self.plan, self.sample, written, self.planned_s, parallelism)
+            costs = write_sample(config, self.sample, output, parallelism.processes, keep=True)
+            estimate = estimate_from_sample(self.plan, self.sample, costs, self.planned_s, parallelism)
             results[form] = load_manifest(output), estimate
         return results
 

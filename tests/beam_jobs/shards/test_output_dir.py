@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan.plan import Plan
 from beam_jobs.shards import output_dir, plan_file
 from beam_jobs.shards.output_dir import check_output, open_work_dir
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
@@ -158,7 +158,7 @@ def test_what_does_not_shape_the_result_does_not_make_another_dataset(photos: Pa
 HOLD_THE_OUTPUT = """
 import sys
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 
 config = ShardConfig(*sys.argv[1:])

@@ -21,7 +21,7 @@ from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.plan.plan import Plan
     from beam_jobs.shard_job import ShardResult
 
 _MAX_CLASSES_SHOWN = 12
@@ -118,7 +118,7 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
 
     process_pool.start_early()
     from beam_jobs.estimate import estimate_job, infer_parallelism
-    from beam_jobs.plan_job import make_plan
+    from beam_jobs.make_plan import make_plan
 
     with ShardDisplay() as display:
         started = time.monotonic()
@@ -192,10 +192,10 @@ def _plan_json(plan: "Plan") -> dict[str, Any]:
 
 def _splits(plan: "Plan") -> dict[str, dict[str, Any]]:
     splits: dict[str, dict[str, Any]] = {}
-    for shard in plan.shards:
+    for shard, num_bytes in zip(plan.shards, plan.shard_bytes, strict=True):
         split = splits.setdefault(shard.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
-        split["images"] += len(shard.images)
-        split["bytes"] += shard.bytes
+        split["images"] += shard.images
+        split["bytes"] += num_bytes
         split["shards"] += 1
     for name, split in splits.items():
         split["classes"] = dict(zip(plan.listing.label_names, plan.class_counts[name], strict=True))

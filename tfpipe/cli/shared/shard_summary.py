@@ -91,9 +91,9 @@ def explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: bool
     """
     if config.datasets or has_classes or schema.class_lists or keys.BBOX_XMIN in schema:
         return None
-    from beam_jobs.inputs import list_inputs
+    from beam_jobs.inputs.recognize import recognize
 
-    return list_inputs.explain_no_classes(config)
+    return recognize(config).explain_no_classes()
 
 
 def _list_columns(manifest: Manifest) -> list[str]:
