@@ -166,7 +166,8 @@ def _make_keys(images: ImageTable, facts: Facts, config: ShardConfig) -> NDArray
     if not facts.keeps_order:
         paths = list(images.iterate_paths())
         ranks[sorted(range(count), key=paths.__getitem__)] = np.arange(count, dtype=np.uint64)
-    return ranks << np.uint64(HASH_BITS - max(1, count.bit_length()))
+    keys: NDArray[np.uint64] = ranks << np.uint64(HASH_BITS - max(1, count.bit_length()))
+    return keys
 
 
 def _cut_table(images: ImageTable) -> Iterator[tuple[int, ImageTable]]:

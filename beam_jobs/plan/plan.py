@@ -22,7 +22,7 @@ class Plan:
     """The shards that a job will write.
 
     Attributes:
-        listing: What the images have in common. It has no images.
+        listing: The facts that all images have in common. It has no images.
         shards: The shards, split by split, with the places of their lines.
         shard_bytes: The bytes of the sources of each shard.
         class_counts: The number of images of each class, by split; the position is the label.

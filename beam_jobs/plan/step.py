@@ -73,5 +73,5 @@ def add_results(first: Any, second: Any) -> Any:
     return first
 
 
-def do_nothing(shared: Any, result: None) -> None:
+def do_nothing(shared: Any, result: Any) -> None:
     """Ends a step whose tasks have no result."""
