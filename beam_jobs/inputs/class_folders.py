@@ -12,6 +12,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
@@ -40,15 +41,14 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
     base = posixpath.basename(source if from_archive else filesystem.make_absolute(source))
-    return Meaning(
+    listing = Listing(
         name=(strip_archive_suffix(base) if from_archive else base) or "images",
         root=posixpath.dirname(source) if from_archive else source,
         label_names=label_names,
-        labels=labels,
-        splits={folder: split for folder, (split, _) in meanings.items()},
         skipped=facts.skipped,
         unpack=tuple(sorted(facts.unpack)),
     )
+    return Meaning(listing, labels, {folder: split for folder, (split, _) in meanings.items()})
 
 
 def _make_path_in(folder: str) -> str:

@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
-from beam_jobs.inputs.parquet_tensors import TensorColumns
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import NOTHING_MISSING, Listing, Missing
@@ -197,36 +195,16 @@ class Meaning:
     """The meaning of the columns of all images.
 
     Attributes:
-        name: A short name of the input, for the dataset.
-        root: The folder that relative locations start from.
-        label_names: The class names; a name's position is its label.
-        labels: The class of each `label` that the input has; None if there are no classes.
+        listing: The listing, without its images.
+        labels: The class of each `label` that the input has; a label that is not among them is its own class.
         splits: The split of each `label` that is a folder; None if the images bring their splits.
-        columns: The further columns of a table.
-        skipped: The number of files or rows that were passed over, by reason; None for a table without such.
-        unpack: The compressed tar files that must be unpacked.
-        row_files: The Parquet files that hold the images themselves.
-        images_shape: The images of a record, as for `Listing`.
-        tensors: The tensors of a table.
-        has_images: Whether the records have images.
-        given: The columns of a table that the user names.
-        missing: The files that a table names and that do not exist.
+        columns: The further columns of a table, whose values are converted.
     """
 
-    name: str
-    root: str
-    label_names: tuple[str, ...]
-    labels: Mapping[str | None, str | None]
+    listing: Listing
+    labels: Mapping[str | None, str | None] = field(default_factory=dict)
     splits: Mapping[str | None, str] | None = None
     columns: tuple[Column, ...] = ()
-    skipped: Counter[str] | None = None
-    unpack: tuple[str, ...] = ()
-    row_files: tuple[str, ...] = ()
-    images_shape: tuple[int, ...] | None = ()
-    tensors: TensorColumns = field(default_factory=TensorColumns)
-    has_images: bool = True
-    given: TableColumns = USUAL_COLUMNS
-    missing: Missing = NOTHING_MISSING
 
     def make_listing(self, images: ImageTable, *, values: bool = True) -> Listing:
         """Returns the listing of all images or of some: with classes, splits and values as they are stored.
@@ -243,45 +221,4 @@ class Meaning:
             images = images.replace_texts("label", codes, classes)
         if values and self.columns and len(images):
             images = images.convert_extras([column.convert for column in self.columns])
-        return Listing(
-            self.name,
-            self.root,
-            images,
-            self.label_names,
-            tuple(column.spec for column in self.columns),
-            skipped=self.skipped,
-            unpack=self.unpack,
-            row_files=self.row_files,
-            images_shape=self.images_shape,
-            tensors=self.tensors.specs,
-            tensor_dtypes=self.tensors.dtypes,
-            has_images=self.has_images,
-            columns=self.given,
-            missing=self.missing,
-        )
-
-
-@dataclass(frozen=True)
-class ListedMeaning:
-    """The meaning of an input that is listed as a whole: its images are as they are stored.
-
-    Attributes:
-        listing: The listing, without its images.
-    """
-
-    listing: Listing
-    splits: None = None
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """The class names."""
-        return self.listing.label_names
-
-    @property
-    def skipped(self) -> Counter[str] | None:
-        """The number of files that were passed over, by reason."""
-        return self.listing.skipped
-
-    def make_listing(self, images: ImageTable, *, values: bool = True) -> Listing:
-        """Returns the listing of some images; `values` is as for `Meaning`."""
         return replace(self.listing, images=images)

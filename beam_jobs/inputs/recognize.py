@@ -22,8 +22,8 @@ from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.class_folders import resolve_tree
 from beam_jobs.inputs.dataset import list_datasets
-from beam_jobs.inputs.facts import Facts, ListedMeaning, Meaning
-from beam_jobs.inputs.folder import TreeEntry, list_begin, list_entries, list_entry, list_tree
+from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.folder import WHOLE, TreeEntry, list_begin, list_entries, list_tree
 from beam_jobs.inputs.pairs import is_pairs, list_pairs
 from beam_jobs.inputs.table import (
     RUN_IMAGES,
@@ -100,7 +100,7 @@ class Input(ABC):
         """
 
     @abstractmethod
-    def resolve(self, facts: Facts) -> Meaning | ListedMeaning:
+    def resolve(self, facts: Facts) -> Meaning:
         """Returns what classes, folders and columns mean.
 
         Args:
@@ -203,15 +203,10 @@ class TreeInput(Input):
 
     def list(self, piece: Sequence[TreeEntry] | None = None, observer: Observer | None = None) -> Listed:
         """Yields the images of whole folders and archives."""
-        source = self.config.input
-        if piece is None:
-            with filesystem.explain_os_errors(f"read {source}"):
-                tree = list_tree(source, self.config.workers, observer)
-            yield tree.images, Facts.read_tree(tree.images, tree.skipped)
-            return
+        workers = self.config.workers if piece is None else 1
         builder, facts = ImageTableBuilder(), Facts()
-        for entry in piece:
-            tree = list_entry(source, entry)
+        for entry in (WHOLE,) if piece is None else piece:
+            tree = list_tree(self.config.input, workers, observer, entry)
             builder.extend(tree.images)
             facts += Facts.read_tree(tree.images, tree.skipped)
             if len(builder) >= RUN_IMAGES:
@@ -264,10 +259,10 @@ class WholeInput(Input):
             listing = self.list_all(self.config, observer)
         yield listing.images, Facts.read_listing(listing)
 
-    def resolve(self, facts: Facts) -> ListedMeaning:
+    def resolve(self, facts: Facts) -> Meaning:
         """Returns what was known once all were listed."""
         assert facts.whole is not None
-        return ListedMeaning(facts.whole)
+        return Meaning(facts.whole)
 
     def explain_no_classes(self) -> str | None:
         """Returns `no_classes`."""

@@ -51,7 +51,7 @@ from beam_jobs.inputs.table_files import (
 )
 from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
-from beam_jobs.plan.listing import Missing
+from beam_jobs.plan.listing import Listing, Missing
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import name_split
@@ -196,23 +196,24 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     classes = Column.make_classes(label_names, labels) if _LABEL in columns else None
     if classes is not None:
         labels, label_names = {}, ()
-    skipped = facts.skipped or None
     root = get_root(path)
-    row_files = tuple(get_location(root, file) for file in files) if facts.is_embedded else ()
-    return Meaning(
+    typed = tuple(_infer_columns(config, facts, columns, files, classes))
+    tensors = _infer_tensors(config, facts, parts[0])
+    listing = Listing(
         make_name(path),
         root,
-        label_names,
-        labels,
-        columns=tuple(_infer_columns(config, facts, columns, files, classes)),
-        skipped=skipped,
-        row_files=row_files,
+        label_names=label_names,
+        extra=tuple(column.spec for column in typed),
+        skipped=facts.skipped or None,
+        row_files=tuple(get_location(root, file) for file in files) if facts.is_embedded else (),
         images_shape=facts.infer_images_shape(path),
-        tensors=_infer_tensors(config, facts, parts[0]),
+        tensors=tensors.specs,
+        tensor_dtypes=tensors.dtypes,
         has_images=has_images,
-        given=config.columns,
+        columns=config.columns,
         missing=facts.missing,
     )
+    return Meaning(listing, labels, columns=typed)
 
 
 def _infer_columns(

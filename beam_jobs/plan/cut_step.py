@@ -50,7 +50,7 @@ def cut_part(planning: Planning, number: int) -> CutParts:
             images, position = _read_sorted(planning, resolved, cuts, split_shards)
             for shard in split_shards:
                 rows = np.arange(shard.begin, shard.end) - position
-                lines = map(encode_line, images.iterate_planned(rows, resolved.meaning.label_names))
+                lines = map(encode_line, images.iterate_planned(rows, resolved.meaning.listing.label_names))
                 place = written[-1].shard.end if written else 0
                 written.append(write_lines(out, number, place, shard, lines, int(images.sizes[rows].sum())))
     return CutParts(((number, tuple(written)),))

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.facts import Facts, ListedMeaning, Meaning
+from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.recognize import Input, join
 from beam_jobs.inputs.table import RUN_IMAGES
 from beam_jobs.plan.image_table import ImageTable
@@ -100,7 +100,7 @@ class Resolved:
         sizes: The number of images by the last bits of their size, as in `Listed`.
     """
 
-    meaning: Meaning | ListedMeaning
+    meaning: Meaning
     runs: tuple[Run, ...]
     num_images: int
     splits: tuple[str, ...]
@@ -208,7 +208,7 @@ def resolve(planning: Planning, listed: Listed) -> None:
             return facts.first_unsplit[-1]
         return min(path for folder, path in facts.examples.items() if not folder_splits[folder])
 
-    has_splits = are_splits_named(split_counts, find_unsplit, meaning.skipped, config)
+    has_splits = are_splits_named(split_counts, find_unsplit, meaning.listing.skipped, config)
     splits = list_splits(config, split_counts if has_splits else [config.split or DEFAULT_SPLIT])
     if facts.whole is not None and facts.whole.datasets is not None:
         # The shards of foreign data may lie away from its manifest.

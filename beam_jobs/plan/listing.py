@@ -84,7 +84,7 @@ class Listing:
 
     name: str
     root: str
-    images: ImageTable
+    images: ImageTable = field(default_factory=ImageTable.make_empty)
     label_names: tuple[str, ...] = ()
     extra: tuple[FeatureSpec, ...] = ()
     skipped: Counter[str] | None = None

@@ -150,7 +150,7 @@ def _measure_engine(source: str, output: str, count: int) -> dict[str, float | i
 def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float | int]:
     """Lists the images, and makes and writes the plan, in this process."""
     if kind == "folder":
-        folder.list_folder = lambda _: _list_files(count)  # type: ignore[assignment]
+        folder.list_folder = lambda *_: _list_files(count)  # type: ignore[assignment]
     in_table = kind != "folder"
     config = ShardConfig(source, output, num_shards=_SHARDS if in_table else None, allow_missing=in_table)
     before, listed, started = _read_peak_mb(), 0.0, time.monotonic()
