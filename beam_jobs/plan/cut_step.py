@@ -1,6 +1,5 @@
 """The last step of the planner: each task sorts the images of some shards and writes their lines of the plan."""
 
-from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
@@ -18,19 +17,8 @@ from beam_jobs.plan.split_and_shard import ShardRange, sort_by_hash
 from beam_jobs.shards.work_dir import get_part_name
 from tfpipe.errors import DataError
 
-
-@dataclass(frozen=True)
-class CutParts:
-    """The parts of the plan that some tasks wrote. Those of others can be added.
-
-    Attributes:
-        parts: The number of each part, with its shards.
-    """
-
-    parts: tuple[tuple[int, tuple[WrittenLines, ...]], ...] = ()
-
-    def __add__(self, other: "CutParts") -> "CutParts":
-        return CutParts(self.parts + other.parts)
+CutParts = tuple[tuple[int, tuple[WrittenLines, ...]], ...]
+"""The number of each part of the plan that some tasks wrote, with the lines of its shards."""
 
 
 def cut_part(planning: Planning, number: int) -> CutParts:
@@ -53,7 +41,7 @@ def cut_part(planning: Planning, number: int) -> CutParts:
                 lines = map(encode_line, images.iterate_planned(rows, resolved.meaning.listing.label_names))
                 place = written[-1].shard.end if written else 0
                 written.append(write_lines(out, number, place, shard, lines, int(images.sizes[rows].sum())))
-    return CutParts(((number, tuple(written)),))
+    return ((number, tuple(written)),)
 
 
 def _read_sorted(
@@ -103,5 +91,5 @@ def _check_equal_paths(images: ImageTable, hashes: NDArray[np.uint64], source: s
 def finish_plan(planning: Planning, cut_parts: CutParts) -> None:
     """Saves the whole plan but its lines."""
     cuts: Cuts = planning.scratch.load("counted")
-    written = [lines for _, of_part in sorted(cut_parts.parts, key=itemgetter(0)) for lines in of_part]
+    written = [lines for _, of_part in sorted(cut_parts, key=itemgetter(0)) for lines in of_part]
     planning.scratch.save("cut", collect(cuts.listing, written, cuts.class_counts, planning.scratch))

@@ -38,7 +38,6 @@ def plan_by_engine(source: Path, output: Path, *beam_args: str, **options: Any) 
         pytest.param("table with groups", ("--runner=DaskRunner",), marks=pytest.mark.slow),
         pytest.param("folder without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
         pytest.param("archives without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
-        *(pytest.param(case, (), marks=pytest.mark.slow) for case in CASES if case != "table without copies"),
     ],
 )
 def test_a_runner_makes_the_plan_of_the_launcher(
