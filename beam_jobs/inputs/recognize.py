@@ -13,7 +13,7 @@ their images are is known only once all are read.
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from beam_jobs.config import ShardConfig
@@ -59,14 +59,14 @@ class Input(ABC):
 
     Attributes:
         config: The configuration that names the input.
+        obstacle: The reason why the input cannot be listed in pieces, as a part of a sentence; empty if it can.
+        no_classes: The reason why images without a class have none, and the way to give them one; None if they have
+            boxes or captions.
     """
 
     config: ShardConfig
-
-    @property
-    def obstacle(self) -> str:
-        """The reason why the input cannot be listed in pieces, as a part of a sentence; empty if it can."""
-        return ""
+    obstacle: str = field(default="", kw_only=True)
+    no_classes: str | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def estimate(self) -> tuple[int | None, str]:
@@ -110,9 +110,9 @@ class Input(ABC):
             DataError: The images do not go together.
         """
 
-    @abstractmethod
     def explain_no_classes(self) -> str | None:
-        """Returns why the images have no class and how to give them one; None if they have boxes or captions."""
+        """Returns why the images have no class, as `no_classes`."""
+        return self.no_classes
 
 
 @dataclass(frozen=True)
@@ -218,13 +218,6 @@ class TreeInput(Input):
         """Returns what the folders mean."""
         return resolve_tree(self.config, facts)
 
-    def explain_no_classes(self) -> str | None:
-        """Returns how folders become classes."""
-        return (
-            "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg "
-            "and dog/2.jpg"
-        )
-
 
 @dataclass(frozen=True)
 class WholeInput(Input):
@@ -232,22 +225,13 @@ class WholeInput(Input):
 
     Attributes:
         list_all: The function that lists it.
-        reason: The reason why it cannot be listed in pieces.
-        no_classes: The reason why its images have no class; None if they have something else.
     """
 
     list_all: Callable[[ShardConfig, Observer | None], Listing]
-    reason: str
-    no_classes: str | None = None
-
-    @property
-    def obstacle(self) -> str:
-        """The reason why the input cannot be listed in pieces."""
-        return self.reason
 
     def estimate(self) -> tuple[int | None, str]:
         """Returns nothing but the reason why it does not matter."""
-        return None, self.reason
+        return None, self.obstacle
 
     def cut(self) -> tuple[None]:
         """Returns the whole as the only piece."""
@@ -264,10 +248,6 @@ class WholeInput(Input):
         assert facts.whole is not None
         return Meaning(facts.whole)
 
-    def explain_no_classes(self) -> str | None:
-        """Returns `no_classes`."""
-        return self.no_classes
-
 
 def recognize(config: ShardConfig) -> Input:
     """Returns what the input is.
@@ -280,29 +260,35 @@ def recognize(config: ShardConfig) -> Input:
         DataError: The input is missing, damaged, or in a store that cannot be reached.
     """
     if config.datasets:
-        return WholeInput(config, list_datasets, "the records of finished datasets are planned by their indexes")
+        by_index = "the records of finished datasets are planned by their indexes"
+        return WholeInput(config, list_datasets, obstacle=by_index)
     look = functools.cache(list_begin)  # in a store each look is a request
     boxes_are_late = "boxes are known once all annotations are read"
     if is_coco(config, look):
         _check_no_column(config)
-        return WholeInput(config, list_coco, boxes_are_late)
+        return WholeInput(config, list_coco, obstacle=boxes_are_late)
     if config.segmentation_masks:
         raise ConfigError("`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form.")
     if is_table_input(config, look):
         return TableInput(config)
     if is_voc(config, look):
         _check_no_column(config)
-        return WholeInput(config, list_voc, boxes_are_late)
+        return WholeInput(config, list_voc, obstacle=boxes_are_late)
     if is_pairs(config, look):
         check_no_table(config)
         return WholeInput(
             config,
             list_pairs,
-            "the columns of pairs are known once all are read",
-            "no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg",
+            obstacle="the columns of pairs are known once all are read",
+            no_classes="no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg",
         )
     _check_no_column(config)
-    return TreeInput(config, () if is_archive(config.input) else tuple(look(config.input)))
+    return TreeInput(
+        config,
+        () if is_archive(config.input) else tuple(look(config.input)),
+        no_classes="the images lie in no class folders; put those of each class into a folder of its name, such as "
+        "cat/1.jpg and dog/2.jpg",
+    )
 
 
 def _check_no_column(config: ShardConfig) -> None:

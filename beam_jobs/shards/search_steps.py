@@ -273,5 +273,5 @@ def load_shards(job: OpenJob) -> list[WrittenShard]:
     gathered = GatheredShards(load_rows(job))
     if not load_sizes(job).is_complete:
         for task in range(job.search_tasks):
-            gathered.merge(GatheredShards(labels=job.scratch.load(f"classes/{task}")))
+            gathered += GatheredShards(labels=job.scratch.load(f"classes/{task}"))
     return gathered.list_shards()

@@ -49,7 +49,7 @@ def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **opti
     """Returns the plan of images whose listing has some fields."""
     config, scratch = ShardConfig("/photos", "/out", **options), LocalScratch()
     listing = make_listing(refs, **(fields or {}))
-    scratch.save("input", WholeInput(config, lambda *_: listing, ""))
+    scratch.save("input", WholeInput(config, lambda *_: listing))
     scratch.save("pieces", (None,))
     run_here(list_plan_steps(config), Planning(config, scratch))
     return scratch.load("cut")
