@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.split_and_shard import Plan
-from beam_jobs.sample import Sample, ShardCost, WrittenSample, take_sample, write_sample
+from beam_jobs.plan.plan import Plan
+from beam_jobs.sample import Sample, ShardCost, take_sample, write_sample
 from beam_jobs.storage import filesystem
 from tfpipe.system.host_limits import usable_cpus
 
@@ -113,28 +113,22 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallelism:
     with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, filesystem.explain_os_errors(f"write to {folder}"):
         sample = take_sample(plan, config.seed, SAMPLE_IMAGES, _SHARD_IMAGES, folder)
         output = filesystem.join(folder, "out")
-        written = write_sample(config, sample, output, parallelism.processes, max_s=_SAMPLE_S)
-    return estimate_from_sample(plan, sample, written, planned_s, parallelism)
+        costs = write_sample(config, sample, output, parallelism.processes, max_s=_SAMPLE_S)
+    return estimate_from_sample(plan, sample, costs, planned_s, parallelism)
 
 
 def estimate_from_sample(
-    plan: Plan, sample: Sample, written: WrittenSample, planned_s: float, parallelism: Parallelism
+    plan: Plan, sample: Sample, costs: Sequence[ShardCost], planned_s: float, parallelism: Parallelism
 ) -> Estimate:
     """Estimates the whole job from a sample that was written.
 
     Args:
         plan: The plan of the job.
         sample: The sample.
-        written: The costs of the sample.
+        costs: The costs of its shards.
         planned_s: The seconds that listing and planning took.
         parallelism: The processes that will do the work.
     """
-    # The job makes each line twice, for the fingerprint and for the file, and so does the sample.
-    lines_s = written.lines_s / sample.plan.num_images * plan.num_images
-    return _extrapolate(plan, written.costs, planned_s + lines_s + sample.unpack_s, parallelism)
-
-
-def _extrapolate(plan: Plan, costs: Sequence[ShardCost], serial_s: float, parallelism: Parallelism) -> Estimate:
     image_costs = np.array([image for shard in costs for image in shard.images], np.float64)
     totals = plan.num_images, float(plan.num_bytes)
     sizes, stored_bytes, cpu_seconds = image_costs[:, 0], image_costs[:, 1], image_costs[:, 2]
@@ -146,7 +140,7 @@ def _extrapolate(plan: Plan, costs: Sequence[ShardCost], serial_s: float, parall
     busy_s = busy_s.scale(1, len(plan.shards) * per_shard_s + output_bytes.value * per_byte_s)
     # Shards are not divided: in the last round some processes may have none.
     rounds = -(-len(plan.shards) // parallelism.processes)
-    serial_s += parallelism.start_up_s
+    serial_s = planned_s + sample.unpack_s + parallelism.start_up_s
     return Estimate(
         images=plan.num_images,
         sampled=len(image_costs),

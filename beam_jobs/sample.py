@@ -1,7 +1,7 @@
 """A sample of a job's images, written for real: what it costs is measured, and what it gives can be read.
 
     sample = take_sample(plan, seed, 400, SHARD_IMAGES, folder)
-    written = write_sample(config, sample, output, processes)
+    costs = write_sample(config, sample, output, processes)
 
 The sample goes through the job's own `write_shard`, in as many processes as the job would have here. The same sample
 can be written in several forms, one after another.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, cycle, pairwise
+from itertools import accumulate, cycle, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +22,13 @@ import numpy as np
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.unpack import unpack_parts
 from beam_jobs.plan.image_ref import list_files
-from beam_jobs.plan.split_and_shard import Plan, ShardPlan
+from beam_jobs.plan.plan import Plan, WrittenLines, collect, write_lines
+from beam_jobs.plan.scratch import LocalScratch
+from beam_jobs.plan.split_and_shard import ShardRange
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.finish_dataset import finish_dataset
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
@@ -84,19 +86,6 @@ class ShardCost(NamedTuple):
     overhead_s: float
 
 
-@dataclass(frozen=True)
-class WrittenSample:
-    """The costs of a sample that was written.
-
-    Attributes:
-        costs: The cost of each shard.
-        lines_s: The seconds for the lines of the sample's plan.
-    """
-
-    costs: Sequence[ShardCost]
-    lines_s: float
-
-
 def take_sample(plan: Plan, seed: int, max_images: int, shard_images: Sequence[int], folder: str) -> Sample:
     """Draws random images from all shards of a plan, and unpacks those that lie in compressed files.
 
@@ -114,8 +103,8 @@ def take_sample(plan: Plan, seed: int, max_images: int, shard_images: Sequence[i
 
 def write_sample(
     config: ShardConfig, sample: Sample, output: str, processes: int, *, max_s: float = math.inf, keep: bool = False
-) -> WrittenSample:
-    """Writes the shards of a sample.
+) -> list[ShardCost]:
+    """Writes the shards of a sample, and returns what each has cost.
 
     Args:
         config: The configuration of the job, with the form of the images.
@@ -128,11 +117,9 @@ def write_sample(
     Raises:
         DataError: A file cannot be written, a worker died, or `keep` is given and all images are bad.
     """
-    started = time.monotonic()
     work, header = WorkDir(output), make_plan_header(config, sample.plan)
     header = replace(header, unpacked=dict(sample.unpacked))
     write_plan(work, header, sample.plan)
-    lines_s = time.monotonic() - started
     deadline = time.monotonic() + max_s
 
     def iterate_shards() -> Iterator[int]:
@@ -147,7 +134,7 @@ def write_sample(
     results = list(map_unordered(_measure_shard, iterate_shards(), processes, shared=shared, set_up=set_up))
     if keep:
         _finish(work, header, [written for _, written in results])
-    return WrittenSample([cost for cost, _ in results], lines_s)
+    return [cost for cost, _ in results]
 
 
 def _finish(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> None:
@@ -167,19 +154,24 @@ def _finish(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -
 
 def _draw_sample(plan: Plan, seed: int, max_images: int, shard_images: Sequence[int]) -> Plan:
     """Returns a plan of random images from all shards, in new shards."""
-    ends = list(accumulate(len(shard.images) for shard in plan.shards))
+    ends = list(accumulate(shard.images for shard in plan.shards))
     positions = random.Random(seed).sample(range(ends[-1]), min(max_images, ends[-1]))
-    shard_indices = np.searchsorted(ends, positions, side="right").tolist()
-    # The difference is negative: it counts from the end of the shard.
-    drawn = [
-        int(plan.shards[k].images[position - ends[k]]) for k, position in zip(shard_indices, positions, strict=True)
-    ]
-    listing, images = plan.pick(drawn)
+    shards = np.searchsorted(ends, positions, side="right").tolist()
+    lines = [b""] * len(positions)
+    for shard, drawn in groupby(sorted(range(len(positions)), key=shards.__getitem__), shards.__getitem__):
+        of_shard = plan.read_encoded(plan.shards[shard])
+        for k in drawn:
+            lines[k] = of_shard[positions[k] - ends[shard]]  # negative: it counts from the end of the shard
     cuts, sizes = [0], cycle(shard_images)
-    while cuts[-1] < len(images):
-        cuts.append(min(cuts[-1] + next(sizes), len(images)))
-    shards = [ShardPlan(SPLIT, k, len(cuts) - 1, images[begin:end], 0) for k, (begin, end) in enumerate(pairwise(cuts))]
-    return Plan(listing, tuple(shards), plan.class_counts)
+    while cuts[-1] < len(lines):
+        cuts.append(min(cuts[-1] + next(sizes), len(lines)))
+    scratch, written = LocalScratch(), list[WrittenLines]()
+    with scratch.create(get_part_name(0)) as out:
+        for number, (begin, end) in enumerate(pairwise(cuts)):
+            place = written[-1].shard.end if written else 0
+            shard_range = ShardRange(SPLIT, number, len(cuts) - 1, begin, end)
+            written.append(write_lines(out, 0, place, shard_range, lines[begin:end], 0))
+    return collect(plan.listing, written, plan.class_counts, scratch)
 
 
 def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
@@ -192,7 +184,7 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
     unpacked: dict[str, str] = {}
     unpack_s = 0.0
     ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
-    for image in (image for shard in plan.shards for image in plan.lines(shard)):
+    for image in (image for shard in plan.shards for image in plan.read_lines(shard)):
         mask = image.mask_ref
         for file in (*list_files(image), *([] if mask is None else [mask.as_image])):
             if file.location.file in ranges:
@@ -202,9 +194,8 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
         started = time.monotonic()
         unpacked[archive] = filesystem.join(folder, f"{len(unpacked)}.tar")
         with open(unpacked[archive], "wb") as out:
-            end = unpack_parts(plan.listing, archive, ranges[archive], out)
-        whole_bytes = plan.listing.images.get_end(archive)
-        unpack_s += (time.monotonic() - started) * whole_bytes / max(1, end)
+            unpack_parts(plan.listing, archive, ranges[archive], out)
+        unpack_s += time.monotonic() - started
     return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
 
 

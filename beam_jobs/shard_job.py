@@ -1,22 +1,20 @@
 """The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call."""
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine.search_steps import count_search_tasks
-from beam_jobs.job_steps import JobConfig
-from beam_jobs.plan.split_and_shard import Plan
-from beam_jobs.plan_job import make_plan
+from beam_jobs.graph import run_steps
+from beam_jobs.make_plan import make_plan
+from beam_jobs.plan.plan import Plan
 from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.choose import make_runner
+from beam_jobs.shards.job_steps import JobSettings, list_job_steps
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.plan_on_disk import PlanOnDisk
+from beam_jobs.shards.search_steps import count_search_tasks
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.storage import filesystem
-from beam_jobs.write_graph import write_by_beam
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 
@@ -57,38 +55,29 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
     observer, started = observer or ShardObserver(), time.monotonic()
     runner = make_runner(beam_args)
     runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
-    with (
-        _make_told_plan(config, beam_args, observer) as plan,
-        open_work_dir(config, plan) as work,
-        runner.make_progress_folder(work) as folder,
-    ):
-        finished_before = work.list_written()
-        header = work.read_header()
-        job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
-        write_by_beam(job, _make_settings(job, plan, runner), runner, beam_args, observer)
-        # Beam may try a bundle again, which then finds shards that this very run has finished.
-        kept_shards = len(work.read_kept() & finished_before)
-        manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
+    with make_plan(config, beam_args, observer) as plan:
+        observer.plan(plan)
+        with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
+            finished_before = work.list_written()
+            header = work.read_header()
+            job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
+            settings = _make_settings(job, plan, runner)
+            run_steps(job, list_job_steps(settings.search_tasks), settings, runner, beam_args, observer)
+            # Beam may try a bundle again, which then finds shards that this very run has finished.
+            kept_shards = len(work.read_kept() & finished_before)
+            manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 
 
-@contextlib.contextmanager
-def _make_told_plan(config: ShardConfig, beam_args: Sequence[str], observer: ShardObserver) -> Iterator[Plan]:
-    """Yields the plan, once the observer has it."""
-    with make_plan(config, beam_args, observer) as plan:
-        observer.plan(plan)
-        yield plan
-
-
-def _make_settings(job: Job, plan: Plan, runner: Runner) -> JobConfig:
+def _make_settings(job: Job, plan: Plan, runner: Runner) -> JobSettings:
     config, work = job.config, job.work
     assert job.header is not None
-    return JobConfig(
+    return JobSettings(
         output=work.output,
         max_bad=config.max_bad_images(plan.num_images) + plan.listing.missing.count,
         workers=runner.get_pool_workers(config.workers),
         progress=work.progress,
         file_options=filesystem.get_options(),
         worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
-        search_tasks=count_search_tasks(plan.num_images) if isinstance(plan, PlanOnDisk) else 0,
+        search_tasks=count_search_tasks(plan.num_images),
     )

@@ -1,7 +1,7 @@
 """An observer that keeps what it is told."""
 
-from beam_jobs.engine.choose import Choice
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.plan.choose import Choice
+from beam_jobs.plan.plan import Plan
 from beam_jobs.runners.base import ShardObserver, SubmittedJob
 from tfpipe.system.progress import Progress
 

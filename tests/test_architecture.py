@@ -27,22 +27,19 @@ FLOORS = {
             "tfpipe.views",
             "tfpipe.lookups",
             "beam_jobs",
-            "beam_jobs.plan_job",
+            "beam_jobs.graph",
+            "beam_jobs.make_plan",
             "beam_jobs.records",
-            "beam_jobs.step_graph",
         ),
-        *("beam_jobs.job_steps", "beam_jobs.runners", "beam_jobs.shard_job", "beam_jobs.transforms"),
-        "beam_jobs.write_graph",
+        *("beam_jobs.runners", "beam_jobs.shard_job"),
     ),
     2: (
         *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.service"),
-        *("beam_jobs.engine", "beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.list_and_plan"),
-        "beam_jobs.run_in_process",
-        *("beam_jobs.sample", "beam_jobs.shards"),
+        *("beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.plan", "beam_jobs.sample", "beam_jobs.shards"),
     ),
     1: (
         *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset", "tfpipe.writer"),
-        *("beam_jobs.config", "beam_jobs.plan", "beam_jobs.prices", "beam_jobs.process_pool"),
+        *("beam_jobs.config", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
     0: ("tfpipe._version", "tfpipe.errors", "tfpipe.format", "tfpipe.native", "tfpipe.storage", "tfpipe.system"),
@@ -105,12 +102,10 @@ HEAVY = {
     ),
     "keras": ("tfpipe.readers.keras", "tfpipe.training.tensorflow"),
     "apache_beam": (
+        "beam_jobs.graph",
         "beam_jobs.records.write_records",
         "beam_jobs.runners",
-        "beam_jobs.step_graph",
         "beam_jobs.storage",
-        "beam_jobs.transforms",
-        "beam_jobs.write_graph",
     ),
     "torch": (
         "tfpipe.readers.device_images",
@@ -399,7 +394,7 @@ CLEAN = {
     "tfpipe/profiler/measure/profile.py": "import tensorflow as tf\nfrom tfpipe.pipeline import stage\n",
     "beam_jobs/config.py": "from tfpipe.errors import ConfigError\n",
     "beam_jobs/storage/filesystem.py": "def f():\n    import apache_beam\n",
-    "beam_jobs/transforms.py": "import apache_beam as beam\nfrom beam_jobs.storage import filesystem\n",
+    "beam_jobs/graph.py": "import apache_beam as beam\nfrom beam_jobs.storage import filesystem\n",
 }
 
 PLANTED = [

@@ -74,7 +74,7 @@ def test_the_manifest_needs_no_heavy_library() -> None:
 
 
 def test_beam_workers_load_no_tensorflow() -> None:
-    modules = "beam_jobs.transforms, beam_jobs.shards.write_shard, beam_jobs.shard_job, beam_jobs.records.write_records"
+    modules = "beam_jobs.graph, beam_jobs.shards.write_shard, beam_jobs.shard_job, beam_jobs.records.write_records"
     assert not list_loaded(f"import {modules}") & {"tensorflow", "keras", "torch", "jax"}
 
 
@@ -92,7 +92,7 @@ def test_planning_loads_no_beam() -> None:
 
 
 def test_planning_loads_arrow_for_its_table_but_not_beam() -> None:
-    assert list_loaded("import beam_jobs.list_and_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
+    assert list_loaded("import beam_jobs.make_plan") & {"apache_beam", "tensorflow", "pyarrow"} == {"pyarrow"}
 
 
 @pytest.mark.parametrize(("library", "name"), [("torch", "PyTorch"), ("jax", "JAX")])

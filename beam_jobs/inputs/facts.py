@@ -9,14 +9,12 @@ So no process needs to hold all images.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
-from beam_jobs.inputs.parquet_tensors import TensorColumns
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import NOTHING_MISSING, Listing, Missing
@@ -43,6 +41,7 @@ class Facts:
         nums_images: The numbers of images of a record, as `ImageRef.num_images`: the least ones, two of them known.
         tensors: The columns of tensors of each file of a table.
         missing: The files that a table names and that do not exist.
+        whole: The listing of an input that is listed as a whole, without its images.
     """
 
     num_images: int = 0
@@ -59,6 +58,20 @@ class Facts:
     nums_images: frozenset[int] = frozenset()
     tensors: frozenset[tuple[str, ...]] = frozenset()
     missing: Missing = NOTHING_MISSING
+    whole: Listing | None = None
+
+    @classmethod
+    def read_listing(cls, listing: Listing) -> "Facts":
+        """Returns the facts about a whole input."""
+        images = listing.images
+        splits = Counter({str(split): count for split, count in images.count_values("split").items()})
+        return cls(
+            num_images=len(images),
+            splits=splits,
+            first_unsplit=_find_unsplit(images, splits, (0, 0)),
+            details=images.details,
+            whole=replace(listing, images=ImageTable.make_empty(images.details)),
+        )
 
     @classmethod
     def read_tree(cls, images: ImageTable, skipped: Counter[str]) -> "Facts":
@@ -88,15 +101,11 @@ class Facts:
             place: The number of the file, and the row of the first image in it.
         """
         splits = Counter({str(split): count for split, count in images.count_values("split").items()})
-        first_unsplit = None
-        if splits[""]:
-            row, ref = next((row, ref) for row, ref in enumerate(images) if not ref.split)
-            first_unsplit = place[0], place[1] + row, ref.path
         return cls(
             num_images=len(images),
             labels=Counter(images.count_values("label")),
             splits=splits,
-            first_unsplit=first_unsplit,
+            first_unsplit=_find_unsplit(images, splits, place),
             columns=tuple(columns),
             details=images.details,
             is_embedded=bool(images.in_row_groups.any()),
@@ -126,7 +135,13 @@ class Facts:
             nums_images=_keep_least(self.nums_images | other.nums_images),
             tensors=self.tensors | other.tensors,
             missing=self.missing + other.missing,
+            whole=self.whole or other.whole,
         )
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether unshuffled images stay in the order of the listing."""
+        return self.whole is not None and self.whole.keeps_order
 
     def check_images(self, source: str) -> bool:
         """Returns whether the records have images.
@@ -155,6 +170,14 @@ class Facts:
         return tuple(known) if len(known) == 1 and UNKNOWN_NUMBER not in self.nums_images else None
 
 
+def _find_unsplit(images: ImageTable, splits: Counter[str], place: tuple[int, int]) -> tuple[int, int, str] | None:
+    """Returns the first image without a split, as `Facts.first_unsplit`; `place` is that of the first image."""
+    if not splits[""]:
+        return None
+    row, ref = next((row, ref) for row, ref in enumerate(images) if not ref.split)
+    return place[0], place[1] + row, ref.path
+
+
 _NUMS_KEPT = 6  # SINGLE, UNKNOWN_NUMBER, NO_IMAGE, 0, and two numbers that differ
 
 
@@ -172,60 +195,30 @@ class Meaning:
     """The meaning of the columns of all images.
 
     Attributes:
-        name: A short name of the input, for the dataset.
-        root: The folder that relative locations start from.
-        label_names: The class names; a name's position is its label.
-        labels: The class of each `label` that the input has; None if there are no classes.
+        listing: The listing, without its images.
+        labels: The class of each `label` that the input has; a label that is not among them is its own class.
         splits: The split of each `label` that is a folder; None if the images bring their splits.
-        columns: The further columns of a table.
-        skipped: The number of files or rows that were passed over, by reason; None for a table without such.
-        unpack: The compressed tar files that must be unpacked.
-        row_files: The Parquet files that hold the images themselves.
-        images_shape: The images of a record, as for `Listing`.
-        tensors: The tensors of a table.
-        has_images: Whether the records have images.
-        given: The columns of a table that the user names.
-        missing: The files that a table names and that do not exist.
+        columns: The further columns of a table, whose values are converted.
     """
 
-    name: str
-    root: str
-    label_names: tuple[str, ...]
-    labels: Mapping[str | None, str | None]
+    listing: Listing
+    labels: Mapping[str | None, str | None] = field(default_factory=dict)
     splits: Mapping[str | None, str] | None = None
     columns: tuple[Column, ...] = ()
-    skipped: Counter[str] | None = None
-    unpack: tuple[str, ...] = ()
-    row_files: tuple[str, ...] = ()
-    images_shape: tuple[int, ...] | None = ()
-    tensors: TensorColumns = field(default_factory=TensorColumns)
-    has_images: bool = True
-    given: TableColumns = USUAL_COLUMNS
-    missing: Missing = NOTHING_MISSING
 
-    def make_listing(self, images: ImageTable) -> Listing:
-        """Returns the listing of all images or of some: with classes, splits and values as they are stored."""
+    def make_listing(self, images: ImageTable, *, values: bool = True) -> Listing:
+        """Returns the listing of all images or of some: with classes, splits and values as they are stored.
+
+        Args:
+            images: The images, as they were listed.
+            values: Whether the values of further columns are converted too.
+        """
         codes, texts = images.get_codes("label")
         if self.splits is not None:
             images = images.replace_texts("split", codes, [self.splits.get(text, "") for text in texts])
         classes = [self.labels.get(text, text) for text in texts]
         if classes != texts:
             images = images.replace_texts("label", codes, classes)
-        if self.columns and len(images):
+        if values and self.columns and len(images):
             images = images.convert_extras([column.convert for column in self.columns])
-        return Listing(
-            self.name,
-            self.root,
-            images,
-            self.label_names,
-            tuple(column.spec for column in self.columns),
-            skipped=self.skipped,
-            unpack=self.unpack,
-            row_files=self.row_files,
-            images_shape=self.images_shape,
-            tensors=self.tensors.specs,
-            tensor_dtypes=self.tensors.dtypes,
-            has_images=self.has_images,
-            columns=self.given,
-            missing=self.missing,
-        )
+        return replace(self.listing, images=images)

@@ -105,51 +105,6 @@ class _TreeBuilder:
         return Tree(images, self._skipped)
 
 
-def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
-    """Lists the images of a folder or an archive. Archives in the folder are listed too.
-
-    Args:
-        source: A path or URL.
-        workers: The number of processes that read archives if a folder has several; 0 means one per core.
-        observer: The observer of the listing, which gets the number of listed images now and then.
-
-    Raises:
-        DataError: The source is missing or damaged, its folders loop, or it holds names that point outside or two
-            images of one path.
-    """
-    if is_archive(source):
-        builder = _TreeBuilder(observer)
-        builder.add(list_archive(source, posixpath.basename(source)))
-        return drop_equal_paths(builder.finish(), source)
-    return _list_files_and_archives(source, list_folder(source), workers, observer)
-
-
-def _list_files_and_archives(
-    source: str, files: Iterable[ListedFile], workers: int, observer: Observer | None = None
-) -> Tree:
-    """Lists files of a folder, and then the members of those that are archives."""
-    builder = _TreeBuilder(observer)
-    archives: list[str] = []
-    archive_bytes = 0
-
-    def set_archives_aside() -> Iterator[ListedFile]:
-        nonlocal archive_bytes
-        for file in files:
-            if not file.skip and is_listed_archive(file.path):
-                archives.append(file.path)
-                archive_bytes += file.size
-            else:
-                yield file
-
-    builder.add(set_archives_aside())
-    processes = count_processes(archive_bytes, workers)
-    located = [(filesystem.join(source, path), path) for path in sorted(archives)]
-    for tree in list_side_by_side(located, processes, _list_one_archive):
-        builder.extend(tree)
-    tree = builder.finish()
-    return drop_equal_paths(tree, source) if archives else tree
-
-
 class TreeEntry(NamedTuple):
     """A part of a tree that one process lists.
 
@@ -163,6 +118,51 @@ class TreeEntry(NamedTuple):
     kind: str
     path: str = ""
     size: int = 0
+
+
+WHOLE = TreeEntry("folder")
+"""All of a folder or an archive."""
+
+
+def list_tree(source: str, workers: int = 0, observer: Observer | None = None, entry: TreeEntry = WHOLE) -> Tree:
+    """Lists the images of a folder or an archive, or of a part of it. Archives in a folder are listed too.
+
+    Args:
+        source: A path or URL.
+        workers: The number of processes that read archives if a folder has several; 0 means one per core.
+        observer: The observer of the listing, which gets the number of listed images now and then.
+        entry: The part, as `list_entries` returns it.
+
+    Raises:
+        DataError: The source is missing or damaged, its folders loop, or it holds names that point outside or two
+            images of one path.
+    """
+    builder = _TreeBuilder(observer)
+    if is_archive(source):
+        builder.add(list_archive(source, posixpath.basename(source)))
+        return drop_equal_paths(builder.finish(), source)
+    archives = [entry.path] if entry.kind == "archive" else []
+    archive_bytes = entry.size
+
+    def set_archives_aside() -> Iterator[ListedFile]:
+        nonlocal archive_bytes
+        for file in list_folder(source, entry):
+            if file.skip or not is_listed_archive(file.path):
+                yield file
+            elif entry.kind == "folder":
+                archives.append(file.path)
+                archive_bytes += file.size
+
+    if entry.kind != "archive":
+        with filesystem.explain_os_errors(f"read {source}"):
+            builder.add(set_archives_aside())
+    archives.sort()
+    processes = count_processes(archive_bytes, workers)
+    located = [(filesystem.join(source, path), path) for path in archives]
+    for tree in list_side_by_side(located, processes, _list_one_archive):
+        builder.extend(tree)
+    tree = builder.finish()
+    return drop_equal_paths(tree, source) if archives else tree
 
 
 def list_entries(source: str) -> list[TreeEntry]:
@@ -212,58 +212,33 @@ def _list_folders_and_archives(source: str, folder: str) -> Iterator[tuple[str, 
     yield from ((path, size) for path, size in children if size < 0 or is_listed_archive(path))
 
 
-def list_entry(source: str, entry: TreeEntry) -> Tree:
-    """Lists the images of a part of a tree.
-
-    Args:
-        source: The folder or the archive that was cut into parts.
-        entry: The part.
-
-    Raises:
-        DataError: As for `list_tree`.
-    """
-    if entry.kind == "archive":
-        if not entry.path:
-            return list_tree(source, workers=1)
-        _, tree = _list_one_archive((0, (filesystem.join(source, entry.path), entry.path)))
-        return drop_equal_paths(tree, source)
-    with filesystem.explain_os_errors(f"read {source}"):
-        files = _list_below(source, entry)
-        if entry.kind == "files":
-            files = (file for file in files if file.skip or not is_listed_archive(file.path))
-        return _list_files_and_archives(source, files, workers=1)
-
-
-def _list_below(source: str, entry: TreeEntry) -> Iterator[ListedFile]:
-    folder, is_deep = entry.path, entry.kind == "folder"
-    if filesystem.is_url(source):
-        base = filesystem.join(source, folder).rstrip("/") + "/"
-        names = filesystem.list_tree(base) if is_deep else filesystem.list_children(base)
-        yield from (ListedFile(folder + name, size) for name, size in names if size >= 0)
-        return
-    check_folder(source)
-    above = [folder[: k + 1] for k, sign in enumerate(folder) if sign == "/"]
-    statuses = [os.stat(os.path.join(source, path)) for path in ("", *above)]
-    parents = tuple((status.st_dev, status.st_ino) for status in statuses)
-    _check_no_loop(source, folder, parents[-1], parents[:-1])
-    yield from _walk(source, folder, parents, is_deep=is_deep)
-
-
 def is_listed_archive(path: str) -> bool:
     """Checks whether the name is that of an archive that can be read, and that is not hidden."""
     return is_archive(path) and not posixpath.basename(path).startswith(".")
 
 
-def list_folder(root: str) -> Iterator[ListedFile]:
+def list_folder(root: str, entry: TreeEntry = WHOLE) -> Iterator[ListedFile]:
     """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder.
 
     Args:
         root: A path or URL.
+        entry: The part of the folder, of the kind "folder" or "files".
 
     Raises:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.
     """
-    yield from _list_below(root, TreeEntry("folder"))
+    folder, is_deep = entry.path, entry.kind == "folder"
+    if filesystem.is_url(root):
+        base = filesystem.join(root, folder).rstrip("/") + "/"
+        names = filesystem.list_tree(base) if is_deep else filesystem.list_children(base)
+        yield from (ListedFile(folder + name, size) for name, size in names if size >= 0)
+        return
+    check_folder(root)
+    above = [folder[: k + 1] for k, sign in enumerate(folder) if sign == "/"]
+    statuses = [os.stat(os.path.join(root, path)) for path in ("", *above)]
+    parents = tuple((status.st_dev, status.st_ino) for status in statuses)
+    _check_no_loop(root, folder, parents[-1], parents[:-1])
+    yield from _walk(root, folder, parents, is_deep=is_deep)
 
 
 Look = Callable[[str], list[str]]

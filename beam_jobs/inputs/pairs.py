@@ -409,16 +409,16 @@ def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Me
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
     name, root = _get_place(source)
     unpack = tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file)))
-    return Meaning(
+    listing = Listing(
         name,
         root,
-        label_names,
-        labels,
-        columns=columns,
+        label_names=label_names,
+        extra=tuple(column.spec for column in columns),
         skipped=tree.skipped,
         unpack=unpack,
         images_shape=facts.infer_images_shape(source),
     )
+    return Meaning(listing, labels, columns=columns)
 
 
 def _get_place(source: str) -> tuple[str, str]:

@@ -93,28 +93,6 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     return config.input_format == "parquet"
 
 
-def list_table(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists the images of a manifest.
-
-    Args:
-        config: The configuration that names the manifest as its input.
-        observer: The observer of the listing, which gets the number of rows read so far now and then.
-
-    Raises:
-        ConfigError: The manifest has no column named `group_by`.
-        DataError: The table cannot be read, or a cell does not fit its column. The message names the row.
-    """
-    parts = list_parts(config.input, config.columns)
-    columns = read_columns(parts, config)
-    builder, facts = ImageTableBuilder(), Facts()
-    for part in parts:
-        for images, run_facts in list_rows(part, columns, config, observer, len(builder)):
-            builder.extend(images)
-            facts += run_facts
-    images, missing = read_sizes(builder.finish(), get_root(config.input))
-    return resolve_table(config, facts + Facts(missing=missing), columns, parts).make_listing(images)
-
-
 def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, ...]:
     """Returns the names of the further columns in the order of the first row, after a check of all names.
 
@@ -219,23 +197,24 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     classes = Column.make_classes(label_names, labels) if _LABEL in columns else None
     if classes is not None:
         labels, label_names = {}, ()
-    skipped = facts.skipped or None
     root = get_root(path)
-    row_files = tuple(get_location(root, file) for file in files) if facts.is_embedded else ()
-    return Meaning(
+    typed = tuple(_infer_columns(config, facts, columns, files, classes))
+    tensors = _infer_tensors(config, facts, parts[0])
+    listing = Listing(
         make_name(path),
         root,
-        label_names,
-        labels,
-        columns=tuple(_infer_columns(config, facts, columns, files, classes)),
-        skipped=skipped,
-        row_files=row_files,
+        label_names=label_names,
+        extra=tuple(column.spec for column in typed),
+        skipped=facts.skipped or None,
+        row_files=tuple(get_location(root, file) for file in files) if facts.is_embedded else (),
         images_shape=facts.infer_images_shape(path),
-        tensors=_infer_tensors(config, facts, parts[0]),
+        tensors=tensors.specs,
+        tensor_dtypes=tensors.dtypes,
         has_images=has_images,
-        given=config.columns,
+        columns=config.columns,
         missing=facts.missing,
     )
+    return Meaning(listing, labels, columns=typed)
 
 
 def _infer_columns(

@@ -27,7 +27,7 @@ def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
         out.write(frame)
 
 
-def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, int]], out: IO[bytes]) -> int:
+def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, int]], out: IO[bytes]) -> None:
     """Writes parts of the unpacked form, as a sparse file.
 
     Args:
@@ -35,11 +35,8 @@ def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, 
         location: One of its `unpack`.
         places: The offset and the size of each part; at least one.
         out: The file to write to.
-
-    Returns:
-        The position up to which the file was unpacked.
     """
-    last, last_size = max(places)
+    last, _ = max(places)
     if listing.datasets is None:
         with open_unpacked(filesystem.join(listing.root, location)) as tar:
             for offset, size in sorted(places):
@@ -55,7 +52,6 @@ def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, 
                 out.write(frame)
             if offset == last:
                 break
-    return last + last_size
 
 
 def _find_shard(datasets: InputDatasets, location: str) -> tuple[str, Compression]:

@@ -110,6 +110,10 @@ def _finish(column: LargeColumn) -> Any:
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
+def _concat(arrays: Sequence[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
 class ImageTable:
     """The images of an input. An `ImageRef` is made from a row when the row is read."""
 
@@ -269,7 +273,7 @@ class ImageTable:
         return cls(columns, table.num_rows)
 
     @classmethod
-    def make_empty(cls, details: Iterable[str]) -> "ImageTable":
+    def make_empty(cls, details: Iterable[str] = ()) -> "ImageTable":
         """Returns a table without rows, whose `details` are these."""
         return cls({name: _COLUMNS[name].encode([]) for name in details}, 0)
 
@@ -334,12 +338,6 @@ class ImageTable:
             column.append(_TUPLES.encode(list(islice(rest, min(_ROWS_AT_ONCE, len(self) - begin)))))
         return ImageTable({**self._columns, name: _finish(column)}, len(self))
 
-    def get_end(self, file: str) -> int:
-        """Returns the byte at which the last image in an archive ends."""
-        codes, files = self.get_codes("file")
-        rows = np.flatnonzero(codes == files.index(file))
-        return int((self._get_numbers("offset")[rows] + self.sizes[rows]).max(initial=0))
-
     def iterate_planned(self, indices: _Indices, label_names: Sequence[str]) -> Iterator[PlannedImage]:
         """Yields the lines of the plan for the images at these indices, in this order."""
         labels: dict[str | None, int] = {name: label for label, name in enumerate(label_names)}
@@ -403,7 +401,7 @@ class ImageTableBuilder:
         self._parts, self._num_part_rows = [], 0
         # Each part lets a column go as it is joined, so only one column is in memory twice.
         joined = {
-            name: pa.concat_arrays(
+            name: _concat(
                 [columns.pop(name) if name in columns else kind.repeat_default(count) for columns, count in parts]
             )
             for name, kind in _COLUMNS.items()

@@ -4,6 +4,7 @@ The captions and numbers of ten million pairs take 6 GB, other columns 0.1 GB ea
 where the system lets its pages go if others need the room.
 """
 
+import contextlib
 import mmap
 import tempfile
 from typing import Any
@@ -15,6 +16,11 @@ from tfpipe.storage.file_io import explain_os_errors
 
 _MEMORY_BYTES = 64 << 20
 _IF_FULL = "Free some, or set TMPDIR to a folder with more room, and run the same command again."
+
+
+def explain_temporary_errors() -> contextlib.AbstractContextManager[None]:
+    """Turns an error of writing a temporary file in the block into one sentence."""
+    return explain_os_errors(f"write to the temporary folder {tempfile.gettempdir()}", _IF_FULL)
 
 
 class LargeColumn:
@@ -35,7 +41,7 @@ class LargeColumn:
         _, offsets_buffer, values = part.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int64, len(part) + 1, 8 * part.offset)
         begin, end = int(offsets[0]), int(offsets[-1])
-        with explain_os_errors(f"write to the temporary folder {tempfile.gettempdir()}", _IF_FULL):
+        with explain_temporary_errors():
             if end > begin:
                 self._file.write(memoryview(values)[begin:end])
         self._offsets.append(offsets[1:] - begin + self._num_bytes)
@@ -45,7 +51,7 @@ class LargeColumn:
         """Returns the buffers of an array of all parts, its offsets and its values. Nothing can be added afterwards."""
         offsets = np.concatenate(self._offsets)
         self._offsets = []
-        with explain_os_errors(f"write to the temporary folder {tempfile.gettempdir()}", _IF_FULL), self._file as file:
+        with explain_temporary_errors(), self._file as file:
             if self._num_bytes > _MEMORY_BYTES:
                 file.flush()
                 values: Any = mmap.mmap(file.fileno(), self._num_bytes, access=mmap.ACCESS_READ)

@@ -6,10 +6,7 @@ planner treats both alike.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field
 
 from beam_jobs.config import USUAL_COLUMNS, ShardConfig, TableColumns
 from beam_jobs.plan.image_table import ImageTable
@@ -86,7 +83,7 @@ class Listing:
 
     name: str
     root: str
-    images: ImageTable
+    images: ImageTable = field(default_factory=ImageTable.make_empty)
     label_names: tuple[str, ...] = ()
     extra: tuple[FeatureSpec, ...] = ()
     skipped: Counter[str] | None = None
@@ -135,27 +132,15 @@ class Listing:
             extra=extra,
         )
 
-    def count_classes(self, split: str, images: NDArray[np.int64]) -> list[int]:
+    def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
         """Returns the number of images of each class.
 
         Args:
             split: The name of a split.
-            images: The indices of all its images.
+            images: The number of its images by class.
+            left_out: The number of copies that are left out of it, by label; -1 where the label is unknown.
         """
-        codes, names = self.images.get_codes("label")
-        counts = np.bincount(codes[images], minlength=len(names))
-        count_by_name = dict(zip(names, counts.tolist(), strict=True))
-        return [count_by_name.get(name, 0) for name in self.label_names]
-
-    def leave_out(self, copies: Sequence[tuple[int, str, int]]) -> "Listing":
-        """Returns the listing without some copies of images.
-
-        Args:
-            copies: The index, the split and the label of each copy. The label is -1 if it is unknown.
-        """
-        indices = [i for i, _, _ in copies]
-        remaining = self.images.take(np.setdiff1d(np.arange(len(self.images)), indices))
-        return replace(self, images=remaining, dropped=len(indices))
+        return [images.get(name, 0) for name in self.label_names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +174,7 @@ class DatasetListing(Listing):
         """Returns the common features of the datasets."""
         return self.merged.schema
 
-    def count_classes(self, split: str, images: NDArray[np.int64]) -> list[int]:
-        """Returns the counts that the manifests give for the split."""
-        return self.merged.class_counts[split]
-
-    def leave_out(self, copies: Sequence[tuple[int, str, int]]) -> "DatasetListing":
-        """Returns the listing without some copies of images. The counts of classes change with it."""
-        merged = self.merged.leave_out((split, label) for _, split, label in copies)
-        remaining = Listing.leave_out(self, copies)
-        return replace(self, images=remaining.images, dropped=remaining.dropped, merged=merged)
+    def count_classes(self, split: str, images: Mapping[str | None, int], left_out: Mapping[int, int]) -> list[int]:
+        """Returns the counts that the manifests give for the split, without the copies that are left out."""
+        counts = self.merged.class_counts[split]
+        return [count - left_out.get(label, 0) for label, count in enumerate(counts)]

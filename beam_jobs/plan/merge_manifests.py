@@ -118,18 +118,6 @@ class MergedDatasets:
     class_counts: dict[str, list[int]]
     datasets: InputDatasets
 
-    def leave_out(self, images: Iterable[tuple[str, int]]) -> "MergedDatasets":
-        """Returns the merged dataset without some images.
-
-        Args:
-            images: The split and the label of each image; -1 if it has no label.
-        """
-        counts = {split: list(split_counts) for split, split_counts in self.class_counts.items()}
-        for split, label in images:
-            if 0 <= label < len(self.label_names):
-                counts[split][label] -= 1
-        return replace(self, class_counts=counts)
-
 
 def check_nan(manifests: Iterable[Manifest], schema: Schema) -> None:
     """Refuses tensors with NaN among the features that are copied.

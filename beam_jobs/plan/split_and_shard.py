@@ -1,28 +1,21 @@
-"""Decides which image goes to which shard, in which order: a pure function of names and sizes, with a seed.
-
-    listing = assign_splits(list_images(config), config)
-    plan = make_plan(listing, config)
-    for shard in plan.shards: shard.images      # indices into listing.images, in the order they are written
+"""Decides which image goes to which shard, in which order: pure functions of names and sizes, with a seed.
 
 Nothing here reads a file. Order and split come from a keyed BLAKE2b hash of each path, not from a random generator.
 So the result does not depend on the order in which a folder was listed, or on a library's version. Images that are
-added later never move the others from one split to another. All work is done in columns: each image takes a hash, a
-size, a code for the split and an index, which are 28 bytes besides the listing.
+added later never move the others from one split to another.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.format.file_names import MAX_SHARDS, shard_name
+from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.record_index import MAX_RECORDS
 
 DEFAULT_SPLIT = "train"
@@ -31,85 +24,22 @@ PART_IMAGES = 250_000
 """The number of images after which a new part of the plan's lines begins. One process sorts one part in memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """One planned shard.
+class ShardRange(NamedTuple):
+    """A shard before its images are sorted.
 
     Attributes:
         split: The name of the split.
         shard_index: The number of the shard in its split, from 0.
         num_shards: The number of shards of the split.
-        images: The images as indices into `Listing.images`, in the order in which they are written. A plan whose images
-            no process holds has their positions in the plan instead.
-        bytes: The sum of the sources' sizes.
+        begin: The position in the plan of its first image.
+        end: The position after its last image.
     """
 
     split: str
     shard_index: int
     num_shards: int
-    images: NDArray[np.int64] | range
-    bytes: int
-
-    @property
-    def file(self) -> str:
-        """The shard's file name."""
-        return shard_name(self.split, self.shard_index, self.num_shards)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The shards that a job will write.
-
-    Attributes:
-        listing: The images of the input, each with its split.
-        shards: The shards, split by split.
-        class_counts: The number of images of each class, by split; the position is the label.
-    """
-
-    listing: Listing
-    shards: tuple[ShardPlan, ...]
-    class_counts: dict[str, list[int]]
-
-    @property
-    def num_images(self) -> int:
-        """The number of images in all splits."""
-        return sum(len(shard.images) for shard in self.shards)
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all sources."""
-        return sum(shard.bytes for shard in self.shards)
-
-    def lines(self, shard: ShardPlan) -> Iterator[PlannedImage]:
-        """Returns the images of a shard as lines of the plan file, in order."""
-        return self.listing.images.iterate_planned(np.asarray(shard.images), self.listing.label_names)
-
-    def pick(self, images: Sequence[int]) -> tuple[Listing, NDArray[np.int64]]:
-        """Returns a listing with some images at least, and their indices in it.
-
-        Args:
-            images: The images as in `ShardPlan.images`.
-        """
-        return self.listing, np.array(images, np.int64)
-
-
-def assign_splits(listing: Listing, config: ShardConfig) -> Listing:
-    """Gives every image its split, unless the input names the splits.
-
-    Raises:
-        ConfigError: The configuration names splits, and so does the input.
-        DataError: There are no images, only some have a split, or a split of the configuration gets no image.
-    """
-    images = listing.images
-
-    def find_unsplit() -> str:
-        return next(image.path for image in images if not image.split)
-
-    if are_splits_named(images.count_values("split"), find_unsplit, listing.skipped, config):
-        return listing
-    images = give_splits(images, config)
-    check_no_split_empty(images.count_values("split"), config)
-    return replace(listing, images=images)
+    begin: int
+    end: int
 
 
 def are_splits_named(
@@ -171,31 +101,14 @@ def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) 
             )
 
 
-def make_plan(listing: Listing, config: ShardConfig) -> Plan:
-    """Assigns every image to a shard of its split and to a position in it.
+def check_splits_remain(splits: Set[str], remaining_splits: Set[str]) -> None:
+    """Checks that every split has an image once copies are left out.
 
     Raises:
-        ConfigError: There would be more shards, or more records in a shard, than the format allows.
+        DataError: One has none.
     """
-    table = listing.images
-    codes, splits = table.get_codes("split")
-    hashes = hash_for_order(table, config) if config.shuffle else None
-    shards: list[ShardPlan] = []
-    class_counts: dict[str, list[int]] = {}
-    for split in list_splits(config, table.count_values("split")):
-        images = np.flatnonzero(codes == splits.index(split))
-        class_counts[split] = listing.count_classes(split, images)
-        if hashes is not None:
-            images = sort_by_hash(table, hashes, images)
-        elif not listing.keeps_order:
-            paths = table.get_paths(images)
-            images = images[sorted(range(len(images)), key=paths.__getitem__)]
-        num_shards = count_shards(len(images), int(table.sizes[images].sum()), config)
-        for k, (begin, end) in enumerate(cut_evenly(len(images), num_shards)):
-            num_bytes = int(table.sizes[images[begin:end]].sum())
-            shards.append(ShardPlan(split, k, num_shards, images[begin:end], num_bytes))
-    check_shards([len(shard.images) for shard in shards])
-    return Plan(listing, tuple(shards), class_counts)
+    for split in sorted(splits - remaining_splits):
+        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
 
 
 def hash_for_order(table: ImageTable, config: ShardConfig) -> NDArray[np.uint64]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from beam_jobs.config import ShardConfig
-    from beam_jobs.engine.choose import Choice as PlannerChoice
-    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.plan.choose import Choice as PlannerChoice
+    from beam_jobs.plan.plan import Plan
     from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
 BEAM_RUNNERS = {

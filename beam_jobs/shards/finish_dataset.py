@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from beam_jobs.shards.duplicates import find_duplicates
+from beam_jobs.plan.scratch import LocalScratch
+from beam_jobs.plan.step import run_here
 from beam_jobs.shards.line_lists import encode_quarantine, write_list
+from beam_jobs.shards.list_files import finish_lists, list_end_steps
 from beam_jobs.shards.record_source import open_source
+from beam_jobs.shards.search_steps import OpenJob, save_rows
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
@@ -67,9 +70,12 @@ def write_lists(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard
         header: The header of its plan.
         shards: All shards, in the order of the plan.
     """
-    write_list(work, file_names.QUARANTINE, encode_quarantine(work, shards))
-    duplicates, lines = find_duplicates(work, header, shards)
-    write_list(work, file_names.DUPLICATES, lines)
+    scratch = LocalScratch()
+    job = OpenJob(work, header, 1, scratch)
+    save_rows(job, shards)
+    run_here(list_end_steps(), job)
+    duplicates = finish_lists(job)
+    scratch.clear()
     return duplicates
 
 

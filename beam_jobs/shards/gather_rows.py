@@ -23,17 +23,14 @@ class GatheredShards:
     shards: list[WrittenShard] = field(default_factory=list)
     labels: dict[str, Counter[int]] = field(default_factory=dict)
 
-    def add(self, shard: WrittenShard) -> None:
-        """Adds a shard."""
-        split = parse_shard_name(shard.info.file)[0]
-        self.labels.setdefault(split, Counter()).update(shard.stats.labels)
-        self.shards.append(shard.strip())
-
-    def merge(self, other: "GatheredShards") -> None:
-        """Adds other shards."""
+    def __iadd__(self, other: "WrittenShard | GatheredShards") -> "GatheredShards":
+        if isinstance(other, WrittenShard):
+            split = parse_shard_name(other.info.file)[0]
+            other = GatheredShards([other.strip()], {split: other.stats.labels})
         self.shards += other.shards
         for split, counts in other.labels.items():
             self.labels.setdefault(split, Counter()).update(counts)
+        return self
 
     def list_shards(self) -> list[WrittenShard]:
         """Returns the shards. The first one of a split that has records holds the class counts of the whole split."""

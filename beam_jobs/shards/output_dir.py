@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.plan.plan import Plan
 from beam_jobs.shards.plan_file import make_plan_header, prepare_work
-from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, FormatError
@@ -66,14 +65,12 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         ConfigError: The output holds something else and may not be overwritten.
         DataError: It cannot be written, or another process writes to it.
     """
-    is_locked = isinstance(plan, PlanOnDisk)  # since `open_planning`
-    with contextlib.nullcontext() if is_locked else _find_work_dir(config).lock(f"writes to {config.output}"):
+    with _find_work_dir(config).lock(f"writes to {config.output}"):  # perhaps again, after `open_planning`
         with filesystem.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
                 prepare_work(work, header, plan, config)
-            if isinstance(plan, PlanOnDisk):
-                filesystem.remove_tree(plan.base)  # it may be as large as all names of the images
+            plan.scratch.clear()  # it may be as large as all names of the images
         yield work
         with filesystem.explain_os_errors(f"write to {config.output}"):
             filesystem.remove_tree(work.base)

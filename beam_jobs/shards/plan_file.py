@@ -3,20 +3,17 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.parquet_images import copy_rows
 from beam_jobs.inputs.unpack import unpack
-from beam_jobs.plan.image_ref import encode_line
-from beam_jobs.plan.split_and_shard import Plan, ShardPlan, cut_parts
+from beam_jobs.plan.plan import Plan
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.shards.plan_on_disk import PlanOnDisk
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir, get_part_path
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
 from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.format import file_names
@@ -31,9 +28,8 @@ _FREE_FOR_COPIES = 3  # times the size of the files: the copies, the dataset, an
 
 
 def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
-    """Returns the header of a plan. If its lines are not on disk, makes each of them once, for the fingerprint."""
+    """Returns the header of a plan."""
     listing = plan.listing
-    shards, digest = (plan.planned, plan.digest) if isinstance(plan, PlanOnDisk) else _make_lines(plan)
     header = PlanHeader(
         name=listing.name,
         root=filesystem.make_absolute(listing.root),
@@ -46,46 +42,14 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
         dropped=listing.dropped,
         keep_quarantined=config.keep_quarantined,
         unpacked={},
-        shards=shards,
+        shards=plan.shards,
         records=listing.datasets,
         box_names=listing.box_names,
         tensor_dtypes=listing.tensor_dtypes,
         refuse_nan=config.refuse_nan,
         columns=config.columns,
     )
-    return replace(header, fingerprint=_make_fingerprint(header, digest))
-
-
-def _make_lines(plan: Plan) -> tuple[tuple[PlannedShard, ...], str]:
-    """Returns the place of the lines of each shard, and the digest of all lines."""
-    shards, digests = [], []
-    for part, part_shards in enumerate(_group_shards(plan)):
-        end = 0
-        for shard in part_shards:
-            begin, digest = end, hashlib.sha256()
-            for line in map(encode_line, plan.lines(shard)):
-                digest.update(line)
-                end += len(line)
-            digests.append(digest.digest())
-            shards.append(
-                PlannedShard(shard.split, shard.shard_index, shard.num_shards, len(shard.images), part, begin, end)
-            )
-    return tuple(shards), join_digests(digests)
-
-
-def join_digests(digests: Iterable[bytes]) -> str:
-    """Returns one digest for the lines of all shards.
-
-    Args:
-        digests: The SHA-256 of the lines of each shard.
-    """
-    return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def _group_shards(plan: Plan) -> Iterator[Sequence[ShardPlan]]:
-    """Yields the shards of each part of the plan."""
-    for part in cut_parts([len(shard.images) for shard in plan.shards]):
-        yield plan.shards[part.start : part.stop]
+    return replace(header, fingerprint=_make_fingerprint(header, plan.digest))
 
 
 def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
@@ -117,13 +81,8 @@ def _make_fingerprint(header: PlanHeader, lines_sha256: str) -> str:
 
 def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     """Writes the lines of the plan, and then its header, which says that they are complete."""
-    for part, shards in enumerate(_group_shards(plan)):
-        if isinstance(plan, PlanOnDisk):
-            filesystem.rename(get_part_path(plan.base, part), work.plan_path(part))
-            continue
-        with filesystem.create(work.plan_path(part)) as out:
-            for shard in shards:
-                out.writelines(map(encode_line, plan.lines(shard)))
+    for part in range(plan.num_parts):
+        plan.scratch.hand_over(get_part_name(part), work.plan_path(part))
     filesystem.write_bytes(work.path("plan.json"), header.dumps())
 
 

@@ -141,16 +141,9 @@ class PlanHeader:
             raise FormatError(f"The plan of an earlier run cannot be read ({error}).") from error
 
 
-def get_part_path(base: str, part: int) -> str:
-    """Returns the path of a part of the plan's lines in the folder `base`."""
-    return filesystem.join(base, "plan", f"{part:05d}.jsonl")
-
-
-def read_lines(base: str, shard: PlannedShard) -> Iterator[PlannedImage]:
-    """Yields the planned images of one shard, in order, from the plan in the folder `base`."""
-    path, size = get_part_path(base, shard.part), shard.end - shard.begin
-    for line in filesystem.read_range(path, shard.begin, size).splitlines():
-        yield decode_line(line)
+def get_part_name(part: int) -> str:
+    """Returns the name of the file with a part of the plan's lines."""
+    return f"plan/{part:05d}.jsonl"
 
 
 @dataclass(frozen=True)
@@ -198,7 +191,7 @@ class WorkDir(ShardFolder):
 
     def plan_path(self, part: int) -> str:
         """Returns the path of a part of the plan's lines."""
-        return get_part_path(self.base, part)
+        return self.path(get_part_name(part))
 
     def has_plan(self) -> bool:
         """Returns whether a run wrote a whole plan. Its header is written last."""
@@ -210,7 +203,8 @@ class WorkDir(ShardFolder):
 
     def read_images(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Yields the planned images of one shard, in order."""
-        return read_lines(self.base, shard)
+        data = filesystem.read_range(self.plan_path(shard.part), shard.begin, shard.end - shard.begin)
+        return map(decode_line, data.splitlines())
 
     def read_left_out(self, file: str) -> list[dict[str, Any]]:
         """Returns the line about each bad image of a finished shard, in the order of the plan."""

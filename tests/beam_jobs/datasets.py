@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.run_in_process import run_in_process
+from beam_jobs.inputs.recognize import join, recognize
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan.listing import Listing
+from beam_jobs.shards.finish_dataset import finish_dataset
+from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.format.example import decode_example
 from tfpipe.format.image_form import ImageForm
@@ -18,14 +23,27 @@ from tfpipe.format.tfrecord import scan_records
 
 
 def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Manifest:
-    """Makes a dataset in this process, with `options` of `ShardConfig`."""
-    return run_in_process(ShardConfig(str(source), str(output), **options))
+    """Makes a dataset in this process and without Beam, with `options` of `ShardConfig`."""
+    config = ShardConfig(str(source), str(output), **options)
+    plan = plan_shards(config)
+    with open_work_dir(config, plan) as work:
+        header = work.read_header()
+        written = [write_shard(work, header, k) for k in range(len(header.shards))]
+        max_bad = config.max_bad_images(plan.num_images) + plan.listing.missing.count
+        return finish_dataset(work, header, written, max_bad)
+
+
+def list_images(config: ShardConfig) -> Listing:
+    """Returns all images of an input, as a plan has them."""
+    source = recognize(config)
+    ((images, facts),) = join(source.list())
+    return source.resolve(facts).make_listing(images)
 
 
 def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:
     """Makes a dataset with `seekable` of JPEGs that have the restart markers already: it needs no native library."""
     source = write_files(output.with_name(f"{output.name}-images"), images)
-    with unittest.mock.patch("beam_jobs.list_and_plan.library.check"):
+    with unittest.mock.patch("beam_jobs.make_plan.library.check"):
         return make_dataset(source, output, form=ImageForm(seekable=True), **options)
 
 

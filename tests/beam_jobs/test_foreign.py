@@ -18,7 +18,7 @@ from PIL import Image
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import Parallelism, estimate_job
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -256,7 +256,7 @@ def test_smaller_images_lie_as_before(foreign: Any, tmp_path: Path) -> None:
 def test_restart_markers(foreign: Any, tmp_path: Path) -> None:
     records = [{"image": make_jpeg(k, restart_marker_blocks=2), "label": 0, "id": k} for k in range(4)]
     source = describe(foreign, tmp_path / "in", records)
-    with unittest.mock.patch("beam_jobs.list_and_plan.library.check"):
+    with unittest.mock.patch("beam_jobs.make_plan.library.check"):
         manifest = join_datasets([source], tmp_path / "out", form_changes={"seekable": True})
     assert manifest.splits["train"].seekable
     assert manifest.image["seekable"] is True

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.list_inputs import list_images
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_payloads, read_records
+from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_payloads, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.mask_files import make_classes, make_mask, make_palette
 from tfpipe.errors import DataError

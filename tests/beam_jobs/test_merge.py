@@ -10,7 +10,7 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import (
     join_datasets,
     make_dataset,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.sample import Sample, take_sample, write_sample
 from tests.beam_jobs.datasets import read_images
 from tests.beam_jobs.images import make_photos, write_files, write_tar
@@ -22,8 +22,7 @@ def take(source: Path, folder: Path, count: int, seed: int = 0, **options: objec
 
 
 def list_paths(sample: Sample) -> list[str]:
-    images = sample.plan.listing.images
-    return [images[i].path for shard in sample.plan.shards for i in shard.images.tolist()]
+    return [image.path for shard in sample.plan.shards for image in sample.plan.read_lines(shard)]
 
 
 def test_the_sample_depends_on_the_seed_alone(tmp_path: Path) -> None:
@@ -31,7 +30,7 @@ def test_the_sample_depends_on_the_seed_alone(tmp_path: Path) -> None:
     first, again, other = (take(source, tmp_path, 10, seed, num_shards=7) for seed in (1, 1, 2))
     assert list_paths(first) == list_paths(again) != list_paths(other)
     assert [len(set(list_paths(sample))) for sample in (first, again, other)] == [10, 10, 10]
-    assert [len(shard.images) for shard in first.plan.shards] == [1, 4, 1, 4]
+    assert [shard.images for shard in first.plan.shards] == [1, 4, 1, 4]
 
 
 @pytest.mark.parametrize("mode", [None, "w", "w:gz"])
@@ -42,8 +41,8 @@ def test_what_is_kept_is_a_whole_dataset(tmp_path: Path, mode: str | None) -> No
     source = write_files(tmp_path / "in", photos) if mode is None else write_tar(archive, photos, mode)
     sample = take(source, tmp_path / "sample", 12)
     config = ShardConfig(str(source), "/nowhere/out")
-    written = write_sample(config, sample, str(tmp_path / "kept"), 2, keep=True)
-    assert sorted(image.stored_bytes > 0 for shard in written.costs for image in shard.images) == [True] * 12
+    costs = write_sample(config, sample, str(tmp_path / "kept"), 2, keep=True)
+    assert sorted(image.stored_bytes > 0 for shard in costs for image in shard.images) == [True] * 12
     manifest = load_manifest(str(tmp_path / "kept"))
     assert manifest.splits["sample"].records == 12
     stored = read_images(tmp_path / "kept", "sample")

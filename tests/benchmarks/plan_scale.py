@@ -27,8 +27,7 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import folder
 from beam_jobs.inputs.archive import ListedFile
-from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.plan_job import make_plan
+from beam_jobs.make_plan import make_plan, plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
@@ -126,7 +125,7 @@ class _Workers:
 
 def _measure_engine(source: str, output: str, count: int) -> dict[str, float | int]:
     """Makes the plan by the engine. The launcher is this process."""
-    config = ShardConfig(source, output, num_shards=_SHARDS, plan="engine")
+    config = ShardConfig(source, output, num_shards=_SHARDS, plan="engine", allow_missing=True)
     before, started, workers = _read_peak_mb(), time.monotonic(), _Workers()
     with make_plan(config) as plan:
         planned = time.monotonic() - started
@@ -151,8 +150,9 @@ def _measure_engine(source: str, output: str, count: int) -> dict[str, float | i
 def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float | int]:
     """Lists the images, and makes and writes the plan, in this process."""
     if kind == "folder":
-        folder.list_folder = lambda _: _list_files(count)  # type: ignore[assignment]
-    config = ShardConfig(source, output, num_shards=None if kind == "folder" else _SHARDS)
+        folder.list_folder = lambda *_: _list_files(count)  # type: ignore[assignment]
+    in_table = kind != "folder"
+    config = ShardConfig(source, output, num_shards=_SHARDS if in_table else None, allow_missing=in_table)
     before, listed, started = _read_peak_mb(), 0.0, time.monotonic()
 
     class Listing(Observer):
@@ -233,6 +233,7 @@ def main(
                 if kind == "folder" and planner == "engine":
                     continue  # a made up folder is known to one process only
                 tables = Path(work_dir) / "tables"
+                (Path(work_dir) / "photos").mkdir(exist_ok=True)
                 source = Path(work_dir) / "photos" if kind == "folder" else _write_table(tables, kind, count)
                 output = Path(work_dir) / "out"
                 options = ["--images", str(count), "--kind", kind, "--plan", planner]

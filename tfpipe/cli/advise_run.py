@@ -21,7 +21,7 @@ from tfpipe.tuning.advise_config import AdviseConfig, Crop
 
 if TYPE_CHECKING:
     from beam_jobs.estimate import Estimate, Parallelism
-    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.plan.plan import Plan
     from beam_jobs.sample import Sample
     from tfpipe.format.manifest import Manifest
     from tfpipe.tuning.form_advice import FormFigures
@@ -93,7 +93,7 @@ def measure(
 
     process_pool.start_early()
     from beam_jobs.estimate import infer_parallelism
-    from beam_jobs.list_and_plan import plan_shards
+    from beam_jobs.make_plan import plan_shards
     from beam_jobs.sample import take_sample
     from tfpipe.storage.file_io import explain_os_errors
 

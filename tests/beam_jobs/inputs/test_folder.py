@@ -10,7 +10,7 @@ import pytest
 
 from beam_jobs.inputs import folder as folder_input
 from beam_jobs.inputs.archive import ListedFile
-from beam_jobs.inputs.folder import TreeEntry, list_entries, list_entry, list_folder, list_tree
+from beam_jobs.inputs.folder import TreeEntry, list_entries, list_folder, list_tree
 from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tests.observers import Recorder
 from tfpipe.errors import DataError
@@ -157,14 +157,14 @@ def test_the_parts_of_a_tree_hold_what_the_whole_holds(
             ("folder", "a/b/c/"),
         ],
     }[many]
-    trees = [list_entry(source, entry) for entry in entries]
+    trees = [list_tree(source, 1, entry=entry) for entry in entries]
     whole = list_tree(source)
     assert sorted(ref for tree in trees for ref in tree.images) == sorted(whole.images)
     assert sum((tree.skipped for tree in trees), Counter()) == whole.skipped
     assert list_entries(f"{source}/t.tar") == [TreeEntry("archive")]
     (tmp_path / "in" / "a" / "b" / "loop").symlink_to(tmp_path / "in" / "a")
     with pytest.raises(DataError, match=r"^Folders must not loop, but .* leads back to one above it\.$"):
-        [list_entry(source, entry) for entry in list_entries(source)]
+        [list_tree(source, 1, entry=entry) for entry in list_entries(source)]
 
 
 def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path:
 
 def test_listing_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [ListedFile(f"cat/{i}.jpg", 1) for i in range(2500)]
-    monkeypatch.setattr(folder_input, "list_folder", lambda _: files)
+    monkeypatch.setattr(folder_input, "list_folder", lambda *_: files)
     observer = Recorder()
     list_tree(str(tmp_path), observer=observer)
     assert observer.progresses == [Progress(1000), Progress(2000)]

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine import choose
-from beam_jobs.engine.choose import choose_planner
 from beam_jobs.inputs import folder, pairs
-from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.pairs import is_pairs
+from beam_jobs.inputs.recognize import recognize
+from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import make_dataset, read_records
+from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.export.datasets import describe_records, make_photo_dataset
 from tfpipe.errors import ConfigError, DataError
@@ -225,15 +224,13 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
-def test_the_launcher_plans_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many they are. Fewer images are its own without a look at what they are."""
-    monkeypatch.setattr(choose, "_ARCHIVED_IMAGE_BYTES", 1000)
+def test_the_launcher_plans_pairs(tmp_path: Path) -> None:
+    """However many they are."""
     source = write_tar(tmp_path / "a.tar", make_captions("1"))
-    assert "fewer than `plan_engine_from`" in choose_planner(ShardConfig(str(source), "/out")).reason
-    choice = choose_planner(ShardConfig(str(source), "/out", plan_engine_from=1))
+    choice = choose_planner(recognize(ShardConfig(str(source), "/out", plan_engine_from=1)))
     assert str(choice) == "The launcher makes the plan: the columns of pairs are known once all are read."
     with pytest.raises(ConfigError, match="`plan` engine cannot be used: the columns of pairs"):
-        choose_planner(ShardConfig(str(source), "/out", plan="engine"))
+        choose_planner(recognize(ShardConfig(str(source), "/out", plan="engine")))
 
 
 @pytest.mark.parametrize(

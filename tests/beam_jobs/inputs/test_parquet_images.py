@@ -11,12 +11,11 @@ import pytest
 
 from beam_jobs.config import USUAL_COLUMNS, ShardConfig
 from beam_jobs.inputs import parquet_images
-from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.parquet_images import Cell, CopiedRows, copy_rows, list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.shards import image_files, plan_file
-from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
+from tests.beam_jobs.datasets import list_images, make_dataset, read_images, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
 from tests.mask_files import make_mask

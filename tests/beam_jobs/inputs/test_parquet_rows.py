@@ -12,12 +12,12 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine.choose import choose_planner
-from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.inputs.recognize import recognize
 from beam_jobs.inputs.table import is_table_input
+from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.image_ref import ImageLocation, MaskRef
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import make_dataset, read_records
+from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 from tests.export.datasets import describe_records, make_photo_dataset
@@ -307,7 +307,7 @@ def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
 
 def test_either_planner_takes_it(tmp_path: Path) -> None:
     hub = write_hub_folder(tmp_path / "hub")
-    choice = str(choose_planner(ShardConfig(str(hub), "/out", plan_engine_from=4)))
+    choice = str(choose_planner(recognize(ShardConfig(str(hub), "/out", plan_engine_from=4))))
     assert choice == "The engine makes the plan: the table has about 4 rows, not less than `plan_engine_from` 4."
 
 

@@ -16,16 +16,15 @@ import pytest
 
 import tfpipe
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table import is_table_input
-from beam_jobs.list_and_plan import plan_in_process
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards import plan_file
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
-from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records, read_tree
-from tests.beam_jobs.engine.plans import plan_by_launcher, plan_by_tasks
+from tests.beam_jobs.datasets import list_images, make_dataset, read_payloads, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
+from tests.beam_jobs.plans import plan_by_launcher, plan_by_tasks
 from tests.export.datasets import describe_records
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
@@ -311,7 +310,7 @@ def test_nan_can_be_refused(tmp_path: Path) -> None:
 def test_nan_in_a_finished_shard_is_refused_too(tmp_path: Path) -> None:
     path = write_latents(tmp_path / "t.parquet", [*make_latents(2), [[float("nan")] * 3] * 2])
     config = ShardConfig(str(path), str(tmp_path / "out"))
-    with open_work_dir(config, plan_in_process(config)) as work:
+    with open_work_dir(config, plan_shards(config)) as work:
         header = work.read_header()
         assert not write_shard(work, header, 0).kept
         assert write_shard(work, header, 0).kept

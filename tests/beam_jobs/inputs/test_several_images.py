@@ -14,15 +14,14 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.list_inputs import list_images
-from beam_jobs.list_and_plan import plan_in_process
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
 from beam_jobs.sample import take_sample, write_sample
 from beam_jobs.shards import image_files, plan_file
-from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
-from tests.beam_jobs.engine.plans import plan_by_launcher, plan_by_tasks
+from tests.beam_jobs.datasets import list_images, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
 from tests.beam_jobs.inputs.parquet_files import IMAGE, damage
+from tests.beam_jobs.plans import plan_by_launcher, plan_by_tasks
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import ImagesPerRecord
 
@@ -145,8 +144,8 @@ def test_a_sample_unpacks_all_images_of_a_record(tmp_path: Path) -> None:
     write_tar(source, make_files([3, 3]), "w:gz")
     assert gzip.decompress(source.read_bytes())
     config = ShardConfig(str(source), str(tmp_path / "out"), workers=1)
-    sample = take_sample(plan_in_process(config), 0, 2, (2,), str(tmp_path / "sample"))
-    costs = write_sample(config, sample, str(tmp_path / "sample/out"), 1).costs
+    sample = take_sample(plan_shards(config), 0, 2, (2,), str(tmp_path / "sample"))
+    costs = write_sample(config, sample, str(tmp_path / "sample/out"), 1)
     assert all(image.stored_bytes > 0 for shard in costs for image in shard.images)
 
 

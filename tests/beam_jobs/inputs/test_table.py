@@ -15,10 +15,9 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import table_files
-from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import make_dataset, parse_with_tensorflow, read_images, read_records
+from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec

@@ -175,18 +175,6 @@ def test_further_columns_are_converted() -> None:
     assert [ref.extra for ref in converted] == [(0, "X"), (1, "X"), (2, "X"), (3, "X")]
 
 
-def test_an_archive_ends_with_its_last_image() -> None:
-    table = ImageTable.from_refs(
-        [
-            ImageRef("1", 5, ImageLocation("a.tar", 10)),
-            ImageRef("2", 7, ImageLocation("b.tar", 90)),
-            ImageRef("3", 2, ImageLocation("a.tar", 20)),
-        ]
-    )
-    assert table.count_values("file") == {"a.tar": 2, "b.tar": 1}
-    assert (table.get_end("a.tar"), table.get_end("b.tar")) == (22, 97)
-
-
 def test_an_index_beyond_the_end_is_an_error() -> None:
     with pytest.raises(IndexError):
         ImageTable.from_refs([])[0]

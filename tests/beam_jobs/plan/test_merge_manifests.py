@@ -54,11 +54,6 @@ def test_labels_keep_the_order_of_the_first_dataset() -> None:
     assert merged.name == "pets"
 
 
-def test_left_out_images_are_not_counted() -> None:
-    merged = merge(make_manifest("/a")).leave_out([("train", 1), ("train", 1), ("train", -1)])
-    assert merged.class_counts == {"train": [2, 0]}
-
-
 def test_classes_with_numbers_alone_are_not_merged_with_others() -> None:
     assert merge(make_manifest("/a", "0 1 2"), make_manifest("/b", "0 1 2")).label_names == ("0", "1", "2")
     for pair in (["0 1 2", "0 1"], ["0 1", "0 1 2"]):

@@ -15,10 +15,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from beam_jobs.config import ShardConfig
+from beam_jobs.inputs.recognize import WholeInput
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
 from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.list_step import Planning
 from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.split_and_shard import Plan, assign_splits, cut_parts, make_plan, sort_by_hash
+from beam_jobs.plan.plan import Plan
+from beam_jobs.plan.plan_steps import list_plan_steps
+from beam_jobs.plan.scratch import LocalScratch
+from beam_jobs.plan.split_and_shard import cut_parts, sort_by_hash
+from beam_jobs.plan.step import run_here
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import shard_name
 
@@ -39,19 +45,24 @@ def make_refs(count: int, size: int = 100) -> list[ImageRef]:
     return [ImageRef(f"{'ab'[i % 2]}/{i}.jpg", size, label="ab"[i % 2]) for i in range(count)]
 
 
-def plan_refs(refs: list[ImageRef], **options: Any) -> Plan:
-    config = ShardConfig("/photos", "/out", **options)
-    return make_plan(assign_splits(make_listing(refs), config), config)
+def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
+    """Returns the plan of images whose listing has some fields."""
+    config, scratch = ShardConfig("/photos", "/out", **options), LocalScratch()
+    listing = make_listing(refs, **(fields or {}))
+    scratch.save("input", WholeInput(config, lambda *_: listing))
+    scratch.save("pieces", (None,))
+    run_here(list_plan_steps(config), Planning(config, scratch))
+    return scratch.load("cut")
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:
     """Returns the paths in each shard, in order, by file name."""
-    return {shard.file: [plan.listing.images[i].path for i in shard.images] for shard in plan.shards}
+    return {shard.file: [image.path for image in plan.read_lines(shard)] for shard in plan.shards}
 
 
 def get_splits(refs: list[ImageRef], **splits: float) -> dict[str, str]:
-    config = ShardConfig("/photos", "/out", splits=splits)
-    return {ref.path: ref.split for ref in assign_splits(make_listing(refs), config).images}
+    plan = plan_refs(refs, splits=splits)
+    return {image.path: shard.split for shard in plan.shards for image in plan.read_lines(shard)}
 
 
 # Shards
@@ -61,15 +72,16 @@ def test_shards_are_exactly_these() -> None:
     plan = plan_refs(make_refs(7), num_shards=3)
     assert list_paths(plan) == GOLDEN
     keyed = sorted(
-        (ref.path for ref in plan.listing.images),
+        (ref.path for ref in make_refs(7)),
         key=lambda path: blake2b(path.encode(), digest_size=8, key=b"0").digest()[::-1],
     )
     assert [path for shard in list_paths(plan).values() for path in shard] == keyed
-    assert [(shard.split, shard.shard_index, shard.num_shards, shard.bytes) for shard in plan.shards] == [
-        ("train", 0, 3, 200),
-        ("train", 1, 3, 200),
-        ("train", 2, 3, 300),
+    assert [(shard.split, shard.shard_index, shard.num_shards, shard.images) for shard in plan.shards] == [
+        ("train", 0, 3, 2),
+        ("train", 1, 3, 2),
+        ("train", 2, 3, 3),
     ]
+    assert plan.shard_bytes == (200, 200, 300)
     assert plan.class_counts == {"train": [4, 3]}
     assert (plan.num_images, plan.num_bytes) == (7, 700)
 
@@ -88,23 +100,24 @@ def test_lines_are_exactly_these() -> None:
         ImageRef("a/1.jpg", 6, label="a"),
     ]
     plan = plan_refs(refs, shuffle=False)
-    assert list(plan.lines(plan.shards[0])) == [
+    assert list(plan.read_lines(plan.shards[0])) == [
         PlannedImage("a/1.jpg", 6, 0),
-        PlannedImage("b/1.jpg", 5, 1, ImageLocation("x.zip", 30, 4, 77), ((0.0, 0.0, 1.0, 1.0),), (3,), ("e",)),
+        PlannedImage("b/1.jpg", 5, 1, ImageLocation("x.zip", 30, 4, 77), [[0.0, 0.0, 1.0, 1.0]], [3], ["e"]),
     ]
     unlabeled = plan_refs([ImageRef("1.jpg", 5)])
-    assert list(unlabeled.lines(unlabeled.shards[0])) == [PlannedImage("1.jpg", 5, -1)]
+    assert list(unlabeled.read_lines(unlabeled.shards[0])) == [PlannedImage("1.jpg", 5, -1)]
     assert unlabeled.class_counts == {"train": []}
 
 
 @given(st.integers(1, 60), st.integers(1, 70))
 def test_every_image_once_balanced_and_no_shard_empty(count: int, num_shards: int) -> None:
     plan = plan_refs(make_refs(count), num_shards=num_shards)
-    sizes = [len(shard.images) for shard in plan.shards]
+    sizes = [shard.images for shard in plan.shards]
     assert len(sizes) == min(count, num_shards)
     assert max(sizes) - min(sizes) <= 1
     assert min(sizes) >= 1
-    assert sorted(i for shard in plan.shards for i in shard.images) == list(range(count))
+    paths = [path for of_shard in list_paths(plan).values() for path in of_shard]
+    assert sorted(paths) == sorted(ref.path for ref in make_refs(count))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +199,7 @@ def test_no_shuffle_is_by_path() -> None:
 def test_equal_paths_keep_the_order_of_the_table(shuffle: bool) -> None:
     refs = [ImageRef("1.jpg", 1, extra=(k,)) for k in range(20)]
     plan = plan_refs(refs, shuffle=shuffle)
-    assert [plan.listing.images[i].extra for i in plan.shards[0].images] == [(k,) for k in range(20)]
+    assert [tuple(image.extra) for image in plan.read_lines(plan.shards[0])] == [(k,) for k in range(20)]
 
 
 def test_two_paths_of_one_hash_come_in_the_order_of_the_paths() -> None:
@@ -265,7 +278,7 @@ def test_plans_are_those_of_plain_lists(
     options = {"seed": seed, "shuffle": shuffle, "num_shards": num_shards, "splits": splits}
     config = ShardConfig("/photos", "/out", shard_size_bytes=2**41, **options)
     try:
-        plan = make_plan(assign_splits(make_listing(refs), config), config)
+        plan = plan_refs(refs, shard_size_bytes=2**41, **options)
     except DataError as error:
         assume("would get none" not in str(error))
         raise
@@ -284,8 +297,10 @@ def test_splits_stay_when_images_are_added(indices: set[int], more: set[int]) ->
 
 
 def test_splits_do_not_depend_on_seed_or_shards() -> None:
-    plans = [plan_refs(make_refs(100), splits={"a": 0.5, "b": 0.5}, seed=seed, num_shards=seed + 1) for seed in (0, 5)]
-    members = [{ref.path: ref.split for ref in plan.listing.images} for plan in plans]
+    members = []
+    for seed in (0, 5):
+        plan = plan_refs(make_refs(100), splits={"a": 0.5, "b": 0.5}, seed=seed, num_shards=seed + 1)
+        members.append({image.path: shard.split for shard in plan.shards for image in plan.read_lines(shard)})
     assert members[0] == members[1]
 
 
@@ -305,9 +320,8 @@ def test_splits_come_in_the_order_asked_for() -> None:
 
 def test_group_by_keeps_groups_in_one_split() -> None:
     refs = [ImageRef(f"{i}.jpg", group=f"patient {i % 50}") for i in range(1000)]
-    config = ShardConfig("t.csv", "/out", splits={"train": 0.5, "test": 0.5}, group_by="patient")
-    assigned = list(assign_splits(make_listing(refs), config).images)
-    by_group = {ref.group: {other.split for other in assigned if other.group == ref.group} for ref in assigned}
+    splits = get_splits(refs, train=0.5, test=0.5)
+    by_group = {ref.group: {splits[other.path] for other in refs if other.group == ref.group} for ref in refs[:50]}
     assert all(len(splits) == 1 for splits in by_group.values())
     assert {split for splits in by_group.values() for split in splits} == {"train", "test"}
 
@@ -330,7 +344,7 @@ def test_named_splits_are_kept() -> None:
 
 def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] | None = None, **fields: Any) -> str:
     with pytest.raises(kind) as caught:
-        assign_splits(make_listing(refs, **fields), ShardConfig("/photos", "/out", **(options or {})))
+        plan_refs(refs, fields, **(options or {}))
     return str(caught.value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.dataset_records import DatasetRecords, identify
 from beam_jobs.shards.plan_file import make_plan_header
@@ -35,7 +35,7 @@ def open_records(datasets: tuple[Path, Path], **options: Any) -> tuple[DatasetRe
     plan = plan_shards(config)
     header = make_plan_header(config, plan)
     assert header.records is not None
-    return DatasetRecords(header, header.records), list(plan.lines(plan.shards[0]))
+    return DatasetRecords(header, header.records), list(plan.read_lines(plan.shards[0]))
 
 
 def test_records_of_the_first_dataset_are_copied_byte_for_byte(datasets: tuple[Path, Path]) -> None:

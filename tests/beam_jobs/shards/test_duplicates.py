@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import make_dataset, read_images
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import DataError
@@ -96,7 +96,8 @@ def test_none(tmp_path: Path) -> None:
 def dropped(source: Path, **options: Any) -> tuple[list[str], int]:
     """Returns the paths that stay, and the number of images left out."""
     plan = plan_shards(ShardConfig(str(source), "/out", drop_duplicates=True, workers=1, **options))
-    return sorted(ref.path for ref in plan.listing.images), plan.listing.dropped
+    paths = (image.path for shard in plan.shards for image in plan.read_lines(shard))
+    return sorted(paths), plan.listing.dropped
 
 
 def test_the_evaluation_copy_stays(twins: Path, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_then_the_first_by_path_stays(tmp_path: Path) -> None:
 
 def test_only_equal_sizes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(tmp_path / "in", {"a/1.jpg": b"1", "a/2.jpg": b"22", "a/3.jpg": b"333"})
-    monkeypatch.setattr("beam_jobs.shards.duplicates.read_image", None)
+    monkeypatch.setattr("beam_jobs.shards.identify.read_image", None)
     assert dropped(tmp_path / "in")[1] == 0
 
 

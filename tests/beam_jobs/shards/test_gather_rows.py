@@ -25,9 +25,11 @@ def test_class_counts_are_those_of_the_split_in_any_order() -> None:
     for seed in range(5):
         random.Random(seed).shuffle(shards)
         first, second = GatheredShards(), GatheredShards()
-        for k, shard in enumerate(shards):
-            (first if k % 2 else second).add(shard)
-        first.merge(second)
+        for shard in shards[::2]:
+            first += shard
+        for shard in shards[1::2]:
+            second += shard
+        first += second
         gathered = first.list_shards()
         assert [shard.info.file for shard in gathered] == sorted(shard.info.file for shard in shards)
         for split in "ab":

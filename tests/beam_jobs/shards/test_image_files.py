@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.image_ref import PlannedImage
 from beam_jobs.shards.image_files import ImageFiles
 from beam_jobs.shards.plan_file import make_plan_header

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan.plan import Plan
 from beam_jobs.shards import output_dir, plan_file
 from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir

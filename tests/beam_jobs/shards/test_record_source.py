@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards.dataset_records import DatasetRecords
 from beam_jobs.shards.image_files import ImageFiles
 from beam_jobs.shards.output_dir import open_work_dir

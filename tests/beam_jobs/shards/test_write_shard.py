@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.work_dir import WorkDir

@@ -4,8 +4,10 @@ import pytest
 
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import Listing
-from beam_jobs.plan.split_and_shard import Plan, ShardPlan
+from beam_jobs.plan.plan import Plan
+from beam_jobs.plan.scratch import Scratch
 from beam_jobs.runners.base import SubmittedJob
+from beam_jobs.shards.work_dir import PlannedShard
 from tfpipe.cli.shared import progress
 from tfpipe.cli.shared.progress import ScanDisplay, ShardDisplay
 from tfpipe.system.progress import Progress
@@ -41,10 +43,15 @@ def test_a_scan_gets_lines_too(clock: list[float], capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "500.0 KB of 1.0 MB  50.0 KB/s  50 records/s  2 damaged  0:10 left\n"
 
 
+def make_plan(shards: tuple[PlannedShard, ...], shard_bytes: tuple[int, ...]) -> Plan:
+    return Plan(Listing("x", "/x", ImageTable.from_refs([])), shards, shard_bytes, {}, "", Scratch("/x"))
+
+
 def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    shards = (ShardPlan("train", 0, 2, [0, 1], 70), ShardPlan("train", 1, 2, [2], 30), ShardPlan("test", 0, 1, [3], 5))
+    named = (("train", 0, 2, 2), ("train", 1, 2, 1), ("test", 0, 1, 1))
+    shards = tuple(PlannedShard(*shard, part=0, begin=0, end=0) for shard in named)
     with ShardDisplay() as display:
-        display.plan(Plan(Listing("x", "/x", ImageTable.from_refs([])), shards, {}))
+        display.plan(make_plan(shards, (70, 30, 5)))
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
 
 
@@ -53,7 +60,7 @@ def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsy
         for seconds, images in ((1, 1000), (11, 501_000)):
             clock[0] = 100 + seconds
             display.progress(Progress(images))
-        display.plan(Plan(Listing("x", "/x", ImageTable.from_refs([])), (), {}))
+        display.plan(make_plan((), ()))
         for seconds, images in ((12, 0), (22, 500)):
             clock[0] = 100 + seconds
             display.progress(_at(images))

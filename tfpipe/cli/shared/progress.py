@@ -14,8 +14,8 @@ from tfpipe.system.progress import Observer, Progress
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from beam_jobs.engine.choose import Choice
-    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.plan.choose import Choice
+    from beam_jobs.plan.plan import Plan
     from beam_jobs.runners.base import SubmittedJob
 
 _Self = TypeVar("_Self", bound="_Display")

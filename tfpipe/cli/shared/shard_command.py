@@ -112,7 +112,7 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
 
     process_pool.start_early()
     from beam_jobs.estimate import estimate_job, infer_parallelism
-    from beam_jobs.plan_job import make_plan
+    from beam_jobs.make_plan import make_plan
 
     with ShardDisplay() as display:
         started = time.monotonic()

@@ -29,9 +29,9 @@ from tfpipe.format.schema import Schema
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from beam_jobs.engine.choose import Choice
     from beam_jobs.estimate import ConfidenceInterval, Estimate
-    from beam_jobs.plan.split_and_shard import Plan
+    from beam_jobs.plan.choose import Choice
+    from beam_jobs.plan.plan import Plan
     from beam_jobs.shard_job import ShardResult
 
 _MAX_CLASSES = 5  # in one line
@@ -93,10 +93,10 @@ def describe_plan(
 ) -> dict[str, Any]:
     """Returns the facts about a job that was only planned, as JSON values."""
     listing, splits = plan.listing, dict[str, dict[str, Any]]()
-    for shard in plan.shards:
+    for shard, num_bytes in zip(plan.shards, plan.shard_bytes, strict=True):
         split = splits.setdefault(shard.split, {"images": 0, "bytes": 0, "shards": 0, "classes": {}})
-        split["images"] += len(shard.images)
-        split["bytes"] += shard.bytes
+        split["images"] += shard.images
+        split["bytes"] += num_bytes
         split["shards"] += 1
     for name, split in splits.items():
         split["classes"] = dict(zip(listing.label_names, plan.class_counts[name], strict=True))
@@ -210,9 +210,9 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
     """Returns why the records have no classes, as a part of a sentence; None if they have some, or need none."""
     if config.datasets or has_classes or schema.class_lists or keys.BBOX_XMIN in schema:
         return None
-    from beam_jobs.inputs import list_inputs
+    from beam_jobs.inputs.recognize import recognize
 
-    return list_inputs.explain_no_classes(config)
+    return recognize(config).explain_no_classes()
 
 
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:

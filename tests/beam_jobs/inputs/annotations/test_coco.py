@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine.choose import choose_planner
-from beam_jobs.engine.list_step import make_pieces
 from beam_jobs.inputs.annotations import coco
 from beam_jobs.inputs.annotations.coco import is_coco
-from beam_jobs.inputs.list_inputs import list_images
+from beam_jobs.inputs.recognize import recognize
+from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
-from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records
+from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import IMAGE_FILENAME, IMAGE_MASK, FeatureSpec
@@ -259,7 +258,7 @@ def test_the_layout_is_recognized(tmp_path: Path) -> None:
     write_files(tmp_path / "classes", {"annotations/1.jpg": b"1", "b/2.jpg": b"2"})
     assert not is_coco(ShardConfig(str(tmp_path / "classes"), "/out"))
     with pytest.raises(ConfigError) as caught:
-        choose_planner(ShardConfig(str(folder), "/out", plan="engine"))
+        choose_planner(recognize(ShardConfig(str(folder), "/out", plan="engine")))
     assert str(caught.value) == (
         "`plan` engine cannot be used: boxes are known once all annotations are read. Leave it out."
     )
@@ -363,9 +362,6 @@ def test_masks_need_segmentations_and_sizes(tmp_path: Path) -> None:
         "a.jpg has an annotation of category 1, which must be one of the 'categories'."
     )
     write_files(tmp_path / "tree", {"cat/1.jpg": b"1"})
-    for list_input in (list_images, make_pieces):
-        with pytest.raises(ConfigError) as caught:
-            list_input(ShardConfig(str(tmp_path / "tree"), "/out", segmentation_masks=True))
-        assert str(caught.value) == (
-            "`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form."
-        )
+    with pytest.raises(ConfigError) as caught:
+        list_images(ShardConfig(str(tmp_path / "tree"), "/out", segmentation_masks=True))
+    assert str(caught.value) == "`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form."

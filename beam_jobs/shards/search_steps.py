@@ -1,4 +1,4 @@
-"""The search for duplicates by tasks that know nothing of each other, and the counting of classes.
+"""The search for duplicates among the written shards, by one task or by many that know nothing of each other.
 
 ```
 OUTPUT/.tfpipe/end/
@@ -16,24 +16,26 @@ Equal digests fall into one bucket, so a task finds whole groups. It takes about
 records. The path of a record stands in the plan or beside its shard, so another task reads those of its shards. A group
 goes to the piece of the list in which its first record lies, where its line is written.
 
-Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB. So a
-task adds up the counts of its share of the shards, and the shards themselves travel without them.
+Each shard counts the images of each class, and a hundred thousand shards with a thousand classes would take 10 GB. So
+many tasks add up the counts of their shares of the shards, and the shards themselves travel without them. One task
+does not: it reads the digests where the shards have left them.
 """
 
 import math
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.engine.scratch import Scratch
+from beam_jobs.plan.scratch import Scratch
 from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
+from beam_jobs.shards.write_shard import Meter
 from beam_jobs.storage import filesystem
 from tfpipe.format.digest_groups import GroupCounts, encode_group, equal_rows
 from tfpipe.writer.written_shard import WrittenShard
@@ -45,23 +47,24 @@ _NUMBER_BITS = 32  # of a place: the number of a record in its shard; the shard 
 
 
 @dataclass(frozen=True)
-class EndOfJob:
-    """The settings that all tasks at the end of a job share.
+class OpenJob:
+    """The settings that all tasks of a job share, once its plan is there.
 
     Attributes:
         work: The dataset directory under construction.
         header: The header of its plan.
         search_tasks: The number of tasks that search for duplicates.
+        scratch: The files of the tasks.
+        max_bad: The number of bad images beyond which the job stops.
+        meter: A function that is called for every image, as for `write_shard`.
     """
 
     work: WorkDir
     header: PlanHeader
     search_tasks: int
-
-    @property
-    def scratch(self) -> Scratch:
-        """The folder for the files of the tasks."""
-        return Scratch(self.work.path("end"))
+    scratch: Scratch
+    max_bad: int = 0
+    meter: Meter | None = None
 
 
 @dataclass(frozen=True)
@@ -130,61 +133,62 @@ class _Members:
 
 
 def count_search_tasks(num_images: int) -> int:
-    """Returns the number of tasks that search for duplicates; 0 if one process does it as well."""
+    """Returns the number of tasks that search for duplicates; 0 if the process that finishes does it as well."""
     tasks = math.ceil(num_images / _RECORDS_PER_TASK)
     return tasks if tasks > 1 else 0
 
 
-def save_shard(end: EndOfJob, shard: WrittenShard) -> WrittenShard:
-    """Saves what the tasks need of a written shard, and returns it without what they count."""
-    end.scratch.save(f"labels/{shard.info.file}", shard.stats.labels)
-    path = end.work.digests_path(shard.info.file)
+def save_shard(job: OpenJob, shard: WrittenShard) -> WrittenShard:
+    """Saves what the tasks need of a written shard, and returns it without the classes that they count."""
+    job.scratch.save(f"labels/{shard.info.file}", shard.stats.labels)
+    path = job.work.digests_path(shard.info.file)
     if filesystem.exists(path):  # not of a complete dataset, of which nothing is searched
         table = np.frombuffer(filesystem.read_bytes(path), np.uint8).reshape(-1, _DIGEST_BYTES)
-        buckets = np.ascontiguousarray(table[:, :4]).view("<u4").ravel() % end.search_tasks
-        rows = [np.flatnonzero(buckets == bucket) for bucket in range(end.search_tasks)]
-        end.scratch.write_buckets(f"digests/{shard.info.file}", [(numbers, table[numbers]) for numbers in rows])
-    return shard.strip()
+        buckets = np.ascontiguousarray(table[:, :4]).view("<u4").ravel() % job.search_tasks
+        rows = [np.flatnonzero(buckets == bucket) for bucket in range(job.search_tasks)]
+        job.scratch.write_buckets(f"digests/{shard.info.file}", [(numbers, table[numbers]) for numbers in rows])
+    return replace(shard, stats=replace(shard.stats, labels=Counter()))
 
 
-def save_rows(end: EndOfJob, shards: list[WrittenShard]) -> None:
+def save_rows(job: OpenJob, shards: Sequence[WrittenShard]) -> None:
     """Saves the written shards, which come in any order, for the tasks and the end of the job."""
     by_file = {shard.info.file: shard for shard in shards}
-    ordered = [by_file[shard.file] for shard in end.header.shards]
+    ordered = [by_file[shard.file] for shard in job.header.shards]
     sizes = ShardSizes(
         np.array([shard.info.records for shard in ordered], np.int64),
         np.array([shard.num_left_out for shard in ordered], np.int64),
-        end.work.find_manifest(end.header) is not None,
+        job.work.find_manifest(job.header) is not None,
     )
     parts = [ordered[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(ordered), _ROWS_AT_ONCE)]
-    end.scratch.save("rows", [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in parts])
-    end.scratch.save("sizes", sizes)
+    job.scratch.save("rows", [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for part in parts])
+    job.scratch.save("sizes", sizes)
 
 
-def load_rows(end: EndOfJob) -> list[WrittenShard]:
+def load_rows(job: OpenJob) -> list[WrittenShard]:
     """Returns the shards that `save_rows` saved, in the order of the plan."""
-    return [shard for part in end.scratch.load("rows") for shard in pickle.loads(part)]
+    return [shard for part in job.scratch.load("rows") for shard in pickle.loads(part)]
 
 
-def load_sizes(end: EndOfJob) -> ShardSizes:
+def load_sizes(job: OpenJob) -> ShardSizes:
     """Returns the sizes that `save_rows` saved."""
-    sizes: ShardSizes = end.scratch.load("sizes")
+    sizes: ShardSizes = job.scratch.load("sizes")
     return sizes
 
 
-def count_buckets(end: EndOfJob) -> int:
+def count_buckets(job: OpenJob) -> int:
     """Returns the number of tasks that search, and of those that find paths; none for a complete dataset."""
-    return 0 if load_sizes(end).is_complete else end.search_tasks
+    return 0 if load_sizes(job).is_complete else job.search_tasks
 
 
-def search_bucket(end: EndOfJob, bucket: int) -> Found:
-    """Finds the groups of equal digests of a bucket, and counts the classes of a share of the shards; saves both."""
-    header, scratch, tasks = end.header, end.scratch, end.search_tasks
-    _count_classes(end, bucket)
+def search_bucket(job: OpenJob, bucket: int) -> Found:
+    """Finds the groups of equal digests of a bucket, and saves them."""
+    header, scratch, tasks = job.header, job.scratch, job.search_tasks
+    if tasks > 1:
+        _count_classes(job, bucket)
     all_places: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     tables = [np.zeros((0, _DIGEST_BYTES), np.uint8)]
     for position, shard in enumerate(header.shards):
-        numbers, table = scratch.read_bucket(f"digests/{shard.file}", bucket, tasks)
+        numbers, table = _read_digests(job, shard.file, bucket)
         all_places.append((position << _NUMBER_BITS) | numbers)
         tables.append(table)
     table, places = np.concatenate(tables), np.concatenate(all_places)
@@ -202,21 +206,31 @@ def search_bucket(end: EndOfJob, bucket: int) -> Found:
     return Found(np.bincount(firsts >> _NUMBER_BITS, minlength=len(header.shards)), counts)
 
 
-def find_paths(end: EndOfJob, task: int, piece_ends: NDArray[np.int64]) -> None:
+def _read_digests(job: OpenJob, file: str, bucket: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Returns the numbers and the digests of the records of a shard that are in a bucket."""
+    if job.search_tasks > 1:
+        numbers, table = job.scratch.read_bucket(f"digests/{file}", bucket, job.search_tasks)
+        return numbers, table
+    digests = filesystem.read_bytes(job.work.digests_path(file))
+    table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
+    return np.arange(len(table)), table
+
+
+def find_paths(job: OpenJob, task: int, piece_ends: NDArray[np.int64]) -> None:
     """Reads the paths of the duplicates in a share of the shards, and saves them by the piece of the list.
 
     Args:
-        end: The settings of the tasks.
+        job: The settings of the tasks.
         task: The number of the task.
         piece_ends: The shard after the last one of each piece of the list.
     """
-    scratch, tasks, header = end.scratch, end.search_tasks, end.header
+    scratch, tasks, header = job.scratch, job.search_tasks, job.header
     members = _Members.join(scratch.read_bucket(f"members/{bucket}", task, tasks) for bucket in range(tasks))
     source, paths = open_source(header), [""] * len(members.places)
     order = np.argsort(members.places)
     shards = members.places[order] >> _NUMBER_BITS
     for rows in np.split(order, np.flatnonzero(np.diff(shards)) + 1) if len(order) else ():
-        names = source.list_names(end.work, header.shards[members.places[rows[0]] >> _NUMBER_BITS])
+        names = source.list_names(job.work, header.shards[members.places[rows[0]] >> _NUMBER_BITS])
         for row in rows.tolist():
             paths[row] = names[members.places[row] & ((1 << _NUMBER_BITS) - 1)]
     members.paths.extend(paths)
@@ -225,11 +239,11 @@ def find_paths(end: EndOfJob, task: int, piece_ends: NDArray[np.int64]) -> None:
     scratch.write_buckets(f"paths/{task}", chosen)
 
 
-def encode_piece(end: EndOfJob, piece: int, num_pieces: int) -> Iterator[bytes]:
+def encode_piece(job: OpenJob, piece: int, num_pieces: int) -> Iterator[bytes]:
     """Yields the lines of a piece of the list of duplicates."""
-    tasks, splits = end.search_tasks, [shard.split for shard in end.header.shards]
-    members = _Members.join(end.scratch.read_bucket(f"paths/{task}", piece, num_pieces) for task in range(tasks))
-    starts = np.cumsum([0, *load_sizes(end).records])[:-1]
+    tasks, splits = job.search_tasks, [shard.split for shard in job.header.shards]
+    members = _Members.join(job.scratch.read_bucket(f"paths/{task}", piece, num_pieces) for task in range(tasks))
+    starts = np.cumsum([0, *load_sizes(job).records])[:-1]
     begin_of_split = {split: int(starts[splits.index(split)]) for split in dict.fromkeys(splits)}
     order = np.lexsort((members.places, members.firsts))
     digests = members.digests[np.argsort(members.firsts[members.firsts == members.places])]
@@ -243,21 +257,21 @@ def encode_piece(end: EndOfJob, piece: int, num_pieces: int) -> Iterator[bytes]:
         yield encode_group(digest.tobytes(), records)
 
 
-def _count_classes(end: EndOfJob, task: int) -> None:
+def _count_classes(job: OpenJob, task: int) -> None:
     """Adds up the images of each class in a task's share of the shards, by split, and saves the sums."""
     counts: dict[str, Counter[int]] = {}
-    for shard in end.header.shards[task :: end.search_tasks]:
-        counts.setdefault(shard.split, Counter()).update(end.scratch.load(f"labels/{shard.file}"))
-    end.scratch.save(f"classes/{task}", counts)
+    for shard in job.header.shards[task :: job.search_tasks]:
+        counts.setdefault(shard.split, Counter()).update(job.scratch.load(f"labels/{shard.file}"))
+    job.scratch.save(f"classes/{task}", counts)
 
 
-def load_shards(end: EndOfJob) -> list[WrittenShard]:
+def load_shards(job: OpenJob) -> list[WrittenShard]:
     """Returns the shards that `save_rows` saved, with the classes that the tasks have counted.
 
     The first shard of a split that has records holds the counts of the whole split.
     """
-    gathered = GatheredShards(load_rows(end))
-    if not load_sizes(end).is_complete:
-        for task in range(end.search_tasks):
-            gathered.merge(GatheredShards(labels=end.scratch.load(f"classes/{task}")))
+    gathered = GatheredShards(load_rows(job))
+    if not load_sizes(job).is_complete:
+        for task in range(job.search_tasks):
+            gathered += GatheredShards(labels=job.scratch.load(f"classes/{task}"))
     return gathered.list_shards()

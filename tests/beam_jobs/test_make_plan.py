@@ -9,11 +9,11 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine import search_steps
-from beam_jobs.plan_job import make_plan
+from beam_jobs.make_plan import make_plan
+from beam_jobs.shards import search_steps
 from tests.beam_jobs.datasets import make_dataset, read_tree
-from tests.beam_jobs.engine.plans import CASES, plan_by_launcher, read_plan
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files
+from tests.beam_jobs.plans import CASES, plan_by_launcher, read_plan
 from tests.observers import Recorder
 from tfpipe.errors import DataError
 from tfpipe.format import file_names
@@ -38,7 +38,6 @@ def plan_by_engine(source: Path, output: Path, *beam_args: str, **options: Any) 
         pytest.param("table with groups", ("--runner=DaskRunner",), marks=pytest.mark.slow),
         pytest.param("folder without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
         pytest.param("archives without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
-        *(pytest.param(case, (), marks=pytest.mark.slow) for case in CASES if case != "table without copies"),
     ],
 )
 def test_a_runner_makes_the_plan_of_the_launcher(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.list_inputs import list_images
 from beam_jobs.plan.listing import Listing
+from tests.beam_jobs.datasets import list_images
 from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 

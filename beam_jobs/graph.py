@@ -1,13 +1,16 @@
 """The Beam graph of steps: a line, in which a step begins when the one before it has ended.
 
-An element is the number of a task; what the tasks read and write are files. The sum of a step's results is one element,
-from which the tasks of the next step are counted:
+An element is the number of a task, and then what the task returns. What tasks read and write are files. The sum of a
+step's results is one element, from which the tasks of the next step are counted:
 
 ```
 0 -> numbers -> spread -> task -> sum -> finish -> numbers -> spread -> ...
 ```
+
+So the graph is as small for a billion images as for ten, and it has one leaf, so that every runner executes all of it.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -17,39 +20,50 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.engine.steps import Step, StepSettings, add_results
+from beam_jobs.plan.step import Step, StepSettings, add_results
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.runners.base import Job, ShardObserver
+from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
 from beam_jobs.runners.choose import make_runner
+from beam_jobs.runners.metrics import ShardMetrics
+from beam_jobs.storage import filesystem
+from tfpipe.system.progress import poll_progress
 
 
 def run_steps(
-    job: Job, steps: Sequence[Step[Any]], settings: StepSettings, beam_args: Sequence[str], observer: ShardObserver
+    job: Job,
+    steps: Sequence[Step[Any]],
+    settings: StepSettings,
+    runner: Runner,
+    beam_args: Sequence[str],
+    observer: ShardObserver,
 ) -> None:
     """Runs steps as a graph of their own; one graph for each step if the runner spreads only what it finds in a graph.
 
     Args:
-        job: The job; its number of tasks is counted here.
+        job: The job, with the number of tasks of the first step.
         steps: The steps.
         settings: The settings of the steps.
+        runner: The runner of the first graph.
         beam_args: Arguments for Beam.
         observer: The observer of the job's progress.
 
     Raises:
         DataError: A task failed, or a worker died.
     """
-    shared = settings.open()
-    if make_runner(beam_args).runs_whole_graph:
-        job = replace(job, num_tasks=steps[0].count_tasks(shared))
-        _run_graph(job, beam_args, observer, lambda pipeline: _add_start(pipeline, steps, settings))
+    if runner.runs_whole_graph:
+        _run_graph(job, runner, observer, lambda pipeline: _add_start(pipeline, steps, settings))
         return
-    for step in steps:
+    shared = settings.open()
+    for number, step in enumerate(steps):
         num_tasks, results = step.count_tasks(shared), []
         if num_tasks:
+            # Anew for every graph, because preparing a graph changes the options.
+            step_runner = make_runner(beam_args) if number else runner
             add = partial(_add_tasks, step=step, settings=settings, num_tasks=num_tasks)
-            results = _run_graph(replace(job, num_tasks=num_tasks), beam_args, observer, add)
-        step.finish(shared, reduce(add_results, results, None))
+            results = _run_graph(replace(job, num_tasks=num_tasks), step_runner, observer, add)
+        with filesystem.explain_os_errors(f"write to {job.work.output}"):
+            step.finish(shared, reduce(add_results, results, step.start()))
 
 
 def add_steps(start: Any, steps: Sequence[Step[Any]], settings: StepSettings) -> Any:
@@ -65,14 +79,17 @@ def add_steps(start: Any, steps: Sequence[Step[Any]], settings: StepSettings) ->
         results = (
             numbers | f"{step.name}: spread" >> beam.Reshuffle() | step.name >> beam.ParDo(_TaskFn(step, settings))
         )
-        total = results | f"{step.name}: sum" >> beam.CombineGlobally(_SumFn())
+        total = results | f"{step.name}: sum" >> beam.CombineGlobally(_SumFn(step))
         start = total | f"{step.name}: finish" >> beam.Map(partial(_finish, step, settings))
     return start
 
 
-def _run_graph(job: Job, beam_args: Sequence[str], observer: ShardObserver, add: Any) -> list[Any]:
-    runner = make_runner(beam_args)  # anew for every graph, because preparing a graph changes the options
-    with unwrap_errors(), runner.prepare(job):
+def _run_graph(job: Job, runner: Runner, observer: ShardObserver, add: Any) -> list[Any]:
+    progress: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if job.header is not None:
+        read, every_s = runner.get_progress_reader(job)
+        progress = poll_progress(read, observer, every_s)
+    with progress, unwrap_errors(), runner.prepare(job):
         pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
         add(pipeline)
         runner.submit(pipeline, observer)
@@ -100,14 +117,18 @@ def _finish(step: Step[Any], settings: StepSettings, total: Any) -> int:
 class _SumFn(beam.CombineFn):
     """The sum of the results of tasks."""
 
+    def __init__(self, step: Step[Any]) -> None:
+        super().__init__()
+        self._step = step
+
     def create_accumulator(self) -> Any:
-        return None
+        return self._step.start()
 
     def add_input(self, accumulator: Any, result: Any) -> Any:
         return add_results(accumulator, result)
 
     def merge_accumulators(self, accumulators: Iterable[Any]) -> Any:
-        return reduce(add_results, accumulators, None)
+        return reduce(add_results, accumulators, self._step.start())
 
     def extract_output(self, accumulator: Any) -> Any:
         return accumulator
@@ -119,27 +140,39 @@ class _TaskFn(beam.DoFn):
     def __init__(self, step: Step[Any], settings: StepSettings) -> None:
         super().__init__()
         self._step, self._settings = step, settings
+        self._metrics = ShardMetrics() if step.writes_shards else None
 
     def setup(self) -> None:
         self._shared = self._settings.open()
+        if self._metrics is not None and not self._settings.workers:
+            self._shared = replace(self._shared, meter=self._metrics.count_image)
 
     def start_bundle(self) -> None:
         self._waiting: list[int] = []
+        self._watched: list[Any] = []
 
     def process(self, number: int) -> Iterator[Any]:
         if self._settings.workers:
             self._waiting.append(number)
         else:
-            yield self._step.run(self._shared, number)
+            result = self._step.run(self._shared, number)
+            self._look_at(result, by_image=True)
+            yield result
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         if not self._waiting:
             return
         window = GlobalWindow()
         workers = min(self._settings.workers, len(self._waiting))
-        total = None  # of the whole bundle: the results of many tasks would take memory
+        total = self._step.start()  # of the whole bundle: the results of many tasks would take memory
         for result in map_unordered(
             self._step.run, self._waiting, workers, shared=(self._shared,), set_up=self._settings.configure
         ):
+            self._look_at(result, by_image=False)
             total = add_results(total, result)
         yield WindowedValue(total, window.max_timestamp(), (window,))
+
+    def _look_at(self, result: Any, *, by_image: bool) -> None:
+        if self._metrics is not None:
+            self._metrics.count_shard(result, by_image=by_image)
+        self._step.watch(self._shared, result, self._watched)

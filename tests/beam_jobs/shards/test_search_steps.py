@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine import search_steps
-from beam_jobs.engine.list_files import finish_lists, list_end_steps
-from beam_jobs.engine.search_steps import EndOfJob, count_search_tasks, load_shards, save_rows, save_shard
-from beam_jobs.engine.steps import add_results
-from beam_jobs.list_and_plan import plan_in_process
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan import split_and_shard
-from beam_jobs.runners.base import ShardObserver
+from beam_jobs.plan.scratch import Scratch
+from beam_jobs.plan.step import add_results
+from beam_jobs.shards import search_steps
 from beam_jobs.shards.finish_dataset import finish_dataset, write_lists
+from beam_jobs.shards.list_files import finish_lists, list_end_steps
 from beam_jobs.shards.output_dir import open_work_dir
+from beam_jobs.shards.search_steps import OpenJob, count_search_tasks, load_shards, save_rows, save_shard
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from beam_jobs.storage import filesystem
@@ -42,7 +42,7 @@ def write_images(folder: Path, kinds: int) -> Path:
     return write_files(folder, images | {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(4)})
 
 
-def run_tasks(end: EndOfJob) -> None:
+def run_tasks(end: OpenJob) -> None:
     """Runs the tasks of all steps, those of a step backwards."""
     for step in list_end_steps():
         results = [step.run(end, number) for number in reversed(range(step.count_tasks(end)))]
@@ -64,19 +64,19 @@ def config(tmp_path: Path, request: pytest.FixtureRequest) -> ShardConfig:
 
 
 @pytest.fixture
-def end(config: ShardConfig) -> Iterator[tuple[EndOfJob, list[WrittenShard]]]:
+def end(config: ShardConfig) -> Iterator[tuple[OpenJob, list[WrittenShard]]]:
     """The end of a job whose shards are written."""
-    with open_work_dir(config, plan_in_process(config, ShardObserver())) as work:
+    with open_work_dir(config, plan_shards(config)) as work:
         header = work.read_header()
         shards = [write_shard(work, header, number) for number in range(len(header.shards))]
-        yield EndOfJob(work, header, TASKS), shards
+        yield OpenJob(work, header, TASKS, Scratch(work.path("end"))), shards
 
 
 @pytest.mark.parametrize("part_bytes", [file_names.LIST_PART_BYTES, 300, 50])
 @pytest.mark.parametrize("piece_lines", [250_000, 1])
 @pytest.mark.parametrize("config", [1, 4, 100], indirect=True)
 def test_tasks_write_what_one_process_writes(
-    end: tuple[EndOfJob, list[WrittenShard]], piece_lines: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+    end: tuple[OpenJob, list[WrittenShard]], piece_lines: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, shards = end
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", part_bytes)
@@ -102,12 +102,10 @@ def test_tasks_write_what_one_process_writes(
 
 
 @pytest.mark.parametrize("config", [4], indirect=True)
-def test_shards_travel_without_what_grows(end: tuple[EndOfJob, list[WrittenShard]]) -> None:
+def test_shards_travel_without_the_classes_that_tasks_count(end: tuple[OpenJob, list[WrittenShard]]) -> None:
     job, shards = end
-    stripped = [save_shard(job, shard) for shard in shards]
-    assert [shard.num_left_out for shard in stripped] == [len(shard.left_out) for shard in shards]
-    assert sum(shard.num_left_out for shard in stripped) == 4
-    assert not any(shard.stats.labels or shard.left_out for shard in stripped)
+    assert any(shard.stats.labels for shard in shards)
+    assert not any(save_shard(job, shard).stats.labels for shard in shards)
 
 
 @pytest.mark.parametrize("config", [4], indirect=True)
@@ -130,9 +128,9 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
                     raise KeyboardInterrupt
             return create(path, temporary)
 
-        with open_work_dir(config, plan_in_process(config, ShardObserver())) as work:
+        with open_work_dir(config, plan_shards(config)) as work:
             header = work.read_header()
-            job = EndOfJob(work, header, TASKS)
+            job = OpenJob(work, header, TASKS, Scratch(work.path("end")))
             written = (write_shard(work, header, number) for number in range(len(header.shards)))
             save_rows(job, [save_shard(job, shard) for shard in written])
             with monkeypatch.context() as patch:
@@ -151,7 +149,7 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
 
 _KILLED_AT_A_PART = """
 import os, signal, sys, threading
-from beam_jobs.engine import search_steps
+from beam_jobs.shards import search_steps
 from beam_jobs.storage import filesystem
 from tfpipe.cli.main import tfpipe
 from tfpipe.format import file_names

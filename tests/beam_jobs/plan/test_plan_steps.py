@@ -1,4 +1,4 @@
-"""The engine's tasks, run in this process, make the very plan that the launcher makes: every byte of every file."""
+"""Tasks over pieces of the input make the very plan that the launcher makes of the whole: every byte of every file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine import list_step
 from beam_jobs.estimate import Parallelism, estimate_job
-from beam_jobs.list_and_plan import plan_shards
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan import list_step
 from beam_jobs.shards.output_dir import open_planning
-from tests.beam_jobs.engine.plans import CASES, SPLITS, plan_by_launcher, plan_by_tasks, run_tasks, write_tables
 from tests.beam_jobs.images import make_photos, write_files, write_tar
+from tests.beam_jobs.plans import CASES, SPLITS, plan_by_launcher, plan_by_tasks, run_tasks, write_tables
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 
 
@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("beam_jobs.inputs.table.RUN_IMAGES", 11)
     monkeypatch.setattr(list_step, "_BUCKET_IMAGES", 20)
     monkeypatch.setattr(list_step, "RUN_IMAGES", 11)
-    monkeypatch.setattr("beam_jobs.engine.scratch._SLICE_IMAGES", 2)
+    monkeypatch.setattr("beam_jobs.plan.scratch._SLICE_IMAGES", 2)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -47,7 +47,7 @@ def test_labels_are_those_of_a_file(tmp_path: Path, small: None, numeric: bool) 
 
 
 def refuse(source: Path, tmp_path: Path, **options: Any) -> str:
-    """Returns the message with which the engine and the launcher alike refuse an input."""
+    """Returns the message with which the tasks and the launcher alike refuse an input."""
     config = ShardConfig(str(source), str(tmp_path / "out"), **options)
     with pytest.raises(TfpipeError) as expected:
         plan_shards(config)
@@ -109,10 +109,10 @@ def test_a_job_is_estimated_from_lines_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_worker_without_the_folder_says_so(tmp_path: Path) -> None:
-    engine = list_step.EngineConfig(ShardConfig("in", "out"), list_step.Scratch(str(tmp_path)))
+    planning = list_step.Planning(ShardConfig("in", "out"), list_step.Scratch(str(tmp_path)))
     with pytest.raises(DataError) as caught:
-        list_step.list_piece(engine, 0)
+        list_step.list_piece(planning, 0)
     assert str(caught.value) == (
-        f"A worker does not find {tmp_path}/pieces. All workers must reach images and output by the same names: on a "
+        f"A worker does not find {tmp_path}/input. All workers must reach images and output by the same names: on a "
         "disk they share, or in a bucket."
     )

@@ -10,13 +10,14 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine.choose import choose_planner
+from beam_jobs.inputs.recognize import recognize
+from beam_jobs.plan.choose import choose_planner
 from tests.beam_jobs.images import write_files
 from tfpipe.errors import ConfigError
 
 
 def choose(source: Path, **options: Any) -> str:
-    return str(choose_planner(ShardConfig(str(source), "/out", **options)))
+    return str(choose_planner(recognize(ShardConfig(str(source), "/out", **options))))
 
 
 def test_tables_are_chosen_by_their_rows(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_other_inputs_are_for_the_launcher(tmp_path: Path) -> None:
         ({"datasets": ("/a",)}, "the records of finished datasets are planned by their indexes"),
     ],
 )
-def test_the_engine_is_refused_where_it_cannot_plan(options: dict[str, Any], reason: str) -> None:
+def test_the_engine_is_refused_where_it_cannot_plan(options: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_planner(ShardConfig("/in", "/out", plan="engine", **options))
+        choose(tmp_path, plan="engine", **options)
     assert str(caught.value) == f"`plan` engine cannot be used: {reason}. Leave it out."

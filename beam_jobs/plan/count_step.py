@@ -1,24 +1,26 @@
-"""The step of the engine that counts images by split and hash. The sums say where each shard begins and ends."""
+"""The step of the planner that counts images by split and hash. The sums say where each shard begins and ends."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.engine.copy_steps import gather_dropped
-from beam_jobs.engine.list_step import EngineConfig, Resolved
-from beam_jobs.engine.scratch import get_leading_bits
+from beam_jobs.plan.copy_steps import LeftOut, gather_dropped
+from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.list_step import Planning, Resolved
+from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.scratch import get_leading_bits
 from beam_jobs.plan.split_and_shard import (
-    ShardPlan,
+    ShardRange,
     check_no_split_empty,
     check_shards,
+    check_splits_remain,
     count_shards,
     cut_evenly,
     cut_parts,
 )
-from beam_jobs.shards.duplicates import check_splits_remain
 
 BIN_BITS = 14
 """The number of leading bits of a hash by which images are counted. A billion images make bins of 61,000."""
@@ -58,32 +60,30 @@ class Cuts:
 
     Attributes:
         ends: The number of images of each split before each bin, and at the end of all: [splits, bins + 1].
-        shards: The shards; `images` are positions in the plan.
+        shards: The shards.
         first: The position in the plan at which each split begins.
         parts: The first shard of each part of the plan, and the one after its last.
         class_counts: The number of images of each class, by split.
-        dropped: The number of copies that are left out.
-        details: The columns of the image table that some image needs.
+        listing: The listing, without its images.
     """
 
     ends: NDArray[np.int64]
-    shards: tuple[ShardPlan, ...]
+    shards: tuple[ShardRange, ...]
     first: Sequence[int]
     parts: tuple[tuple[int, int], ...]
     class_counts: dict[str, list[int]]
-    dropped: int
-    details: frozenset[str]
+    listing: Listing
 
 
-def count_run(engine: EngineConfig, number: int) -> Counted:
+def count_run(planning: Planning, number: int) -> Counted:
     """Counts the images of a run."""
-    resolved: Resolved = engine.scratch.load("listed")
-    part = engine.scratch.read_run(resolved.runs[number])
-    images, hashes = resolved.give_meaning(part.images, engine.config, values=False), part.hashes
+    resolved: Resolved = planning.scratch.load("listed")
+    part = planning.scratch.read_run(resolved.runs[number])
+    images, hashes = resolved.give_meaning(part.images, planning.config, values=False), part.hashes
     num_splits = len(resolved.splits)
     listed = np.bincount(_get_split_codes(images.get_codes("split"), resolved.splits), minlength=num_splits)
-    if engine.config.drop_duplicates:
-        kept = np.flatnonzero(~gather_dropped(engine, resolved, number))
+    if planning.config.drop_duplicates:
+        kept = np.flatnonzero(~gather_dropped(planning, resolved, number))
         images, hashes = images.take(kept), hashes[kept]
     splits = _get_split_codes(images.get_codes("split"), resolved.splits)
     bins = get_leading_bits(hashes, BIN_BITS)
@@ -110,40 +110,45 @@ def _get_split_codes(
     return np.array([positions.get(str(name), 0) for name in names], np.int64)[codes]
 
 
-def cut(engine: EngineConfig, counted: Counted) -> None:
+def cut(planning: Planning, counted: Counted) -> None:
     """Decides where each shard begins and ends.
 
     Raises:
         ConfigError: There would be more shards, or more records in a shard, than the format allows.
         DataError: A split has no image.
     """
-    config = engine.config
-    resolved: Resolved = engine.scratch.load("listed")
+    config = planning.config
+    resolved: Resolved = planning.scratch.load("listed")
     names = resolved.splits
     if not resolved.has_splits:
         check_no_split_empty(dict(zip(names, counted.listed.tolist(), strict=True)), config)
     num_images = counted.images.sum(axis=1).tolist()
     check_splits_remain(set(names), {split for split, count in zip(names, num_images, strict=True) if count})
-    shards: list[ShardPlan] = []
+    shards: list[ShardRange] = []
     first, position = [], 0
     for split, count, num_bytes in zip(names, num_images, counted.bytes.tolist(), strict=True):
         first.append(position)
         num_shards = count_shards(count, num_bytes, config)
         for k, (begin, end) in enumerate(cut_evenly(count, num_shards)):
-            shards.append(ShardPlan(split, k, num_shards, range(position + begin, position + end), 0))
+            shards.append(ShardRange(split, k, num_shards, position + begin, position + end))
         position += count
-    sizes = [len(shard.images) for shard in shards]
+    sizes = [shard.end - shard.begin for shard in shards]
     check_shards(sizes)
+    left_out: LeftOut = planning.scratch.load("left_out") if config.drop_duplicates else Counter()
+    listing = resolved.meaning.make_listing(ImageTable.make_empty(counted.details))
     cuts = Cuts(
         ends=np.pad(np.cumsum(counted.images, axis=1), ((0, 0), (1, 0))),
         shards=tuple(shards),
         first=first,
         parts=tuple((part.start, part.stop) for part in cut_parts(sizes)),
         class_counts={
-            split: [counted.classes[k, label] for label in resolved.meaning.label_names]
+            split: listing.count_classes(
+                split,
+                {label: count for (number, label), count in counted.classes.items() if number == k},
+                {label: count for (name, label), count in left_out.items() if name == split},
+            )
             for k, split in enumerate(names)
         },
-        dropped=int(counted.listed.sum()) - position,
-        details=counted.details,
+        listing=replace(listing, dropped=int(counted.listed.sum()) - position),
     )
-    engine.scratch.save("counted", cuts)
+    planning.scratch.save("counted", cuts)

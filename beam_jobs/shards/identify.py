@@ -1,10 +1,10 @@
-"""Finds images with equal original files: after writing, by their digests, or before it, to leave copies out."""
+"""Computes what tells whether two images have equal original files, before any is written."""
 
 import contextlib
 import hashlib
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,21 +16,13 @@ from beam_jobs.inputs.archive import is_compressed_tar, open_unpacked
 from beam_jobs.inputs.parquet_images import list_cells, read_cells
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, list_files
-from beam_jobs.plan.image_table import ImageTable
-from beam_jobs.plan.listing import DatasetListing, Listing
+from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
-from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
-from beam_jobs.shards.record_source import open_source
-from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
-from tfpipe.errors import DataError
-from tfpipe.format.digest_groups import equal_rows, list_duplicates
-from tfpipe.format.manifest import Duplicates
 from tfpipe.images.errors import BadImage
-from tfpipe.writer.written_shard import WrittenShard
 
 _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
@@ -50,104 +42,21 @@ class Identity(NamedTuple):
     label: int = -1
 
 
-def find_duplicates(
-    work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]
-) -> tuple[Duplicates, list[bytes]]:
-    """Compares the digests of all records.
-
-    It takes about 70 bytes of memory for each record, and the path of each duplicate.
-
-    Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shards: All shards, in the order of the plan.
-
-    Returns:
-        The result of `list_duplicates`.
-    """
-    digests = bytearray()
-    for shard in shards:
-        digests += filesystem.read_bytes(work.digests_path(shard.info.file))
-    source = open_source(header)
-
-    def list_paths(shard_index: int, records: Sequence[int]) -> list[str]:
-        names = source.list_names(work, header.shards[shard_index])
-        return [names[record] for record in records]
-
-    split_sizes = [(planned.split, shard.info.records) for planned, shard in zip(header.shards, shards, strict=True)]
-    return list_duplicates(_to_table(digests), split_sizes, list_paths, header.dropped)
-
-
-def drop_duplicates(listing: Listing, workers: int) -> Listing:
-    """Returns the listing with one image of each group with equal bytes.
-
-    A copy outside of `train` stays if there is one, so that no training image is an evaluation image. Of several such
-    copies the first one stays, by path or by the order of finished datasets. Only files of a size that occurs twice are
-    read, at the cost of reading them once more. Of finished datasets all records are read, since they have the digests.
-
-    Args:
-        listing: All images, with their splits.
-        workers: The number of worker processes.
-
-    Raises:
-        DataError: A split is left without an image.
-    """
-    if isinstance(listing, DatasetListing):
-        identities = _identify_records(listing, workers)
-    else:
-        identities = hash_files(listing, _find_equal_sizes(listing.images), workers)
-    remaining = listing.leave_out(list(_find_copies(listing, identities)))
-    splits, remaining_splits = (set(map(str, of.images.count_values("split"))) for of in (listing, remaining))
-    check_splits_remain(splits, remaining_splits)
-    return remaining
-
-
-def check_splits_remain(splits: Set[str], remaining_splits: Set[str]) -> None:
-    """Checks that every split has an image left.
-
-    Raises:
-        DataError: One has none.
-    """
-    for split in sorted(splits - remaining_splits):
-        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
-
-
-def _find_copies(listing: Listing, identities: Iterable[Identity]) -> Iterator[tuple[int, str, int]]:
-    """Yields index, split and label of all images with equal bytes but the one that stays."""
-    indices, digests, labels = array("q"), bytearray(), array("q")
-    for index, digest, label in identities:
-        indices.append(index)
-        digests += digest
-        labels.append(label)
-    for group in equal_rows(_to_table(digests)):
-        group_indices = np.array([indices[k] for k in group], np.int64)
-        images = listing.images.iterate(group_indices)
-        ranked = sorted(
-            (ref.split == DEFAULT_SPLIT, "" if listing.keeps_order else ref.path, indices[k], ref.split, labels[k])
-            for k, ref in zip(group, images, strict=True)
-        )
-        for _, _, index, split, label in ranked[1:]:
-            yield index, split, label
-
-
-def _to_table(digests: bytearray) -> NDArray[np.uint8]:
-    return np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
-
-
-def _find_equal_sizes(images: ImageTable) -> NDArray[np.int64]:
-    """Returns the indices of the images whose size another image has too, or whose size is unknown."""
-    _, which, counts = np.unique(images.sizes, return_inverse=True, return_counts=True)
-    return np.flatnonzero((counts[which] > 1) | images.in_row_groups)
-
-
-def hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
+def identify_images(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
     """Yields the identity of each candidate that can be read.
 
     Args:
         listing: The listing.
-        candidates: The indices of images in it.
+        candidates: The indices of images in it. Those of finished datasets have the digests in their records.
         workers: The number of worker processes; 0: this process reads.
     """
+    if listing.datasets is not None:
+        return _map_batches(_identify_batch, listing, candidates.tolist(), workers, listing.datasets)
+    return _hash_files(listing, candidates, workers)
+
+
+def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -> Iterator[Identity]:
+    """Yields the identity of each candidate that is a file or lies in one; the arguments are as above."""
     direct = array("q")
     # By archive, then by place in it: one pass over each, and a link in a tar shares the place of its target.
     streamed: dict[str, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -186,11 +95,6 @@ def _hash_streamed(
             yield from (Identity(index, digest) for index in indices if index not in several)
     for index in dict.fromkeys(index for indices in indices_at.values() for index in indices if index in several):
         yield Identity(index, hashlib.sha256(b"".join(digests[place] for place in several[index])).digest())
-
-
-def _identify_records(listing: DatasetListing, workers: int) -> Iterator[Identity]:
-    """Yields the identity of each record that can be read."""
-    return _map_batches(_identify_batch, listing, range(len(listing.images)), workers, listing.datasets)
 
 
 _Batch = Sequence[tuple[int, ImageRef]]

@@ -1,4 +1,4 @@
-"""Inputs of every kind, and their plans as files, by the launcher and by the engine's tasks in this process."""
+"""Inputs of every kind, and their plans as files, by the launcher and by tasks over pieces in this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.engine.list_step import EngineConfig, make_pieces
-from beam_jobs.engine.scratch import Scratch
-from beam_jobs.engine.steps import add_results, list_steps
-from beam_jobs.list_and_plan import plan_shards
-from beam_jobs.plan.split_and_shard import Plan
+from beam_jobs.inputs.recognize import recognize
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan.list_step import Planning
+from beam_jobs.plan.plan import Plan
+from beam_jobs.plan.plan_steps import list_plan_steps
+from beam_jobs.plan.scratch import Scratch
+from beam_jobs.plan.step import add_results
 from beam_jobs.shards.output_dir import open_planning, open_work_dir
 from tests.beam_jobs.images import write_files, write_tar, write_zip
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
@@ -103,8 +105,8 @@ def read_plan(config: ShardConfig, plan: Plan) -> dict[str, Any]:
             for path in Path(work.base).rglob("*")
             if path.is_file() and path.name != "lock"
         }
-    shards = [(shard.file, len(shard.images), shard.bytes) for shard in plan.shards]
-    return {**files, "counts": plan.class_counts, "dropped": plan.listing.dropped, "shards": shards}
+    counts = {"counts": plan.class_counts, "dropped": plan.listing.dropped, "bytes": plan.shard_bytes}
+    return {**files, **counts}
 
 
 def plan_by_launcher(source: Path, output: Path, **options: Any) -> dict[str, Any]:
@@ -119,13 +121,14 @@ def plan_by_tasks(source: Path, output: Path, **options: Any) -> dict[str, Any]:
 
 
 def run_tasks(config: ShardConfig, base: str) -> Any:
-    """Runs all tasks of the engine, each step's backwards, and returns the plan."""
-    engine = EngineConfig(config, Scratch(base))
-    engine.scratch.save("pieces", make_pieces(config))
-    for step in list_steps(config):
-        results = [step.run(engine, number) for number in reversed(range(step.count_tasks(engine)))]
-        step.finish(engine, reduce(add_results, results, None))
-    return engine.scratch.load("cut")
+    """Runs all tasks, each step's backwards, and returns the plan."""
+    planning, source = Planning(config, Scratch(base)), recognize(config)
+    planning.scratch.save("pieces", source.cut())
+    planning.scratch.save("input", source)
+    for step in list_plan_steps(config):
+        results = [step.run(planning, number) for number in reversed(range(step.count_tasks(planning)))]
+        step.finish(planning, reduce(add_results, results, None))
+    return planning.scratch.load("cut")
 
 
 CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""The lists beside the shards, written by tasks: first a piece by each task, and then the parts of the dataset.
+"""The lists beside the shards, in the steps at the end of a job: pieces of lines first, then the parts of the dataset.
 
 ```
 OUTPUT/.tfpipe/end/
@@ -16,9 +16,13 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from beam_jobs.engine.search_steps import (
-    EndOfJob,
+from beam_jobs.plan.scratch import Scratch
+from beam_jobs.plan.split_and_shard import cut_parts
+from beam_jobs.plan.step import Step, do_nothing
+from beam_jobs.shards.line_lists import encode_quarantine, remove_parts
+from beam_jobs.shards.search_steps import (
     Found,
+    OpenJob,
     count_buckets,
     encode_piece,
     find_paths,
@@ -26,9 +30,6 @@ from beam_jobs.engine.search_steps import (
     load_sizes,
     search_bucket,
 )
-from beam_jobs.engine.steps import Step, do_nothing
-from beam_jobs.plan.split_and_shard import cut_parts
-from beam_jobs.shards.line_lists import encode_quarantine, remove_parts
 from beam_jobs.storage import filesystem
 from tfpipe.format import file_names
 from tfpipe.format.digest_groups import GroupCounts
@@ -91,7 +92,7 @@ class Pieces:
         return last_begin // self.part_bytes + 1
 
 
-def list_end_steps() -> list[Step[EndOfJob]]:
+def list_end_steps() -> list[Step[OpenJob]]:
     """Returns the steps at the end of a job whose shards are written, in their order."""
     return [
         Step("Search duplicates", count_buckets, search_bucket, save_cuts),
@@ -101,102 +102,102 @@ def list_end_steps() -> list[Step[EndOfJob]]:
     ]
 
 
-def finish_lists(end: EndOfJob) -> Duplicates:
+def finish_lists(job: OpenJob) -> Duplicates:
     """Removes the parts that longer lists of another run left, and returns the counts of the duplicates."""
-    for pieces in _load_pieces(end):
-        remove_parts(end.work, pieces.name, pieces.num_parts)
-    return _load_cuts(end).counts.describe(end.header.dropped)
+    for pieces in _load_pieces(job):
+        remove_parts(job.work, pieces.name, pieces.num_parts)
+    return _load_cuts(job).counts.describe(job.header.dropped)
 
 
-def _load_cuts(end: EndOfJob) -> Cuts:
-    cuts: Cuts = end.scratch.load("cuts")
+def _load_cuts(job: OpenJob) -> Cuts:
+    cuts: Cuts = job.scratch.load("cuts")
     return cuts
 
 
-def _load_pieces(end: EndOfJob) -> list[Pieces]:
-    pieces: list[Pieces] = end.scratch.load("pieces")
+def _load_pieces(job: OpenJob) -> list[Pieces]:
+    pieces: list[Pieces] = job.scratch.load("pieces")
     return pieces
 
 
-def save_cuts(end: EndOfJob, found: Found | None) -> None:
+def save_cuts(job: OpenJob, found: Found | None) -> None:
     """Saves which shards' lines each piece of the lists has. Of a complete dataset no list is written."""
-    sizes, cuts = load_sizes(end), Cuts()
+    sizes, cuts = load_sizes(job), Cuts()
     if found is not None and not sizes.is_complete:
         cuts = Cuts(tuple(cut_parts(sizes.bad.tolist())), tuple(cut_parts(found.members.tolist())), found.counts)
-    end.scratch.save("cuts", cuts)
+    job.scratch.save("cuts", cuts)
 
 
-def _find_paths(end: EndOfJob, task: int) -> None:
-    find_paths(end, task, np.array([piece.stop for piece in _load_cuts(end).duplicates], np.int64))
+def _find_paths(job: OpenJob, task: int) -> None:
+    find_paths(job, task, np.array([piece.stop for piece in _load_cuts(job).duplicates], np.int64))
 
 
-def _count_pieces(end: EndOfJob) -> int:
-    cuts = _load_cuts(end)
+def _count_pieces(job: OpenJob) -> int:
+    cuts = _load_cuts(job)
     return len(cuts.bad) + len(cuts.duplicates)
 
 
-def write_piece(end: EndOfJob, number: int) -> tuple[Piece, ...]:
+def write_piece(job: OpenJob, number: int) -> tuple[Piece, ...]:
     """Writes a piece of a list, first those of the bad images and then those of the duplicates."""
-    cuts = _load_cuts(end)
+    cuts = _load_cuts(job)
     if number < len(cuts.bad):
-        rows = load_rows(end)
-        lines = encode_quarantine(end.work, (rows[shard] for shard in cuts.bad[number]))
+        rows = load_rows(job)
+        lines = encode_quarantine(job.work, (rows[shard] for shard in cuts.bad[number]))
     else:
-        lines = encode_piece(end, number - len(cuts.bad), len(cuts.duplicates))
+        lines = encode_piece(job, number - len(cuts.bad), len(cuts.duplicates))
     num_bytes = last_line = 0
-    with filesystem.create(_get_piece_path(end, number)) as out:
+    with job.scratch.create(_name_piece(number)) as out:
         for line in lines:
             out.write(line)
             num_bytes, last_line = num_bytes + len(line), len(line)
     return (Piece(number, num_bytes, last_line),) if num_bytes else ()
 
 
-def save_pieces(end: EndOfJob, pieces: tuple[Piece, ...] | None) -> None:
+def save_pieces(job: OpenJob, pieces: tuple[Piece, ...] | None) -> None:
     """Saves which pieces each list has."""
-    num_bad = len(_load_cuts(end).bad)
+    num_bad = len(_load_cuts(job).bad)
     ordered = sorted(pieces or (), key=lambda piece: piece.number)
     bad = tuple(piece for piece in ordered if piece.number < num_bad)
     lists = zip(_LISTS, (bad, tuple(ordered[len(bad) :])), strict=True)
-    end.scratch.save("pieces", [Pieces(name, of_list, file_names.LIST_PART_BYTES) for name, of_list in lists])
+    job.scratch.save("pieces", [Pieces(name, of_list, file_names.LIST_PART_BYTES) for name, of_list in lists])
 
 
-def _count_parts(end: EndOfJob) -> int:
-    return sum(pieces.num_parts for pieces in _load_pieces(end))
+def _count_parts(job: OpenJob) -> int:
+    return sum(pieces.num_parts for pieces in _load_pieces(job))
 
 
-def write_part(end: EndOfJob, number: int) -> None:
+def write_part(job: OpenJob, number: int) -> None:
     """Writes a part of a list, first those of the bad images and then those of the duplicates."""
-    bad, duplicates = _load_pieces(end)
+    bad, duplicates = _load_pieces(job)
     pieces, part = (bad, number) if number < bad.num_parts else (duplicates, number - bad.num_parts)
     name = file_names.list_part_name(pieces.name, part)
-    with filesystem.create(end.work.target(name), end.work.temporary(name)) as out:
-        for data in _read_part(end, pieces, part * pieces.part_bytes):
+    with filesystem.create(job.work.target(name), job.work.temporary(name)) as out:
+        for data in _read_part(job, pieces, part * pieces.part_bytes):
             out.write(data)
 
 
-def _read_part(end: EndOfJob, pieces: Pieces, begin: int) -> Iterator[bytes]:
+def _read_part(job: OpenJob, pieces: Pieces, begin: int) -> Iterator[bytes]:
     """Yields the lines of the part of a list that begins at or after a place."""
     after = begin + pieces.part_bytes
     starts = accumulate((piece.bytes for piece in pieces.pieces), initial=0)
     for piece, (start, stop) in zip(pieces.pieces, pairwise(starts), strict=True):
         if start >= after or stop <= begin:
             continue
-        path = _get_piece_path(end, piece.number)
-        first, last = (_find_line(path, max(0, at - start), piece.bytes) for at in (begin, after))
+        name = _name_piece(piece.number)
+        first, last = (_find_line(job.scratch, name, max(0, at - start), piece.bytes) for at in (begin, after))
         for at in range(first, last, _READ_BYTES):
-            yield filesystem.read_range(path, at, min(_READ_BYTES, last - at))
+            yield job.scratch.read(name, at, min(_READ_BYTES, last - at))
 
 
-def _find_line(path: str, at: int, size: int) -> int:
+def _find_line(scratch: Scratch, name: str, at: int, size: int) -> int:
     """Returns where the first line at or after a place begins in a file of whole lines; its size if there is none."""
     if at == 0:
         return 0
     for begin in range(at - 1, size, _READ_BYTES):
-        found = filesystem.read_range(path, begin, min(_READ_BYTES, size - begin)).find(b"\n")
+        found = scratch.read(name, begin, min(_READ_BYTES, size - begin)).find(b"\n")
         if found >= 0:
             return begin + found + 1
     return size
 
 
-def _get_piece_path(end: EndOfJob, number: int) -> str:
-    return end.scratch.path("lines", str(number))
+def _name_piece(number: int) -> str:
+    return f"lines/{number}"

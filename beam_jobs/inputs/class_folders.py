@@ -1,109 +1,21 @@
-"""Lists the images of an input with their classes and splits. No image is opened here.
+"""Says which split and which class the folders above an image name.
 
 A folder, an archive and a folder of archives are all walked as one tree: an archive inside a folder counts as a folder
 with the archive's name without the ending. ImageNet ships like this: one tar per class, or a tar of these tars.
 """
 
-import functools
 import posixpath
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.annotations.coco import is_coco, list_coco
-from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
-from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.facts import Facts, Meaning
-from beam_jobs.inputs.folder import list_begin, list_tree
 from beam_jobs.inputs.label_file import rename_labels
-from beam_jobs.inputs.pairs import is_pairs, list_pairs
-from beam_jobs.inputs.table import check_no_table, explain_no_labels, is_table_input, list_table
 from beam_jobs.plan.listing import Listing
 from beam_jobs.storage import filesystem
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
-from tfpipe.system.progress import Observer
-
-
-def list_images(config: ShardConfig, observer: Observer | None = None) -> Listing:
-    """Lists everything in the input that may be an image.
-
-    Args:
-        config: The configuration that names the input.
-        observer: The observer of the listing, which gets the number of listed images now and then.
-
-    Raises:
-        ConfigError: An option does not go with the input.
-        DataError: The input is missing, damaged or of an unknown kind, its folders loop, it holds names that point
-            outside, or its layout is ambiguous.
-    """
-    if config.datasets:
-        return list_datasets(config, observer)
-    look = functools.cache(list_begin)  # in a store each look is a request
-    if is_coco(config, look):
-        check_no_column(config, names_files=True)
-        return list_coco(config, observer)
-    check_no_segmentations(config)
-    if is_table_input(config, look):
-        return list_table(config, observer)
-    if is_voc(config, look):
-        check_no_column(config, names_files=True)
-        return list_voc(config, observer)
-    if is_pairs(config, look):
-        check_no_table(config)
-        with filesystem.explain_os_errors(f"read {config.input}"):
-            return list_pairs(config, observer)
-    check_no_column(config)
-    with filesystem.explain_os_errors(f"read {config.input}"):
-        tree = list_tree(config.input, config.workers, observer)
-    return resolve_tree(config, Facts.read_tree(tree.images, tree.skipped)).make_listing(tree.images)
-
-
-def explain_no_classes(config: ShardConfig) -> str | None:
-    """Returns why the images of an input have no class and how to give them one; None if it has boxes or captions.
-
-    Args:
-        config: The configuration that names the input.
-    """
-    look = functools.cache(list_begin)
-    if is_coco(config, look) or is_voc(config, look):
-        return None
-    if is_table_input(config, look):
-        return explain_no_labels(config)
-    if is_pairs(config, look):
-        return "no pair has a .cls file or a `label` in its .json; write the class into KEY.cls beside KEY.jpg"
-    return (
-        "the images lie in no class folders; put those of each class into a folder of its name, such as cat/1.jpg and "
-        "dog/2.jpg"
-    )
-
-
-def check_no_column(config: ShardConfig, *, names_files: bool = False) -> None:
-    """Checks that no option names a column, for an input without columns.
-
-    Args:
-        config: The configuration that names the input.
-        names_files: Whether the input names the files of its images, so that some may be missing.
-
-    Raises:
-        ConfigError: One does.
-    """
-    check_no_table(config, names_files=names_files)
-    if config.group_by:
-        raise ConfigError(
-            "`group_by` names a column; it needs a CSV, JSONL or Parquet manifest, or tars of pairs, as input."
-        )
-
-
-def check_no_segmentations(config: ShardConfig) -> None:
-    """Checks that no option asks for segmentations, for an input that is not in COCO's form.
-
-    Raises:
-        ConfigError: `segmentation_masks` does.
-    """
-    if config.segmentation_masks:
-        raise ConfigError("`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form.")
 
 
 def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
@@ -129,15 +41,14 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
     base = posixpath.basename(source if from_archive else filesystem.make_absolute(source))
-    return Meaning(
+    listing = Listing(
         name=(strip_archive_suffix(base) if from_archive else base) or "images",
         root=posixpath.dirname(source) if from_archive else source,
         label_names=label_names,
-        labels=labels,
-        splits={folder: split for folder, (split, _) in meanings.items()},
         skipped=facts.skipped,
         unpack=tuple(sorted(facts.unpack)),
     )
+    return Meaning(listing, labels, {folder: split for folder, (split, _) in meanings.items()})
 
 
 def _make_path_in(folder: str) -> str:
