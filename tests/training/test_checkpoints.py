@@ -65,6 +65,8 @@ def test_a_run_without_checkpoints_restores_nothing(tmp_path: Path) -> None:
 
 
 def test_the_last_of_three_kept_checkpoints_is_restored(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-000007-000000001.npz.123.tmp").write_text("of a process that was killed")
     names = [path.name for path in save(tmp_path, 5)]
     assert names == [f"ckpt-000007-00000000{step}.npz" for step in (3, 4, 5)]
     check_restored(tmp_path, 5)

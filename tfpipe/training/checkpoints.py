@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import logging
-import pickle
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +30,7 @@ State: TypeAlias = dict[str, NDArray[Any]]
 """The arrays of a model and its optimizer, by names of the framework's."""
 
 _MAX_BYTES = 1 << 36
-_PREFIX, _SUFFIX, _STATE = "ckpt-", ".npz", "state/"
-
-# What a damaged file raises, or one of another model: NumPy and the frameworks name no common base.
-_UNREADABLE = (OSError, ValueError, RuntimeError, LookupError, DataError, zipfile.BadZipFile, pickle.UnpicklingError)
+_PREFIX, _SUFFIX, _TEMPORARY, _STATE = "ckpt-", ".npz", ".tmp", "state/"
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,8 @@ class Checkpoints:
         try:
             file_io.make_folder(self.directory)
             file_io.write_file(file_io.join(self.directory, name), buffer.getvalue())
-            for path in self._list()[: -self._keep]:
+            # A process that was killed while it saved may have left a file under a temporary name.
+            for path in [*self._list()[: -self._keep], *self._list(_TEMPORARY)]:
                 file_io.remove(path)
         except OSError as error:
             raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
@@ -143,7 +140,7 @@ class Checkpoints:
                 saved = self._load(path)
             except ConfigError:
                 raise
-            except _UNREADABLE as error:
+            except Exception as error:  # a damaged file, or one of another model, raises anything
                 logger.warning("%s cannot be read (%s); the one before it is used.", path, first_line(error))
                 continue
             if saved.position.seed != seed:
@@ -156,10 +153,10 @@ class Checkpoints:
             )
         return None
 
-    def _list(self) -> Sequence[str]:
-        """Lists the paths of the checkpoints, the oldest first."""
+    def _list(self, suffix: str = _SUFFIX) -> Sequence[str]:
+        """Lists the paths of the checkpoints, the oldest first; or of files with another suffix."""
         names = file_io.list_names(self.directory)
-        names = [name for name in names if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+        names = [name for name in names if name.startswith(_PREFIX) and name.endswith(suffix)]
         return [file_io.join(self.directory, name) for name in names]
 
     def _load(self, path: str) -> Saved:

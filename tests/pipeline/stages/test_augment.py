@@ -90,7 +90,7 @@ def test_host_mode(dtype, training, flip) -> None:
     features = record(jpeg(draw(60, 90)), 60, 90)
 
     def whole(seed: Any) -> Any:
-        image, flipped = decode_for_host(features, seed, JPEG, run_config)
+        image, _, flipped = decode_for_host(features, seed, JPEG, run_config)
         assert (flipped is not None) == (training and flip)
         return augment_on_host(image, flipped, run_config)
 
@@ -131,15 +131,15 @@ def test_flips_mirror() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_a_decoded_image_is_cropped_as_a_stored_one(training) -> None:
     pixels, run_config, seed = draw(32, 32), config(training=training), seeds_of(1)[0]
-    stored, flip = decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, run_config)
-    cached, again = crop_for_host(tf.constant(pixels), (100, 300), seed, run_config)
+    stored, _, flip = decode_for_host(record(pixels.tobytes(), 100, 300), seed, RAW, run_config)
+    cached, _, again = crop_for_host(tf.constant(pixels), (100, 300), seed, run_config)
     np.testing.assert_array_equal(stored, cached)
     assert stored.shape[0] > stored.shape[1]  # squeezed as the whole is
     assert (flip is None, again is None) == (not training, not training)
     if training:
         assert bool(flip) == bool(again) == bool(_crop_box.sample_flip(seed))
     without = {"image/encoded": tf.constant(pixels.tobytes())}
-    alone, _ = decode_for_host(without, seed, RAW, run_config)
+    alone, _, _ = decode_for_host(without, seed, RAW, run_config)
     np.testing.assert_array_equal(alone, crop_for_host(tf.constant(pixels), None, seed, run_config)[0])
 
 
@@ -165,7 +165,7 @@ def test_mode_none_shows_the_whole_image(dct_scaling) -> None:
         config(augment="none", augment_options=AugmentOptions(dct_scaling=dct_scaling)),
         record(jpeg(draw(60, 90)), 60, 90),
     )
-    image = decode_whole(features, JPEG, run_config)
+    image = decode_whole(features, JPEG, run_config.size, run_config)
     assert image.shape == ((30, 45, 3) if dct_scaling else (60, 90, 3))
     result = augment_on_host(image, None, run_config).numpy().astype(float)
     whole = tf.image.resize(tf.io.decode_jpeg(features["image/encoded"]), (16, 16), antialias=True)

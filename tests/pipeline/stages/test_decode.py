@@ -51,7 +51,8 @@ def cutter(out: tuple[int, int], stored: StoredImages, dct: bool) -> Any:
     """The graph of `decode_crop`."""
 
     def cut(encoded: tf.Tensor, crop_box: tf.Tensor) -> tf.Tensor:
-        return decode_crop(encoded, crop_box, read_image_size(encoded, stored), out, stored, dct)
+        size = read_image_size({"image/encoded": encoded}, stored)
+        return decode_crop(encoded, crop_box, size, out, stored, dct)
 
     return tf.function(cut, [ENCODED, CROP_BOX], autograph=False)
 
@@ -59,7 +60,13 @@ def cutter(out: tuple[int, int], stored: StoredImages, dct: bool) -> Any:
 @functools.cache
 def measurer(stored: StoredImages, *sizes: int) -> Any:
     """The graph of `read_image_size`."""
-    return tf.function(lambda e: read_image_size(e, stored, *sizes), [ENCODED], autograph=False)
+    return tf.function(lambda e: read_image_size(make_record(e, *sizes), stored), [ENCODED], autograph=False)
+
+
+def make_record(encoded: Any, *sizes: int) -> dict[str, Any]:
+    """Makes a record of an image, with a height and a width if they are given."""
+    names = ("image/height", "image/width")
+    return {"image/encoded": encoded, **{n: tf.constant(s, tf.int64) for n, s in zip(names, sizes, strict=False)}}
 
 
 def cut(encoded: bytes, crop_box: tuple[int, ...], out: tuple[int, int], stored: StoredImages = JPEG, dct: bool = True):
@@ -107,7 +114,7 @@ def test_raw_pixels_and_fixed_sizes_have_static_shapes():
         np.testing.assert_array_equal(next(iter(dataset)), pixels)
         np.testing.assert_array_equal(cut(encoded, (1, 2, 4, 5), (4, 4), stored), pixels[1:5, 2:7])
         # The record's height and width are the original's here.
-        assert [int(n) for n in read_image_size(tf.constant(encoded), stored, 600, 900)] == [6, 9]
+        assert [int(n) for n in read_image_size(make_record(encoded, 600, 900), stored)] == [6, 9]
     for stored in (JPEG, PNG, MIXED, FOREIGN):
         for function in (
             lambda e, w, stored=stored: decode_image(e, stored),
@@ -121,10 +128,10 @@ def test_raw_pixels_and_fixed_sizes_have_static_shapes():
 def test_sizes_come_from_the_record_only_where_tfpipe_wrote_it():
     encoded = jpeg(draw(30, 20))
     # A wrong height shows where the answer is from.
-    height, width = read_image_size(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8, tf.int64))
+    height, width = read_image_size(make_record(encoded, 7, 8), JPEG)
     assert (int(height), int(width)) == (7, 8)
     assert [int(n) for n in measurer(FOREIGN, 7, 8)(encoded)] == [30, 20]
-    assert all(n.dtype == tf.int32 for n in read_image_size(encoded, JPEG, tf.constant(7, tf.int64), tf.constant(8)))
+    assert height.dtype == width.dtype == tf.int32
 
 
 def test_damage_and_wrong_sizes_are_errors():

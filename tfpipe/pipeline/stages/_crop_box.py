@@ -31,25 +31,30 @@ Extent = tuple[tf.Tensor | int, tf.Tensor | int]
 """Height and width in pixels: int32 scalars, or numbers where they are known when the graph is built."""
 
 
-def choose_crop_box(
-    original_size: Extent, stored_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
-) -> tf.Tensor:
-    """Draws the crop box of training, or computes the centered one of evaluation; arguments as below.
+def choose_crop(
+    size: Extent, original_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """Draws the crop box and the flip of training, or computes the centered crop box of evaluation.
+
+    Args:
+        size: The stored image's size.
+        original_size: The original's size where the stored image was squeezed; None if the image has it.
+        seed: int32 of shape [2], another for each record and epoch; not used in evaluation.
+        config: The options of the crop.
+
+    Returns:
+        The crop box, int32 of shape [4], and whether to flip: a scalar bool, None where nothing is flipped.
 
     Raises:
         ConfigError: A crop box must be drawn and there is no seed.
     """
     options = config.augment_options
+    shape, stored_size = (size, None) if original_size is None else (original_size, size)
     if not config.training:
-        return center_crop_box(original_size, stored_size, config.size, options.crop_fraction)
+        return center_crop_box(shape, stored_size, config.size, options.crop_fraction), None
     if seed is None:
         raise ConfigError("Random crops need a seed for each record, got None. Give two int32, or set `training` off.")
-    return sample_crop_box(seed, original_size, stored_size, options)
-
-
-def choose_flip(seed: tf.Tensor | None, config: PipelineConfig) -> tf.Tensor | None:
-    """Draws whether to mirror an image; None if the config mirrors none."""
-    return sample_flip(seed) if config.training and config.augment_options.flip and seed is not None else None
+    return sample_crop_box(seed, shape, stored_size, options), sample_flip(seed) if options.flip else None
 
 
 def sample_crop_box(

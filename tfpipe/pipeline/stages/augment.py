@@ -18,7 +18,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.stage import Stage
-from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
+from tfpipe.pipeline.stages._crop_box import Extent, choose_crop, crop
 from tfpipe.pipeline.stages.parse import Features, add_seeds, caches_whole, map_in_parallel, parallel_settings
 
 
@@ -52,8 +52,8 @@ def _augment(plan: BatchPlan, features: Features) -> Features:
     if config.augment == "host" and caches_whole(config):
         sizes = [tf.cast(features[name], tf.int32) for name in ("height", "width") if name in features]
         original_size = (sizes[0], sizes[1]) if sizes else None
-        crop_box, flip = choose_decoded_crop(image, original_size, features["seed"], config)
-        image, masks = crop(image, crop_box), crop_masks(plan, features, crop_box, flip)
+        image, crop_box, flip = crop_for_host(image, original_size, features["seed"], config)
+        masks = crop_masks(plan, features, crop_box, flip)
     elif caches_whole(config):
         masks = resize_masks(plan, features, config.size)
     used = ("image", "flip", "seed", "height", "width")
@@ -67,7 +67,7 @@ def _augment(plan: BatchPlan, features: Features) -> Features:
 
 def crop_for_host(
     image: tf.Tensor, original_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
-) -> tuple[tf.Tensor, tf.Tensor | None]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
     """Crops an image that is decoded already, such as one from a cache, as `decode_for_host` does.
 
     Args:
@@ -77,26 +77,11 @@ def crop_for_host(
         config: The options of the crop.
 
     Returns:
-        uint8 of shape [h, w, 3], the crop; and a scalar bool, whether to flip, None where nothing is flipped.
-    """
-    crop_box, flip = choose_decoded_crop(image, original_size, seed, config)
-    return crop(image, crop_box), flip
-
-
-def choose_decoded_crop(
-    image: tf.Tensor, original_size: Extent | None, seed: tf.Tensor | None, config: PipelineConfig
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Draws or centers the crop of a decoded image; arguments as in `crop_for_host`.
-
-    Returns:
-        The crop box, int32 of shape [4], and whether to flip: a scalar bool, None where nothing is flipped.
+        What `decode_for_host` returns.
     """
     height, width, _ = image.shape if image.shape.is_fully_defined() else tf.unstack(tf.shape(image))
-    if original_size is None:
-        crop_box = choose_crop_box((height, width), None, seed, config)
-    else:
-        crop_box = choose_crop_box(original_size, (height, width), seed, config)
-    return crop_box, choose_flip(seed, config)
+    crop_box, flip = choose_crop((height, width), original_size, seed, config)
+    return crop(image, crop_box), crop_box, flip
 
 
 def augment_on_host(image: tf.Tensor, flip: tf.Tensor | None, config: PipelineConfig) -> tf.Tensor:

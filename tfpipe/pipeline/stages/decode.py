@@ -26,7 +26,7 @@ from tfpipe.engine.stored_images import StoredImages
 from tfpipe.format.schema import IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH
 from tfpipe.pipeline.mask_operations import crop_masks, resize_masks
 from tfpipe.pipeline.stage import Stage
-from tfpipe.pipeline.stages._crop_box import Extent, choose_crop_box, choose_flip, crop
+from tfpipe.pipeline.stages._crop_box import Extent, choose_crop, crop
 from tfpipe.pipeline.stages.augment import convert_values, resize_image
 from tfpipe.pipeline.stages.parse import Features, caches_whole, map_in_parallel, parallel_settings
 
@@ -75,23 +75,19 @@ def _decode_image(plan: BatchPlan, features: Features) -> Features:
     if config.augment == "device" or caches_whole(config):
         others |= sizes
     elif config.augment == "host":
-        seed = others.pop("seed", None)
-        size = get_stored_size(record, images)
-        crop_box, flip = choose_crop(record, size, seed, images, config)
-        dct_scaling = config.augment_options.dct_scaling
-        image = decode_crop(record[IMAGE_ENCODED], crop_box, size, config.size, images, dct_scaling)
+        image, crop_box, flip = decode_for_host(record, others.pop("seed", None), images, config)
         others |= crop_masks(plan, features, crop_box, flip)
         return {**others, "image": image} | ({} if flip is None else {"flip": flip})
     whole_size = plan.decoded_size if config.augment == "device" or caches_whole(config) else config.size
     others |= resize_masks(plan, features, whole_size)
     if config.augment == "device" or caches_whole(config):
         return {**others, "image": decode_for_device(record, images, config, plan.decoded_size)}
-    return {**others, "image": decode_whole(record, images, config)}
+    return {**others, "image": decode_whole(record, images, config.size, config)}
 
 
 def decode_for_host(
     features: Mapping[str, tf.Tensor], seed: tf.Tensor | None, stored: StoredImages, config: PipelineConfig
-) -> tuple[tf.Tensor, tf.Tensor | None]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
     """Decodes the random crop of training, or the centered one of evaluation.
 
     Args:
@@ -101,33 +97,16 @@ def decode_for_host(
         config: The options of the crop and of the decoder.
 
     Returns:
-        uint8 of shape [h, w, 3], of the crop box's size or a fraction of it; and a scalar bool, whether to flip, None
-        where nothing is flipped.
+        uint8 of shape [h, w, 3], of the crop box's size or a fraction of it; the crop box, int32 of shape [4]; and a
+        scalar bool, whether to flip, None where nothing is flipped.
     """
-    size = get_stored_size(features, stored)
-    crop_box, flip = choose_crop(features, size, seed, stored, config)
+    size, original_size = read_image_size(features, stored), None
+    if stored.size is not None and IMAGE_HEIGHT in features and IMAGE_WIDTH in features:
+        original_size = tf.cast(features[IMAGE_HEIGHT], tf.int32), tf.cast(features[IMAGE_WIDTH], tf.int32)
+    crop_box, flip = choose_crop(size, original_size, seed, config)
     dct_scaling = config.augment_options.dct_scaling
-    return decode_crop(features[IMAGE_ENCODED], crop_box, size, config.size, stored, dct_scaling), flip
-
-
-def choose_crop(
-    features: Mapping[str, tf.Tensor],
-    size: Extent,
-    seed: tf.Tensor | None,
-    stored: StoredImages,
-    config: PipelineConfig,
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Draws or centers the crop of a record; arguments as in `decode_for_host`, with the stored image's size.
-
-    Returns:
-        The crop box, int32 of shape [4], and whether to flip: a scalar bool, None where nothing is flipped.
-    """
-    original_size = _original_size(features, stored)
-    if original_size is None:
-        crop_box = choose_crop_box(size, None, seed, config)
-    else:
-        crop_box = choose_crop_box(original_size, size, seed, config)
-    return crop_box, choose_flip(seed, config)
+    image = decode_crop(features[IMAGE_ENCODED], crop_box, size, config.size, stored, dct_scaling)
+    return image, crop_box, flip
 
 
 def decode_for_device(
@@ -148,23 +127,30 @@ def decode_for_device(
     Returns:
         uint8 of shape [*decoded_size, 3].
     """
-    image = _decode_whole(features, stored, decoded_size, config)
+    image = decode_whole(features, stored, decoded_size, config)
     if stored.size == decoded_size:
         return image
     options = config.augment_options
     return convert_values(resize_image(image, decoded_size, options.antialias), "uint8", options)
 
 
-def decode_whole(features: Mapping[str, tf.Tensor], stored: StoredImages, config: PipelineConfig) -> tf.Tensor:
-    """Decodes a whole image for `augment_on_host` to resize: uint8 of shape [h, w, 3].
+def decode_whole(
+    features: Mapping[str, tf.Tensor], stored: StoredImages, out_size: tuple[int, int], config: PipelineConfig
+) -> tf.Tensor:
+    """Decodes a whole image, which is then resized: uint8 of shape [h, w, 3].
 
     Args:
         features: The record's features, as in `decode_for_host`.
         stored: The facts about the images.
-        config: The options, of which `dct_scaling` is used. libjpeg may reduce large images, but to no less than the
-            model's input.
+        out_size: The height and width to which the image is resized. libjpeg may reduce large images, but to no less.
+        config: The options, of which `dct_scaling` is used.
     """
-    return _decode_whole(features, stored, config.size, config)
+    encoded = features[IMAGE_ENCODED]
+    may_be_jpeg = not stored.formats or "JPEG" in stored.formats
+    if not (config.augment_options.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
+        return decode_image(encoded, stored)
+    size = read_image_size(features, stored)
+    return decode_crop(encoded, tf.stack([0, 0, *size]), size, out_size, stored, dct_scaling=True)
 
 
 def decode_image(encoded: tf.Tensor, stored: StoredImages) -> tf.Tensor:
@@ -248,22 +234,19 @@ def decode_crop(
     return tf.ensure_shape(image, [None, None, 3])
 
 
-def read_image_size(
-    encoded: tf.Tensor, stored: StoredImages, height: tf.Tensor | None = None, width: tf.Tensor | None = None
-) -> tuple[tf.Tensor, tf.Tensor]:
+def read_image_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the stored image's height and width, from the cheapest source that is right.
 
     Args:
-        encoded: Scalar string: the file's bytes, or raw pixels.
+        features: A record's `image/encoded`, and its `image/height` and `image/width` where it has them. These are used
+            where tfpipe wrote the record and images have no fixed size; with one they are the original's.
         stored: The facts about the images. A fixed size is a constant of the graph.
-        height: The record's own height, a scalar of any integer type. It is used where tfpipe wrote the record and
-            images have no fixed size; with one it is the original's.
-        width: The record's own width, used in the same cases.
 
     Returns:
         Two int32 scalars, in pixels. They come from a JPEG's header where the record does not say (2 us and more), and
         from decoding where the bytes are not a JPEG either.
     """
+    encoded, height, width = (features.get(name) for name in (IMAGE_ENCODED, IMAGE_HEIGHT, IMAGE_WIDTH))
     if stored.size is not None:
         return tf.constant(stored.size[0]), tf.constant(stored.size[1])
     if stored.formats and height is not None and width is not None:
@@ -277,17 +260,6 @@ def read_image_size(
             lambda: tf.shape(decode_image(encoded, stored)),
         )
     return shape[0], shape[1]
-
-
-def _decode_whole(
-    features: Mapping[str, tf.Tensor], stored: StoredImages, out_size: tuple[int, int], config: PipelineConfig
-) -> tf.Tensor:
-    encoded = features[IMAGE_ENCODED]
-    may_be_jpeg = not stored.formats or "JPEG" in stored.formats
-    if not (config.augment_options.dct_scaling and may_be_jpeg and stored.find_ratios(out_size)):
-        return decode_image(encoded, stored)
-    size = get_stored_size(features, stored)
-    return decode_crop(encoded, tf.stack([0, 0, *size]), size, out_size, stored, dct_scaling=True)
 
 
 def _decode_jpeg_crop(
@@ -337,15 +309,3 @@ def _cut_columns(image: tf.Tensor, place: tuple[tf.Tensor, ...]) -> tf.Tensor:
     return tf.reshape(
         tf.slice(rows, tf.stack([0, 3 * left]), tf.stack([height, 3 * width])), tf.stack([height, width, 3])
     )
-
-
-def get_stored_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Extent:
-    """Returns the stored image's size, as `read_image_size` has it, for a record's features."""
-    return read_image_size(features[IMAGE_ENCODED], stored, features.get(IMAGE_HEIGHT), features.get(IMAGE_WIDTH))
-
-
-def _original_size(features: Mapping[str, tf.Tensor], stored: StoredImages) -> Extent | None:
-    """Returns the original's size if the stored image is squeezed and the record has the size."""
-    if stored.size is None or IMAGE_HEIGHT not in features or IMAGE_WIDTH not in features:
-        return None
-    return tf.cast(features[IMAGE_HEIGHT], tf.int32), tf.cast(features[IMAGE_WIDTH], tf.int32)

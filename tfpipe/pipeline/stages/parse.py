@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.crops import CHOICE_KEY, list_image_words
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.plan import BatchPlan, draws_images
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, FeatureSpec
-from tfpipe.pipeline.image_choice import choose_images
 from tfpipe.pipeline.stage import Stage
 from tfpipe.system.hash_permutation import EXAMPLE, key_of
 
@@ -115,6 +116,47 @@ def _choose_keys(plan: BatchPlan) -> dict[str, str]:
     if source.has_sizes:
         keys |= {"height": IMAGE_HEIGHT, "width": IMAGE_WIDTH}
     return keys
+
+
+def choose_images(
+    plan: BatchPlan, features: Mapping[str, Any], seed: tf.Tensor
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Chooses the images of a record, and gives each image a seed.
+
+    The choice and the seeds follow from the record's seed, so they are those of `tfpipe.engine.crops`: images with the
+    smallest of as many random numbers, in the order of the record. The seed of image k is the record's own, whose first
+    word is changed by k; that of image 0 is not changed.
+
+    Args:
+        plan: The plan of the pipeline.
+        features: The features: "encoded", and "height" and "width" if they are there, have a value for each image.
+        seed: The seed of the record, int32 [2].
+
+    Returns:
+        The features with `num_images` values each, or without an axis for them if a batch holds the first image; and
+        a seed for each image, int32 [images, 2], or the record's own.
+    """
+    lists = {name: features[name] for name in ("encoded", "height", "width") if name in features}
+    number, counts = plan.num_images, plan.source.per_record
+    assert counts is not None
+    chosen = tf.range(number or 1)
+    if draws_images(plan):
+        assert number is not None
+        chosen = _draw_images(seed, tf.size(lists["encoded"]), number, counts.largest)
+    taken = {name: tf.gather(values, chosen) for name, values in lists.items()}
+    if number is None:
+        return {**features, **{name: values[0] for name, values in taken.items()}}, seed
+    words = tf.gather(tf.constant(list_image_words(counts.largest)), chosen)
+    seeds = tf.stack([tf.bitwise.bitwise_xor(seed[:1], words), tf.zeros_like(words) + seed[1:]], axis=-1)
+    return {**features, **taken}, seeds
+
+
+def _draw_images(seed: tf.Tensor, count: tf.Tensor, number: int, most: int) -> tf.Tensor:
+    """Draws images without repetition: their numbers in the record, int32 [number]."""
+    key = tf.bitwise.bitwise_xor(seed, tf.constant(CHOICE_KEY, tf.int32))
+    numbers = tf.random.stateless_uniform([most], key, minval=None, maxval=None, dtype=tf.int32)
+    ranks = tf.where(tf.range(most) < count, tf.cast(numbers, tf.int64), np.iinfo(np.int64).max)
+    return tf.sort(tf.argsort(ranks, stable=True)[:number])
 
 
 def map_in_parallel(plan: BatchPlan, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:

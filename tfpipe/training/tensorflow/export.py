@@ -188,9 +188,9 @@ class ServedModel(tf.Module):  # type: ignore[misc]
     def _decode(self, features: _Features, stored: StoredImages) -> tf.Tensor:
         """Decodes and augments a record as the stages `decode` and `augment` do in evaluation."""
         if self._config.augment == "none":
-            image = decode_whole(features, stored, self._config)
+            image = decode_whole(features, stored, self._config.size, self._config)
         else:
-            image, _ = decode_for_host(features, None, stored, self._config)
+            image, _, _ = decode_for_host(features, None, stored, self._config)
         return augment_on_host(image, None, self._config)
 
     def _crop_decoded(self, features: _Features) -> tf.Tensor:
@@ -198,7 +198,7 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         config, image = self._config, features["image"]
         if config.augment == "host":
             height, width = (tf.cast(features[name], tf.int32) for name in (IMAGE_HEIGHT, IMAGE_WIDTH))
-            image, _ = crop_for_host(image, (height, width), None, config)
+            image, _, _ = crop_for_host(image, (height, width), None, config)
         return augment_on_host(image, None, config)
 
 
