@@ -70,6 +70,7 @@ class Facts:
             splits=splits,
             first_unsplit=_find_unsplit(images, splits, (0, 0)),
             details=images.details,
+            missing=listing.missing,
             whole=replace(listing, images=ImageTable.make_empty(images.details)),
         )
 

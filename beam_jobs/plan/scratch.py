@@ -80,7 +80,7 @@ class Scratch:
     """The files in a folder that every worker reaches.
 
     Attributes:
-        base: The path or URL of the folder.
+        base: The path or URL of the folder. It lies in the output, which is locked as long as the folder is there.
     """
 
     base: str

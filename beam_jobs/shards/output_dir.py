@@ -65,7 +65,8 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         ConfigError: The output holds something else and may not be overwritten.
         DataError: It cannot be written, or another process writes to it.
     """
-    with _find_work_dir(config).lock(f"writes to {config.output}"):  # perhaps again, after `open_planning`
+    is_locked = bool(plan.scratch.base)  # since `open_planning`
+    with contextlib.nullcontext() if is_locked else _find_work_dir(config).lock(f"writes to {config.output}"):
         with filesystem.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):

@@ -4,11 +4,12 @@ Local paths and buckets do not go through Beam. So a worker process imports it (
 alone knows.
 """
 
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import IO, Any
 
-from tfpipe.errors import MissingDependencyError
+from tfpipe.errors import DataError, MissingDependencyError
 from tfpipe.storage import file_io, stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_io import check_stores as check_stores
@@ -33,6 +34,7 @@ from tfpipe.storage.file_io import resolve_links as resolve_links
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
+from tfpipe.storage.tensorflow_store import TensorFlowStore
 
 
 def configure(beam_args: Iterable[str]) -> None:
@@ -87,7 +89,12 @@ def _open_store(scheme: str, path: str) -> FileStore:
         return WebStore(options.view_as(WebOptions))
     from beam_jobs.storage.beam_store import BeamStore
 
-    return BeamStore(path, options)
+    try:
+        return BeamStore(path, options)
+    except DataError:
+        if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow knows other schemes
+            return TensorFlowStore(path)
+        raise
 
 
 def _read_options(google: Any, amazon: Any) -> StoreOptions:

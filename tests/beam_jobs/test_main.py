@@ -31,7 +31,6 @@ ALL_OPTIONS = ShardConfig(
     group_by="patient",
     labels="labels.txt",
     num_shards=8,
-    shard_size_bytes=1000,
     shuffle=False,
     seed=-3,
     form=ImageForm(encoding="jpeg", resize_short=256, quality=90, reencode_progressive=True, max_pixels=1000),
@@ -45,7 +44,7 @@ CONFIGS = [
     ShardConfig("in", "out"),
     ALL_OPTIONS,
     ShardConfig("in", "out", split="val", max_bad=25, form=ImageForm(encoding="raw", square=64)),
-    ShardConfig("in", "out", max_bad=0.00001),
+    ShardConfig("in", "out", max_bad=0.00001, shard_size_bytes=1000),
     ShardConfig("a b", "out", datasets=("a b",), form_changes={"encoding": "jpeg", "reencode_progressive": True}),
     ShardConfig("a, b", "out", datasets=("a", "b"), num_shards=2),
 ]

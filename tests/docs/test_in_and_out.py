@@ -12,9 +12,9 @@ PAGE = DOCS / "howto" / "in-and-out.md"
 
 # The first cell of each row, and the tests: `tests/FILE.py::FUNCTION`.
 TESTS = {
-    "a folder of class folders": ["beam_jobs/inputs/test_list_inputs.py::test_class_folders"],
-    "a folder of splits with class folders": ["beam_jobs/inputs/test_list_inputs.py::test_split_folders_together"],
-    "a folder of images": ["beam_jobs/inputs/test_list_inputs.py::test_unlabelled"],
+    "a folder of class folders": ["beam_jobs/inputs/test_class_folders.py::test_class_folders"],
+    "a folder of splits with class folders": ["beam_jobs/inputs/test_class_folders.py::test_split_folders_together"],
+    "a folder of images": ["beam_jobs/inputs/test_class_folders.py::test_unlabelled"],
     "[a table](tables.md): `.csv`, `.tsv`, `.jsonl` or `.parquet`, one file or many": [
         "beam_jobs/inputs/test_table.py::test_every_kind_of_column_is_read_back_by_tensorflow",
         "beam_jobs/inputs/test_table.py::test_boxes_can_be_given_by_lists",
@@ -25,8 +25,8 @@ TESTS = {
     "a target of a regression, in a table": ["cli/test_shard_tables.py::test_the_target_of_a_regression"],
     "`.tar`, `.tar.gz` or `.zip`, also tars in a tar or in a folder": [
         "beam_jobs/inputs/test_read_image.py::test_members_of_archives_are_read",
-        "beam_jobs/inputs/test_list_inputs.py::test_a_tar_of_tars",
-        "beam_jobs/inputs/test_list_inputs.py::test_a_folder_of_tars",
+        "beam_jobs/inputs/test_class_folders.py::test_a_tar_of_tars",
+        "beam_jobs/inputs/test_class_folders.py::test_a_folder_of_tars",
     ],
     "WebDataset and img2dataset: tars of images beside captions": [
         "beam_jobs/inputs/test_pairs.py::test_a_tar_of_img2dataset_becomes_captions_and_columns",

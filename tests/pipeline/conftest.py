@@ -157,8 +157,10 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 )
             )
             kinds["train"].append(
-                reference.encode(
-                    {"image/encoded": image, "image/class/label": label, "id": number, "marks": [1] * (number % 3)}
+                encode_example(
+                    reference.check(
+                        {"image/encoded": image, "image/class/label": label, "id": number, "marks": [1] * (number % 3)}
+                    )
                 )
             )
             flat = Schema((FeatureSpec("image", "bytes", ()), FeatureSpec("label", "int64", ())))

@@ -1,25 +1,13 @@
 """A lock that one process holds at a time: an flock(2) on a file, which the kernel drops however the process ends.
 
-A thread that holds the lock may take it once more: the inner block then changes nothing.
 On a folder that several machines share, the lock holds where that file system knows flock, as NFS does.
 """
 
 import contextlib
 import fcntl
 import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
-
-
-class _Held(threading.local):
-    """The open files of the locks that a thread holds, by their absolute paths."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, BinaryIO] = {}
-
-
-_held = _Held()
 
 
 @contextlib.contextmanager
@@ -34,9 +22,6 @@ def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
     Raises:
         OSError: The file cannot be written, or its file system knows no locks.
     """
-    if (held := _held.files.get(os.path.abspath(path))) is not None:
-        yield held
-        return
     while True:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "ab", buffering=0) as file:
@@ -46,11 +31,7 @@ def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
                 when_held()
                 fcntl.flock(file, fcntl.LOCK_EX)
             if _is_at(path, file):
-                _held.files[os.path.abspath(path)] = file
-                try:
-                    yield file
-                finally:
-                    del _held.files[os.path.abspath(path)]
+                yield file
                 return
 
 
