@@ -478,16 +478,16 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
             rows = np.array(group, np.int64)
             yield rows, images.get_paths(rows)
     for begin in range(0, len(images), _LISTS_AT_ONCE) if images.details & {"images", "mask"} else ():
-        numbers, names, masks = array("q"), list[str](), list[str]()
+        owners, names, masks = array("q"), list[str](), list[str]()
         indices = np.arange(begin, min(begin + _LISTS_AT_ONCE, len(images)))
         for row, image in zip(indices.tolist(), images.iterate(indices), strict=True):
             files = list_files(image) if image.images else ()
-            numbers.extend([row] * len(files))
+            owners.extend([row] * len(files))
             names += [file.path for file in files]
             mask = MaskRef(*cast(Any, image.mask)) if image.mask else None
             if mask is not None and mask.row_group < 0 and not mask.drawn:
                 masks.append(mask.path)
-        yield np.frombuffer(numbers, np.int64), names
+        yield np.frombuffer(owners, np.int64), names
         yield _NO_ROWS, masks
 
 
