@@ -6,7 +6,7 @@ alone knows.
 
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import IO, Any
 
 from tfpipe.errors import DataError, MissingDependencyError
@@ -92,8 +92,9 @@ def _open_store(scheme: str, path: str) -> FileStore:
     try:
         return BeamStore(path, options)
     except DataError:
-        if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow knows other schemes
-            return TensorFlowStore(path)
+        if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
+            with suppress(DataError):
+                return TensorFlowStore(path)
         raise
 
 
