@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-enum { PRECISION_BITS = 32 - 8 - 2, CHANNELS = 3, TOGETHER = 64 /* values of a row that are added up at once */ };
+enum { WEIGHT_BITS = 22, CHANNELS = 3, TOGETHER = 64 /* values of a row that are added up at once */ };
 
 /* The inputs of each output: the first, their number, and their weights, of which each output has `room`. */
 typedef struct {
@@ -20,12 +20,12 @@ typedef struct {
     int32_t room;
 } taps;
 
-static double weigh(double x) {
-    const double a = -0.5;
-    x = fabs(x);
-    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
-    if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
-    return 0.0;
+/* The weight of an input at a distance, in inputs: Keys, "Cubic convolution interpolation for digital image processing", IEEE
+   Transactions on Acoustics, Speech, and Signal Processing, 1981, whose a is -1/2. */
+static double weigh(double distance) {
+    const double d = fabs(distance);
+    if (d >= 2.0) return 0.0;
+    return d < 1.0 ? 1.0 + d * d * (1.5 * d - 2.5) : 0.5 * (1.0 - d) * (2.0 - d) * (2.0 - d);
 }
 
 static void free_taps(taps *of) {
@@ -56,7 +56,7 @@ static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size) {
             sum += weights[k - first];
         }
         for (int32_t k = 0; k < end - first; k++) {
-            const double weight = (sum != 0.0 ? weights[k] / sum : weights[k]) * (1 << PRECISION_BITS);
+            const double weight = (sum != 0.0 ? weights[k] / sum : weights[k]) * (1 << WEIGHT_BITS);
             to->weights[i * to->room + k] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
         }
         to->firsts[i] = first;
@@ -67,7 +67,7 @@ static int make_taps(taps *to, int32_t in_size, float part, int32_t out_size) {
 }
 
 INLINE uint8_t round_to_byte(int32_t sum) {
-    const int32_t value = sum >> PRECISION_BITS;
+    const int32_t value = sum >> WEIGHT_BITS;
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
@@ -77,7 +77,7 @@ INLINE void narrow_rows(const uint8_t *in, size_t stride, int32_t rows, const ta
         for (int32_t i = 0; i < width; i++) {
             const uint8_t *pixel = in + CHANNELS * of->firsts[i];
             const int32_t *weights = of->weights + (size_t)i * (size_t)of->room;
-            int32_t sums[CHANNELS] = {1 << (PRECISION_BITS - 1), 1 << (PRECISION_BITS - 1), 1 << (PRECISION_BITS - 1)};
+            int32_t sums[CHANNELS] = {1 << (WEIGHT_BITS - 1), 1 << (WEIGHT_BITS - 1), 1 << (WEIGHT_BITS - 1)};
             for (int32_t k = 0; k < of->counts[i]; k++, pixel += CHANNELS)
                 for (int c = 0; c < CHANNELS; c++) sums[c] += pixel[c] * weights[k];
             for (int c = 0; c < CHANNELS; c++) *out++ = round_to_byte(sums[c]);
@@ -94,7 +94,7 @@ TFPIPE_AVX2 static void narrow_rows_by_avx2(const uint8_t *in, size_t stride, in
         for (int32_t i = 0; i < width; i++) {
             const uint8_t *pixel = in + CHANNELS * of->firsts[i];
             const int32_t *weights = of->weights + (size_t)i * (size_t)of->room;
-            __m256i sums = _mm256_set1_epi32(1 << (PRECISION_BITS - 1));
+            __m256i sums = _mm256_set1_epi32(1 << (WEIGHT_BITS - 1));
             for (int32_t k = 0; k < of->counts[i]; k++, pixel += CHANNELS) {
                 int32_t upper, lower;
                 memcpy(&upper, pixel, sizeof upper);
@@ -102,7 +102,7 @@ TFPIPE_AVX2 static void narrow_rows_by_avx2(const uint8_t *in, size_t stride, in
                 const __m256i values = _mm256_cvtepu8_epi32(_mm_insert_epi32(_mm_cvtsi32_si128(upper), lower, 1));
                 sums = _mm256_add_epi32(sums, _mm256_mullo_epi32(values, _mm256_set1_epi32(weights[k])));
             }
-            const __m256i shorts = _mm256_packs_epi32(_mm256_srai_epi32(sums, PRECISION_BITS), sums);
+            const __m256i shorts = _mm256_packs_epi32(_mm256_srai_epi32(sums, WEIGHT_BITS), sums);
             const __m256i bytes = _mm256_packus_epi16(shorts, shorts);
             const int32_t upper = _mm256_extract_epi32(bytes, 0), lower = _mm256_extract_epi32(bytes, 4);
             memcpy(out + CHANNELS * i, &upper, CHANNELS);
@@ -119,7 +119,7 @@ INLINE void sum_rows(const uint8_t *in, size_t count, const int32_t *weights, in
     for (size_t at = 0; at < count; at += TOGETHER) {
         const size_t end = count - at < TOGETHER ? count - at : TOGETHER;
         int32_t sums[TOGETHER];
-        for (size_t i = 0; i < TOGETHER; i++) sums[i] = 1 << (PRECISION_BITS - 1);
+        for (size_t i = 0; i < TOGETHER; i++) sums[i] = 1 << (WEIGHT_BITS - 1);
         for (int32_t k = 0; k < rows; k++) {
             const uint8_t *row = in + (size_t)k * count + at;
             if (end == TOGETHER)
@@ -136,7 +136,7 @@ DEFINE(sum_rows, (const uint8_t *in, size_t count, const int32_t *weights, int32
 int tfpipe_resize_bicubic(const uint8_t *in, int32_t height, int32_t width, float part_height, float part_width, uint8_t *out,
                           int32_t out_height, int32_t out_width) {
     const size_t stride = (size_t)width * CHANNELS, out_stride = (size_t)out_width * CHANNELS;
-    taps across = {NULL}, down = {NULL};
+    taps across = {NULL, NULL, NULL, 0}, down = across;
     uint8_t *narrow = malloc((size_t)height * out_stride);
     const int is_ready = narrow != NULL && make_taps(&across, width, part_width, out_width) == 0 &&
                          make_taps(&down, height, part_height, out_height) == 0;
