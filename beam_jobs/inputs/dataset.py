@@ -82,7 +82,7 @@ def _open(directory: str) -> Manifest:
         missing = next((name for name in needed.names if name not in manifest.schema), None)
         if missing is not None:
             raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
-    return replace(manifest, directory=filesystem.make_absolute(directory))
+    return replace(manifest, directory=filesystem.make_absolute(manifest.directory))
 
 
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
@@ -104,13 +104,14 @@ def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
 def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
     places = _scan_compressed(manifest) if manifest.compression else _read_indexes(manifest)
     for split in manifest.splits.values():
-        number = 0
+        first = 0
         for shard in split.shards:
-            file = f"{name}/{shard.file}"
-            for offset, size in next(places).tolist():
+            file, table = f"{name}/{shard.file}", next(places)
+            rows = range(shard.records) if split.chosen is None else split.chosen.list_rows(first, shard.records)
+            for row, (offset, size) in zip(rows, table[rows].tolist(), strict=True):
                 location = ImageLocation(file, offset)
-                yield ImageRef(f"{name}/{split.name}:{number}", size, location, split=split.name)
-                number += 1
+                yield ImageRef(f"{name}/{split.name}:{first + row}", size, location, split=split.name)
+            first += shard.records
 
 
 def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:

@@ -12,6 +12,7 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
+from tfpipe.format.view import VIEWS_DIR
 from tfpipe.writer.working_folder import check_output
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
@@ -22,6 +23,7 @@ _OUR_NAMES = {
     file_names.DUPLICATES,
     file_names.REPAIR,
     file_names.INDEX_DIR,
+    VIEWS_DIR,
     file_names.QUARANTINE_DIR,
     file_names.WORK_DIR,
 }

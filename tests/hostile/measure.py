@@ -14,6 +14,7 @@ from collections.abc import Callable
 import tfpipe
 from tfpipe.cli.main import main
 from tfpipe.engine import source
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.file_names import MANIFEST
@@ -28,7 +29,8 @@ def _open(folder: str) -> str:
 def _source(folder: str) -> str:
     found = source.Source.from_manifest(tfpipe.load_manifest(folder), "train")
     found.check()
-    return str(found.offsets())
+    with RecordReader(folder, tfpipe.load_manifest(folder), "train") as reader:
+        return str(reader.list_sizes(found.bases[:-1]))
 
 
 def _first_record(folder: str) -> str:

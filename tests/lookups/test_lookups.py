@@ -46,7 +46,7 @@ def test_a_step_has_the_records_that_a_trainer_gets(pets: str, view: str) -> Non
     batches = NumpyBatches(pets + view, "train", replace(CONFIG, extra_features=names[:1]))
     whole = list(data_source(pets, "train"))
     for step in (0, 1, 9):
-        batch, rows = batches.read(step), look_up_step(lock(pets + view), step)
+        batch, rows = batches.read(step), look_up_step(lock(pets + view).open(), step)
         assert [row.row for row in rows] == list(range(5))
         assert [row.name.encode() for row in rows] == list(batch["image/filename"])
         assert [row.label for row in rows] == batch["label"].tolist()
@@ -62,7 +62,7 @@ def test_a_row_says_its_crop(pets: str) -> None:
     options = {"image_size": 48, "augment_options": replace(CONFIG.augment_options, dct_scaling=False)}
     image = NumpyBatches(pets, "train", replace(CONFIG, **options)).read(4)["image"]
     whole = list(data_source(pets, "train"))
-    for row in look_up_step(lock(pets, **options), 4):
+    for row in look_up_step(lock(pets, **options).open(), 4):
         assert row.box is not None
         y, x, height, width = row.box
         crop = Image.fromarray(whole[row.number].image[y : y + height, x : x + width])
@@ -77,12 +77,12 @@ def test_the_steps_of_a_record_are_those_that_have_it(pets: str, view: str) -> N
     steps = training.open().steps_per_epoch
     expected = defaultdict(set)
     for step in range(3 * steps):
-        for row in look_up_step(training, step):
+        for row in look_up_step(training.open(), step):
             expected[row.number].add((step // steps, step, row.row))
     numbers = list(expected) if view else list(range(12))
     assert len(numbers) >= 6
     for number in numbers:
-        found = find_steps(training, number, range(3))
+        found = find_steps(training.open(), number, range(3))
         assert {(seen.epoch, seen.step, seen.row) for seen in found} == expected[number]
         assert len(found) == len(expected[number])
         assert [seen.step for seen in found] == sorted(seen.step for seen in found)
@@ -90,19 +90,19 @@ def test_the_steps_of_a_record_are_those_that_have_it(pets: str, view: str) -> N
 
 def test_a_record_is_found_by_its_name(pets: str) -> None:
     names = [record.name for record in data_source(pets, "train")]
-    assert [find_number(lock(f"{pets}@few"), name) for name in names] == list(range(12))
+    assert [find_number(lock(f"{pets}@few").open(), name) for name in names] == list(range(12))
     with pytest.raises(ConfigError, match=r"^No record of 'train' of .*pets has the name 'x'\.$"):
-        find_number(lock(pets), "x")
+        find_number(lock(pets).open(), "x")
 
 
 def test_a_record_outside_the_view_is_refused(pets: str) -> None:
-    dog = find_number(lock(pets), "train/dog/0.jpg")
-    with pytest.raises(ConfigError, match=rf"^Record {dog} of 'train' is not in the view .*pets@few\.$"):
-        find_steps(lock(f"{pets}@few"), dog, range(3))
+    dog = find_number(lock(pets).open(), "train/dog/0.jpg")
+    with pytest.raises(ConfigError, match=rf"^Record {dog} is not in the view 'train' of .*pets@few\.$"):
+        find_steps(lock(f"{pets}@few").open(), dog, range(3))
     with pytest.raises(ConfigError, match=r"^A record of 'train' of .*pets must have a number from 0 to 11, got 12\.$"):
-        find_steps(lock(pets), 12, range(3))
+        find_steps(lock(pets).open(), 12, range(3))
     with pytest.raises(ConfigError, match=r"^`step` must be at least 0, got -1\.$"):
-        look_up_step(lock(pets), -1)
+        look_up_step(lock(pets).open(), -1)
 
 
 def test_a_lock_comes_back_from_its_file(pets: str, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
     shutil.rmtree(copy)
     make_dataset(draw_images(tmp_path / "images"), copy, seed=1)
     with pytest.raises(DataError) as caught:
-        look_up_step(training, 0)
+        look_up_step(training.open(), 0)
     assert str(caught.value).startswith(
         f"'train' of {copy} must have the records of the lock, {training.fingerprint[:16]}, and has others, "
     )
@@ -163,7 +163,7 @@ def test_the_command(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     ran = tfpipe(
         "steps", pets, "--batch-size", 5, "--seed", 3, "--step", 4, "--show", sheet, "--lock", file, columns=120
     )
-    rows = look_up_step(lock(pets, image_size=224), 4)
+    rows = look_up_step(lock(pets, image_size=224).open(), 4)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert lines[0] == f"Step 4 of 'train' in {pets}: epoch 2, step 1 of 2, 5 records"

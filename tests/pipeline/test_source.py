@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec, Schema
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 
 EVALUATION = {"batch_size": 8, "image_size": 8, "training": False}
@@ -148,37 +146,3 @@ def test_splits(few: Manifest, foreign: Path) -> None:
         Source.from_manifest(dataclasses.replace(few, directory=""), "train")
     with pytest.raises(ConfigError, match=r"have no splits: give None for the split, got 'train'\."):
         get_source(tfrecord_files(str(foreign / "train-*")), "train")
-
-
-def test_indexes(copied: Manifest) -> None:
-    offsets = Source.from_manifest(copied, "train").offsets()
-    assert offsets.shape == (23,)
-    assert offsets[[0, 7, 12, 14]].tolist() == [0, 0, 0, 0]
-    index = Path(copied.directory, "index", "train-00001-of-00004.idx")
-    good = index.read_bytes()
-    index.write_bytes(good.replace(b"0 ", b"1 ", 1))
-    # Indexes are remembered by their path.
-    other = load_manifest(f"{copied.directory}/.")
-    with pytest.raises(FormatError, match=re.escape(f"{index.name}: Line 1 of the index must begin at byte 0, got 1")):
-        Source.from_manifest(other, "train").offsets()
-    index.unlink()
-    with pytest.raises(FormatError, match=re.escape(f"{index.name} is missing. Copy the dataset again.")):
-        Source.from_manifest(other, "train").offsets()
-
-
-def test_a_record_that_promises_more_than_a_protocol_buffer_can_hold_is_refused(copied: Manifest) -> None:
-    """TensorFlow dies of the memory that it takes for it."""
-    info = copied.splits["train"].shards[0]
-    path, size = Path(copied.directory, info.file), 2**31 + 17
-    with path.open("r+b") as file:
-        file.truncate(size)  # a hole
-    path.parent.joinpath("index", path.stem + ".idx").write_text(f"0 {size}\n")
-    shards = (dataclasses.replace(info, records=1, bytes=size), *copied.splits["train"].shards[1:])
-    split = dataclasses.replace(copied.splits["train"], shards=shards)
-    source = Source.from_manifest(dataclasses.replace(copied, splits={"train": split}), "train")
-    source.check()
-    with pytest.raises(FormatError) as caught:
-        source.offsets()
-    assert str(caught.value).endswith(
-        f"{path.stem}.idx: A record must have at most 2,147,483,648 bytes, got 2,147,483,665 in the index."
-    )

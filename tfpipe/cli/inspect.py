@@ -94,7 +94,7 @@ def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str
     match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
     if not match:
         raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
-    one = records.read_one(dataset, manifest, match[1], int(match[2]))
+    one = records.read_one(manifest, match[1], int(match[2]))
     written = records.write_image(one, output) if output is not None else None
     document = records.make_document(one)
     if as_json:

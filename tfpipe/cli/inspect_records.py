@@ -42,14 +42,14 @@ class Record:
     features: dict[str, Feature]
 
 
-def read_one(directory: str, manifest: Manifest, split: str, index: int) -> Record:
+def read_one(manifest: Manifest, split: str, index: int) -> Record:
     """Reads one record; `index` below 0 counts from the end.
 
     Raises:
         ConfigError: There is no such split or record.
         FormatError: The record is missing or damaged.
     """
-    with RecordReader(directory, manifest, split) as reader:
+    with RecordReader(manifest.directory, manifest, split) as reader:
         features = reader[index]
         # People know the order of the schema; the bytes have keys in alphabetical order.
         in_schema_order = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}

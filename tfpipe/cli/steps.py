@@ -18,6 +18,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
+    from tfpipe.engine.plan import BatchPlan
     from tfpipe.lookups.data_lock import DataLock
     from tfpipe.lookups.steps import Seen, StepRow
 
@@ -70,19 +71,20 @@ def steps(
     from tfpipe.lookups.steps import find_steps, look_up_step
 
     lock = _open_lock(target, options)
+    plan = lock.open()
     result: dict[str, Any] = {"data": lock.data, "split": lock.split}
     if step is not None:
-        rows = look_up_step(lock, step)
+        rows = look_up_step(plan, step)
         result |= {"step": step, "rows": [asdict(row) for row in rows]}
         if not as_json:
-            _print_step(lock, step, rows)
+            _print_step(lock, plan, step, rows)
     if show is not None and step is not None:
         _draw(lock, step, rows, show)
         if not as_json:
             click.echo(clean_line(f"Wrote {show}: {human_count(len(rows), 'image')}."))
     if record is not None:
-        number = _find_number(lock, record)
-        seen = find_steps(lock, number, range(epochs))
+        number = _find_number(plan, record)
+        seen = find_steps(plan, number, range(epochs))
         result |= {"record": number, "seen": [asdict(place) for place in seen]}
         if not as_json:
             _print_seen(lock, record, number, epochs, seen)
@@ -111,15 +113,14 @@ def _open_lock(target: str, options: dict[str, Any]) -> "DataLock":
     return lock_data(manifest, split, config)
 
 
-def _find_number(lock: "DataLock", record: str) -> int:
+def _find_number(plan: "BatchPlan", record: str) -> int:
     from tfpipe.lookups.steps import find_number
 
-    match = re.fullmatch(rf"{re.escape(lock.split)}:([0-9]{{1,18}})", record)
-    return int(match[1]) if match else find_number(lock, record)
+    match = re.fullmatch(rf"{re.escape(plan.source.split or '')}:([0-9]{{1,18}})", record)
+    return int(match[1]) if match else find_number(plan, record)
 
 
-def _print_step(lock: "DataLock", step: int, rows: "list[StepRow]") -> None:
-    plan = lock.open()
+def _print_step(lock: "DataLock", plan: "BatchPlan", step: int, rows: "list[StepRow]") -> None:
     epoch, place = plan.order.locate(step)
     click.echo(
         clean_line(

@@ -41,8 +41,8 @@ def view(
     """Give the records of DATASET that fulfill WHERE a name. No record is copied.
 
     WHERE is a condition as in SQL, such as "label in ('cat', 'dog') and width >= 300 and not duplicate". Without it the
-    view has all records. Whatever takes a dataset takes DATASET@NAME: train, profile, inspect, and the readers in
-    TensorFlow, PyTorch and JAX.
+    view has all records. What reads a dataset takes DATASET@NAME: train, profile, inspect, export, reshard, and the
+    readers in TensorFlow, PyTorch and JAX.
     """
     from tfpipe.open_dataset import load_manifest
     from tfpipe.views.choose import make_view, write_view

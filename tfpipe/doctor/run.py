@@ -295,7 +295,7 @@ def _check_labels(facts: _Facts) -> Check:
     ]
     class_counts = () if facts.info is None else facts.info.class_counts
     batch_size = plan.config.batch_size
-    mixing = mixing_score(plan.order, source.shard_records or ()) if facts.exact else None
+    mixing = mixing_score(plan.order, source.shard_records or ()) if facts.exact and plan.weights is None else None
     buffered = 0.0
     if mixing is None and source.num_records:
         buffered = min(count_shuffled_records(plan) * facts.num_hosts / source.num_records, 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,8 @@ from tfpipe.format import file_names
 from tfpipe.format.compressed import detect_compression, scan_compressed
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, ImagesPerRecord, Manifest, SplitInfo
-from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec, Schema
-from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES, decode_header, scan_records
+from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
 from tfpipe.format.view import ViewSplit
 from tfpipe.storage import file_io
 
@@ -42,8 +41,8 @@ class Source:
         images: The form in which images are stored.
         record_bytes: The mean size of a record in its file.
         total_bytes: The size of all files.
-        shard_records: The number of records in each file; None if nobody counted them, or if a record cannot be found
-            by its number.
+        shard_records: The number of records in each file, or of those that a view reads; None if nobody counted them,
+            or if a record cannot be found by its number.
         counted_records: The number of records in all files, if they were counted but cannot be found by their number.
         compression: The compression of every file; empty for none.
         num_classes: The number of classes; None if it is unknown.
@@ -99,7 +98,7 @@ class Source:
         if not info.records:
             raise DataError(f"{split!r} of {manifest.address} has no records.")
         random_access = not manifest.compression
-        root, records = manifest.shard_directory(directory), tuple(shard.records for shard in info.shards)
+        root, records = manifest.shard_directory(directory), info.records_per_shard
         indexes = (file_io.join(directory, file_names.index_name(shard.file)) for shard in info.shards)
         file_bytes = tuple(shard.bytes for shard in info.shards)
         return cls(
@@ -150,8 +149,6 @@ class Source:
     @property
     def num_records(self) -> int | None:
         """The number of records in all files, or of those that a view reads; None if nobody counted them."""
-        if self.chosen is not None:
-            return self.chosen.records
         return self.counted_records if self.shard_records is None else sum(self.shard_records)
 
     @property
@@ -165,7 +162,7 @@ class Source:
         return np.concatenate([[0], np.cumsum(self.shard_records or ())]).astype(np.int64)
 
     def check(self) -> None:
-        """Checks that all files exist with the sizes in the manifest. It raises the errors of `offsets`."""
+        """Checks that all files exist with the sizes in the manifest."""
         try:
             file_io.check_files(self.files[: len(self.file_bytes)], self.file_bytes)
         except FormatError as error:
@@ -179,15 +176,6 @@ class Source:
         if self.compression:
             return f"the files of {self.name} are {self.compression} compressed, and are read from their beginning only"
         return f"{self.name} are files without a manifest"
-
-    def offsets(self) -> NDArray[np.int64]:
-        """Returns where each record begins in its file, in bytes: int64 [num_records], 8 bytes a record in memory.
-
-        Raises:
-            FormatError: An index is missing or damaged, or belongs to another file.
-            DataError: An index cannot be read.
-        """
-        return _read_offsets(self.index_files, self.shard_records or ())
 
 
 def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
@@ -255,32 +243,6 @@ def _get_split(manifest: Manifest, split: str) -> SplitInfo:
     if split not in manifest.splits:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
     return manifest.splits[split]
-
-
-@lru_cache(maxsize=4)  # for pipelines of several hosts or stages over one split
-def _read_offsets(index_files: tuple[tuple[str, int], ...], shard_records: tuple[int, ...]) -> NDArray[np.int64]:
-    max_bytes = [
-        max_index_bytes(num_bytes, records) for (_, num_bytes), records in zip(index_files, shard_records, strict=True)
-    ]
-    texts = file_io.read_all([path for path, _ in index_files], max_bytes)
-    parts = [np.empty(0, np.int64)]
-    try:
-        for text, (path, num_bytes), records in zip(texts, index_files, shard_records, strict=True):
-            try:
-                table = decode_index(text, num_bytes, records)
-                _check_sizes(table[:, 1])
-                parts.append(table[:, 0].copy())
-            except FormatError as error:
-                raise FormatError(f"{path}: {error}") from None
-    except FileNotFoundError as error:
-        raise FormatError(f"{error.filename or error} is missing. Copy the dataset again.") from None
-    return np.concatenate(parts)
-
-
-def _check_sizes(sizes: NDArray[np.int64]) -> None:
-    """Refuses huge records: TensorFlow allocates the length in a record's header, and aborts if it cannot."""
-    if sizes.size and (largest := int(sizes.max())) > MAX_PAYLOAD_BYTES + FRAME_BYTES:
-        raise FormatError(f"A record must have at most {MAX_PAYLOAD_BYTES:,} bytes, got {largest:,} in the index.")
 
 
 def _find_first_record(files: list[str]) -> tuple[str, Compression, bytes]:

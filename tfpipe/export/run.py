@@ -82,7 +82,7 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         raise ConfigError(f"`to` folder needs images, and {config.dataset} has none. Choose another format.")
     splits = _choose_splits(manifest, config.splits)
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
-    sources = {config.dataset, manifest.shard_directory(config.dataset)}
+    sources = {manifest.directory, manifest.shard_directory(manifest.directory)}
     workshop = Workshop(check_output(config.output, sources, {REPORT, Workshop.ending}.__contains__))
     output = workshop.output
     identity = _identify(config, manifest, splits)
@@ -90,7 +90,7 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
     if done is not None:
         file_io.remove_tree(workshop.base)
         return done
-    jobs = list_jobs(config.dataset, manifest, splits)
+    jobs = list_jobs(manifest, splits)
     with workshop.open(identity, f"exports into {config.output}"):
         sized = [(job, job.file.shard.bytes if job.file.shard is not None else 0) for job in jobs]
         shared = (config.to, manifest, workshop)
@@ -114,17 +114,18 @@ def check_package(to: str) -> None:
         check_installed(module, f"An export to {to}", package, "tfpipe[export]")
 
 
-def list_jobs(directory: str, manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
+def list_jobs(manifest: Manifest, splits: Sequence[str]) -> list[ShardJob]:
     """Returns a job for each shard of some splits, in the manifest's order."""
     part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
-    files = iter(dataset_jobs(directory, part))
+    files = iter(dataset_jobs(manifest.directory, part))
     jobs = []
     for name in splits:
-        shards = manifest.splits[name].shards
+        shards, chosen = manifest.splits[name].shards, manifest.splits[name].chosen
         firsts = accumulate((shard.records for shard in shards), initial=0)
-        for number, (_, first) in enumerate(zip(shards, firsts, strict=False)):
+        for number, (shard, first) in enumerate(zip(shards, firsts, strict=False)):
             stem = file_names.shard_name(name, number, len(shards)).removesuffix(".tfrecord")
-            jobs.append(ShardJob(next(files), first, stem))
+            rows = None if chosen is None else chosen.list_rows(first, shard.records)
+            jobs.append(ShardJob(next(files), first, stem, rows))
     return jobs
 
 

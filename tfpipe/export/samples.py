@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
@@ -75,12 +76,21 @@ class ShardJob:
     Attributes:
         file: The shard.
         first: The number of its first record in the split.
+        rows: The records that a view reads, by their places in the shard, ascending: int64 [n]. None: all.
         name: The name of what it becomes, without an ending: `train-00003-of-00008`.
     """
 
     file: FileJob
     first: int
     name: str
+    rows: NDArray[np.int64] | None = None
+
+    @property
+    def num_records(self) -> int:
+        """The number of records to export."""
+        if self.rows is not None:
+            return len(self.rows)
+        return 0 if self.file.shard is None else self.file.shard.records
 
 
 def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
@@ -89,8 +99,8 @@ def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
     return tuple(spec for spec in manifest.schema.features if spec.name not in taken)
 
 
-def read_payloads(job: ShardJob, progress: Progress) -> Iterator[bytes]:
-    """Yields the bytes of each `tf.train.Example` of a shard.
+def read_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, bytes]]:
+    """Yields the number in the split and the bytes of each `tf.train.Example` of a shard that is to be exported.
 
     Raises:
         FormatError: The shard is damaged, or it does not hold what the manifest says.
@@ -101,8 +111,10 @@ def read_payloads(job: ShardJob, progress: Progress) -> Iterator[bytes]:
         with open_file(path) as file:
             compression = job.file.compression
             payloads = scan_compressed(file, compression) if compression else (data for _, data in scan_records(file))
+            rows = None if job.rows is None else set(job.rows.tolist())
             for payload in payloads:
-                yield payload
+                if rows is None or count in rows:
+                    yield job.first + count, payload
                 count, num_bytes = count + 1, num_bytes + len(payload) + FRAME_BYTES
                 progress.step(min(num_bytes, shard.bytes), count, 0)
     except FileNotFoundError:
@@ -123,7 +135,7 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Itera
     columns = list_columns(manifest)
     form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
     name_key = find_name_key(manifest.schema)
-    for number, payload in enumerate(read_payloads(job, progress), start=job.first):
+    for number, payload in read_payloads(job, progress):
         try:
             features = decode_example(payload)
             key = manifest.image_key

@@ -62,7 +62,7 @@ def export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: C
         return
     try:
         files, num_bytes = _write(to, manifest, workshop, progress, job)
-        written = Written(job.file.split, shard.records, files, num_bytes)
+        written = Written(job.file.split, job.num_records, files, num_bytes)
         file_io.write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
     except OSError as error:
         raise DataError(f"{job.file.path} cannot be exported: {error.strerror or error}.") from error
@@ -73,14 +73,14 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progres
     if to == "folder":
         samples = read_samples(job, manifest, progress)
         num_bytes = folder.write_files(workshop.path("parts", job.name), samples, manifest)
-        return (job.file.shard.records if job.file.shard else 0), num_bytes
+        return job.num_records, num_bytes
     shard = job.file.shard
     assert shard is not None
     endings = {"webdataset": webdataset.ENDING, "parquet": parquet.ENDING, "arrayrecord": array_record.ENDING}
     target, temporary = workshop.result(f"{job.name}.{endings[to]}"), workshop.path("parts", f"{job.name}.tmp")
     with file_io.create(target, temporary, expected_bytes=shard.bytes) as file:
         if to == "arrayrecord":
-            array_record.write_array_record(file, read_payloads(job, progress))
+            array_record.write_array_record(file, (payload for _, payload in read_payloads(job, progress)))
         else:
             write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
             write(file, read_samples(job, manifest, progress), manifest)

@@ -74,6 +74,11 @@ class ViewSplit:
             return self.records
         return (int(self.weights.sum(dtype=np.int64)) + WEIGHT_UNITS // 2) // WEIGHT_UNITS
 
+    def list_rows(self, first: int, count: int) -> NDArray[np.int64]:
+        """Lists the chosen records among `count` from `first` on, counted from there: int64 [n]."""
+        begin, end = np.searchsorted(self.numbers, (first, first + count))
+        return self.numbers[begin:end] - first
+
     @property
     def digest(self) -> str:
         """The SHA-256 of the chosen numbers and their weights, as hexadecimal digits."""

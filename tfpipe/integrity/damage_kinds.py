@@ -16,7 +16,9 @@ RecordKind = Literal[
     "label",
     "compressed",
 ]
-FileKind = Literal["index", "size", "sha256", "count", "duplicate", "extra", "manifest", "unreadable", "changed"]
+FileKind = Literal[
+    "index", "size", "sha256", "count", "duplicate", "extra", "manifest", "unreadable", "changed", "view"
+]
 Kind = RecordKind | FileKind
 KINDS: Mapping[Kind, str] = {
     "length_crc": "the checksum of a record's length is wrong",
@@ -38,6 +40,7 @@ KINDS: Mapping[Kind, str] = {
     "unreadable": "a file cannot be opened or read",
     "compressed": "a compressed file cannot be unpacked from here on",
     "changed": "a file changed while it was read",
+    "view": "a view is damaged, or was made for other shards",
 }
 RECORD_KINDS: frozenset[RecordKind] = frozenset(get_args(RecordKind))
 """The kinds of damage that a record can have. The others concern files and the dataset."""

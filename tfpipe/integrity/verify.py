@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.digest_groups import equal_rows
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest, SplitInfo
+from tfpipe.format.view import VIEW_SUFFIX, VIEWS_DIR
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.open_dataset import load_manifest
+from tfpipe.open_dataset import list_views, load_manifest, load_view, split_address, use_view
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
@@ -99,7 +100,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     for file in reports:
         report.damaged += file.damaged
     if manifest is not None and listing is not None:
-        report.damaged += _find_extra_and_missing(listing, manifest)
+        report.damaged += [*_find_extra_and_missing(listing, manifest), *_check_views(manifest)]
         if not options.quick:
             report.damaged += _check_counts(manifest, reports)
             report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
@@ -197,6 +198,9 @@ def _nameless_jobs(directory: str, listing: Mapping[str, int]) -> list[FileJob]:
 def _foreign_jobs(target: str) -> list[FileJob]:
     paths = [target] if os.path.lexists(target) else file_io.find(target)
     if not paths:
+        directory, view = split_address(target)
+        if view and os.path.isdir(directory):
+            raise ConfigError(f"All records are checked, with all views of them, got {target!r}. Give {directory}.")
         what = "No file fits" if glob.has_magic(target) else "There is no"
         raise DataError(
             f"{what} {target}. Give the directory of a dataset, a file, or a pattern such as /data/train-*."
@@ -229,6 +233,15 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
     for name, is_promised in promised.items():
         if is_promised and name not in listing:
             yield Damage(name, "missing", "the file is missing")
+
+
+def _check_views(manifest: Manifest) -> Iterator[Damage]:
+    """Yields the views that cannot be used."""
+    for name in list_views(manifest.directory):
+        try:
+            use_view(manifest, load_view(manifest, name))
+        except (ConfigError, FormatError) as error:
+            yield Damage(f"{VIEWS_DIR}/{name}{VIEW_SUFFIX}", "view", str(error).rstrip("."))
 
 
 def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:

@@ -1,9 +1,10 @@
 """The records of a step, with their crops, and the steps at which a record is read.
 
 ```
-rows = look_up_step(lock, step=340)
+plan = lock.open()
+rows = look_up_step(plan, step=340)
 rows[0].name, rows[0].label_name, rows[0].box, rows[0].flip
-find_steps(lock, number=1204, epochs=range(3))      # [Seen(epoch=0, step=17, row=3), ...]
+find_steps(plan, number=1204, epochs=range(3))      # [Seen(epoch=0, step=17, row=3), ...]
 ```
 """
 
@@ -21,7 +22,6 @@ from tfpipe.engine.parse import Column
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
-from tfpipe.lookups.data_lock import DataLock
 from tfpipe.readers.record_lookup import RecordLookup, find_name_key
 
 Box = tuple[int, int, int, int]
@@ -66,21 +66,20 @@ class Seen:
     row: int
 
 
-def look_up_step(lock: DataLock, step: int) -> list[StepRow]:
+def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
     """Looks up the records of a step of a training.
 
     Args:
-        lock: The training.
+        plan: The training, from `DataLock.open`.
         step: The step, counted since the start of the run.
 
     Raises:
         ConfigError: There is no such step.
-        DataError: The dataset is not there, or its records are others.
         FormatError: A record is damaged.
+        DataError: A file cannot be read.
     """
     if step < 0:
         raise ConfigError(f"`step` must be at least 0, got {step}.")
-    plan = lock.open()
     plan = replace(plan, config=replace(plan.config, extra_features=_list_needed(plan), as_supervised=False))
     manifest, split = locate_split(plan)
     maker = BatchMaker(plan, manifest, split)
@@ -111,37 +110,37 @@ def look_up_step(lock: DataLock, step: int) -> list[StepRow]:
     ]
 
 
-def find_steps(lock: DataLock, number: int, epochs: range) -> list[Seen]:
+def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
     """Finds the steps of some epochs at which a training reads a record.
 
     Args:
-        lock: The training.
+        plan: The training, from `DataLock.open`.
         number: The number of the record in the split, counted through all shards, whatever the view.
         epochs: The epochs, from 0.
 
     Raises:
         ConfigError: There is no such record in the split or the view.
-        DataError: The dataset is not there, or its records are others.
     """
-    plan = lock.open()
-    chosen, records = plan.source.chosen, sum(plan.source.shard_records or ())
-    if not 0 <= number < records:
-        raise ConfigError(f"A record of {plan.source.name} must have a number from 0 to {records - 1}, got {number}.")
+    chosen = plan.source.chosen
+    records = plan.source.num_records if chosen is None else chosen.stored_records
+    if not 0 <= number < (records or 0):
+        raise ConfigError(
+            f"A record of {plan.source.name} must have a number from 0 to {(records or 0) - 1}, got {number}."
+        )
     if chosen is not None:
         place = int(np.searchsorted(chosen.numbers, number))
         if place == chosen.records or chosen.numbers[place] != number:
-            raise ConfigError(f"Record {number} of {lock.split!r} is not in the view {lock.data}.")
+            raise ConfigError(f"Record {number} is not in the view {plan.source.name}.")
         number = place
     return [seen for epoch in epochs for seen in _find_in_epoch(plan, number, epoch)]
 
 
-def find_number(lock: DataLock, name: str) -> int:
+def find_number(plan: BatchPlan, name: str) -> int:
     """Returns the number of the first record of the split with a name, which reads the whole split once.
 
     Raises:
         ConfigError: No record has this name.
     """
-    plan = lock.open()
     manifest, split = locate_split(plan)
     reader = RecordReader(manifest.directory, manifest.choose(split, None), split)
     numbers = RecordLookup(reader, find_name_key(manifest.schema)).find_name(name)

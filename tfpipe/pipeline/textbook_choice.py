@@ -66,6 +66,8 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
     config, source = plan.config, plan.source
     if config.order == "exact":
         raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
+    if source.chosen is not None:
+        raise ConfigError(f"{source.name} is a view: it is for batches by their steps, and {reason}. Leave one out.")
     asked: dict[str, bool] = {
         "service": bool(config.service.workers),
         "cache_dir": config.cache_dir is not None,

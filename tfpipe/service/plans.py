@@ -90,9 +90,9 @@ def _describe_source(source: Source) -> dict[str, Any]:
     manifest = source.manifest
     if manifest is None or not source.is_split:
         raise ConfigError(f"A `service` needs a split of a dataset with a manifest, got {source.name}.")
-    directory = manifest.directory or ""
+    address = manifest.address
     return {
-        "directory": directory if is_url(directory) else os.path.abspath(directory),
+        "directory": address if is_url(address) else os.path.abspath(address),
         "records": source.num_records,
         "bytes": source.total_bytes,
     }

@@ -95,7 +95,7 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         info = SplitInfo(split, shards, {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))
         manifest = Manifest(name="sample", splits={}, schema=source.schema, tool_version=__version__, foreign=foreign)
     else:
-        info, manifest = replace(source.manifest.splits[split], shards=shards), source.manifest
+        info, manifest = replace(source.manifest.splits[split], shards=shards, chosen=None), source.manifest
         manifest = replace(manifest, foreign=None if manifest.foreign is None else foreign)
     return replace(
         source,
@@ -109,6 +109,7 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         split=split,
         file_bytes=tuple(shard.bytes for shard in shards),
         index_files=(),
+        chosen=None,
     )
 
 

@@ -1,0 +1,131 @@
+"""Every command honors a view, or refuses it with a sentence: none reads the whole dataset in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tfpipe as library
+from tests.conftest import Tfpipe
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
+from tfpipe.engine.source import Source
+from tfpipe.errors import ConfigError
+from tfpipe.integrity.damage_kinds import Damage
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.profiler.measure.record_sample import sample_records
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.service.plans import describe_plan, open_plan
+from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.config import ViewConfig
+
+CONFIG = PipelineConfig(batch_size=4, image_size=8)
+
+
+@pytest.fixture
+def owls(small_dataset: Path, tmp_path: Path) -> str:
+    """The view of all but the dogs: 8 of 12 records for training, 2 of 3 for validation, in two shards each."""
+    folder = str(shutil.copytree(small_dataset, tmp_path / "pets"))
+    manifest = library.load_manifest(folder)
+    write_view(manifest, make_view(manifest, ViewConfig("owls", "label <> 'dog'", weights="label_id")))
+    return f"{folder}@owls"
+
+
+def list_names(dataset: str, split: str = "train") -> list[str]:
+    return [record.name for record in data_source(dataset, split)]
+
+
+@pytest.mark.parametrize("to", ["folder", "parquet", "webdataset"])
+def test_an_export_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe, to: str) -> None:
+    ran = tfpipe("export", owls, tmp_path / "out", "--to", to, "--workers", 0, "--json")
+    assert (ran.code, ran.err) == (0, "")
+    records = {name: split["records"] for name, split in json.loads(ran.out)["splits"].items()}
+    assert records == {"train": 8, "validation": 2}
+    if to == "folder":
+        files = [path.name for path in (tmp_path / "out" / "train").rglob("*.*")]
+        assert len(files) == 8
+        assert {path.name for path in (tmp_path / "out" / "train").iterdir()} == {"cat", "owl"}
+
+
+@pytest.mark.parametrize("command", ["reshard", "merge"])
+def test_a_new_dataset_has_the_records_of_the_view(owls: str, tmp_path: Path, tfpipe: Tfpipe, command: str) -> None:
+    output = tmp_path / "out"
+    sources = [owls] if command == "reshard" else [owls, owls]
+    ran = tfpipe(command, *sources, output, "--no-shuffle", "--num-shards", 3)
+    assert ran.code == 0, ran.err
+    assert sorted(list_names(str(output))) == sorted(len(sources) * list_names(owls))
+    assert library.load_manifest(str(output)).splits["train"].class_counts == (6 * len(sources), 0, 2 * len(sources))
+    assert verify(str(output), VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
+
+
+def test_a_record_is_shown_by_its_number_in_the_view(owls: str, tfpipe: Tfpipe) -> None:
+    shown = json.loads(tfpipe("inspect", owls, "--record", "train:5", "--json").out)
+    assert shown["features"]["image/filename"] == list_names(owls)[5]
+    summary = json.loads(tfpipe("inspect", owls, "--json").out)
+    assert {name: split["records"] for name, split in summary["splits"].items()} == {"train": 8, "validation": 2}
+
+
+def test_doctor_reads_the_view(owls: str, tfpipe: Tfpipe) -> None:
+    ran = tfpipe("doctor", owls, "--batch-size", 4, "--json")
+    assert ran.code == 0, ran.out
+    assert {check["status"] for check in json.loads(ran.out)["checks"]} <= {"ok", "skipped", "warning"}
+
+
+def test_a_profile_samples_the_view(owls: str) -> None:
+    source = Source.from_manifest(library.load_manifest(owls), "train")
+    assert source.shard_records == library.load_manifest(owls).splits["train"].records_per_shard
+    assert sum(source.shard_records) == source.num_records == 8
+    chosen = {record.name.encode() for record in data_source(owls, "train")}
+    for payload in sample_records(source):
+        assert any(name in payload for name in chosen)
+
+
+def test_a_worker_of_a_service_opens_the_view(owls: str) -> None:
+    reader = NumpyBatches(owls, "train", replace(CONFIG, service=ServiceOptions()))
+    maker = open_plan(describe_plan(reader._maker.plan))
+    assert maker.plan.source.name == f"'train' of {owls}"
+    assert maker.plan.list_numbers(3, 0).tolist() == reader._maker.plan.list_numbers(3, 0).tolist()
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_textbook_pipeline_refuses_a_view(owls: str, training: bool) -> None:
+    """It reads whole files, so it would give records that the view leaves out."""
+    with pytest.raises(ConfigError) as caught:
+        library.build_dataset(owls, "train", replace(CONFIG, order="throughput", training=training))
+    assert str(caught.value) == (
+        f"'train' of {owls} is a view: it is for batches by their steps, and `order` is throughput. Leave one out."
+    )
+
+
+def test_the_views_of_a_dataset_are_verified(owls: str) -> None:
+    folder = owls.partition("@")[0]
+    file = Path(folder, "views", "owls.view")
+    assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == []
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    detail = f"{file} is damaged: its bytes have another checksum. Make the view again by `tfpipe view`"
+    assert verify(folder, VerifyConfig(quick=True, workers=0)).damaged == [Damage("views/owls.view", "view", detail)]
+
+
+def test_a_view_is_not_verified_alone(owls: str, tfpipe: Tfpipe) -> None:
+    ran, folder = tfpipe("verify", owls), owls.partition("@")[0]
+    assert (ran.code, ran.err) == (
+        2,
+        f"Error: All records are checked, with all views of them, got {owls!r}. Give {folder}.\n",
+    )
+
+
+def test_a_dataset_with_views_is_overwritten(owls: str, tmp_path: Path, draw_images: object, tfpipe: Tfpipe) -> None:
+    folder = owls.partition("@")[0]
+    images = draw_images(tmp_path / "images")  # type: ignore[operator]
+    ran = tfpipe("shard", images, folder, "--seed", 5, "--overwrite")
+    assert ran.code == 0, ran.err
+    assert re.search(r"is complete", ran.out)
+    assert not Path(folder, "views").exists()
