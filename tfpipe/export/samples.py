@@ -76,8 +76,8 @@ class ShardJob:
     Attributes:
         file: The shard.
         first: The number of its first record in the split.
-        rows: The records that a view reads, by their places in the shard, ascending: int64 [n]. None: all.
         name: The name of what it becomes, without an ending: `train-00003-of-00008`.
+        rows: The records that a view reads, by their places in the shard, ascending: int64 [n]. None: all.
     """
 
     file: FileJob

@@ -18,7 +18,7 @@ from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.open_dataset import list_views, load_manifest, load_view, split_address, use_view
+from tfpipe.open_dataset import load_manifest, load_view, split_address, use_view
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
@@ -100,7 +100,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     for file in reports:
         report.damaged += file.damaged
     if manifest is not None and listing is not None:
-        report.damaged += [*_find_extra_and_missing(listing, manifest), *_check_views(manifest)]
+        report.damaged += [*_find_extra_and_missing(listing, manifest), *_check_views(manifest, listing)]
         if not options.quick:
             report.damaged += _check_counts(manifest, reports)
             report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
@@ -134,7 +134,7 @@ def list_files(directory: str) -> dict[str, int] | None:
         return dict(file_io.list_tree(directory)) or None
     if not os.path.isdir(directory):
         return None
-    folders = ("", file_names.INDEX_DIR, file_names.QUARANTINE_DIR)
+    folders = ("", file_names.INDEX_DIR, file_names.QUARANTINE_DIR, VIEWS_DIR)
     names = (os.path.join(folder, name) for folder in folders for name in _list_names(directory, folder))
     return {name: max(0, file_io.get_size(os.path.join(directory, name))) for name in names}
 
@@ -235,13 +235,16 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
             yield Damage(name, "missing", "the file is missing")
 
 
-def _check_views(manifest: Manifest) -> Iterator[Damage]:
+def _check_views(manifest: Manifest, listing: Mapping[str, int]) -> Iterator[Damage]:
     """Yields the views that cannot be used."""
-    for name in list_views(manifest.directory):
+    for file in sorted(listing):
+        folder, _, name = file.rpartition("/")
+        if folder != VIEWS_DIR or not name.endswith(VIEW_SUFFIX):
+            continue
         try:
-            use_view(manifest, load_view(manifest, name))
+            use_view(manifest, load_view(manifest, name.removesuffix(VIEW_SUFFIX)))
         except (ConfigError, FormatError) as error:
-            yield Damage(f"{VIEWS_DIR}/{name}{VIEW_SUFFIX}", "view", str(error).rstrip("."))
+            yield Damage(file, "view", str(error).rstrip("."))
 
 
 def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:
