@@ -186,12 +186,12 @@ def test_this_host_makes_steps_while_workers_have_enough(
     made_here = [threading.Thread(target=maker.make, args=(0, step)) for step in range(4)]
     for thread in made_here:
         thread.start()
-    wait_until(lambda: maker.clocks.batches == 2)
+    wait_until(lambda: maker.clocks.read()["read"].calls == 2)
     free.set()
     for thread in made_here:
         thread.join()
     assert isinstance(maker, RemoteMaker)
-    assert (maker.clocks.batches, maker.worker_clocks[0].batches) == (4, 2)
+    assert (maker.clocks.read()["read"].calls, maker.worker_clocks[0].batches) == (4, 2)
 
 
 def test_a_run_goes_on_with_other_workers(start_workers: StartWorkers, made: Path) -> None:

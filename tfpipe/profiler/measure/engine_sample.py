@@ -48,7 +48,7 @@ def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[byte
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
     maker = _make_maker(describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample"), config)
     numbers = np.arange(len(payloads))
-    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds), 0.0, 0.0)
+    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
     epochs = itertools.count()
     if config.cache != "decoded":
         return lambda: maker.decode(replace(stored, epoch=next(epochs)))
