@@ -24,7 +24,8 @@ Phase = Literal["read", "parse", "decode", "transform", "batch", "batch_transfor
 """The phases of a batch: list, find and read records; parse them; decode images; the user's function for an image;
 seeds, boxes, labels and other features; the user's function for a batch."""
 
-_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _LOCK = threading.Lock()  # guards the clocks of all makers, for a moment in each phase
 _helped = threading.local()
 
