@@ -331,7 +331,7 @@ class OptionCosts:
     cached: float | None = None
     cached_device: float | None = None
     smaller: float | None = None
-    smaller_bytes: float = 1.0
+    smaller_bytes: float | None = None
     native: float | None = None
     seekable: float | None = None
     read: float | None = None

@@ -153,7 +153,7 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     cpu_s = scale_cpu(profile, demand, profile.option_costs.smaller)
     if not short_side or not mean_size or not cpu_s:
         return
-    read_left = min(profile.option_costs.smaller_bytes, 1.0)
+    read_left = min(profile.option_costs.smaller_bytes or 1.0, 1.0)
     cpu_s["read"] = cpu_s.get("read", 0.0) * read_left
     wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * read_left}
     storage_limit = None if demand.storage_limit is None else demand.storage_limit / read_left

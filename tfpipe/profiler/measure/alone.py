@@ -50,8 +50,10 @@ class Alone:
 
 def record(dataset: Any) -> list[Any]:
     """Returns the first elements of a dataset, up to 32, and fewer of large or slow ones."""
-    elements, num_bytes, until = [], 0, time.perf_counter() + _RECORD_S
+    elements: list[Any] = []
+    num_bytes, until = 0, 0.0
     for element in dataset.with_options(_make_options()):
+        until = until or time.perf_counter() + _RECORD_S
         elements.append(element)
         num_bytes += count_bytes(element)
         if len(elements) == _ELEMENTS or num_bytes > _RECORDED_BYTES or time.perf_counter() > until:

@@ -24,7 +24,7 @@ _HELPS = 1.4
 """The factor by which 2 threads must do more than one, and the threads that must be ready on average; else a lock keeps
 the second one out."""
 _WAITS = 0.5
-"""The share of a call's time on a core below which it waits for something else."""
+"""The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
     two_s = statistics.median(two.wall_s for _, two in turns)
     ready = statistics.median((two.cpu_s + two.queue_s) / two.wall_s for _, two in turns)
-    waits = cpu_s + queue_s < _WAITS * one_s
+    waits = cpu_s < _WAITS * (one_s - queue_s)
     is_locked = statistics.median(one.wall_s / two.wall_s for one, two in turns) < _HELPS
     if not waits:
         is_locked = is_locked and ready < _HELPS and cores > 1
@@ -98,18 +98,17 @@ def _run(call: Callable[[int], Any], threads: int) -> Run:
     """Calls a function by several threads for a while."""
     numbers, start = itertools.count(), threading.Barrier(threads)
 
-    def work(_: int) -> tuple[int, float, float]:
+    def work(_: int) -> tuple[int, float, float, float, float]:
         start.wait()
-        until_s, calls = time.perf_counter() + SECONDS, 0
-        cpu_s, queue_s = time.thread_time(), read_own_queue_s()
-        while calls == 0 or time.perf_counter() < until_s:
+        began_s, cpu_s, queue_s, calls = time.perf_counter(), time.thread_time(), read_own_queue_s(), 0
+        while calls == 0 or time.perf_counter() < began_s + SECONDS:
             call(next(numbers))
             calls += 1
-        return calls, time.thread_time() - cpu_s, read_own_queue_s() - queue_s
+        cpu_s, queue_s = time.thread_time() - cpu_s, read_own_queue_s() - queue_s
+        return calls, cpu_s, queue_s, began_s, time.perf_counter()
 
     with ThreadPoolExecutor(threads) as pool:
-        began_s = time.perf_counter()
         done = list(pool.map(work, range(threads)))
-        passed_s = time.perf_counter() - began_s
-    calls, cpu_s, queue_s = (sum(parts) for parts in zip(*done, strict=True))
-    return Run(int(calls), passed_s / calls, cpu_s / calls, queue_s / calls)
+    numbers_of, spent_s, waited_s, begins, ends = zip(*done, strict=True)
+    calls, passed_s = sum(numbers_of), max(ends) - min(begins)
+    return Run(calls, passed_s / calls, sum(spent_s) / calls, sum(waited_s) / calls)

@@ -77,7 +77,7 @@ def measure_option_costs(
     if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable)
     costs_us = _try_engine(source, trials) if by_engine else _try_stages(source, trials)
-    share = sum(map(len, smaller)) / sum(map(len, payloads)) if smaller else 1.0
+    share = sum(map(len, smaller)) / sum(map(len, payloads)) if smaller else None
     return OptionCosts(**{name: max(cost, 1.0) for name, cost in costs_us.items()}, smaller_bytes=share)
 
 

@@ -176,11 +176,9 @@ def _open(
         return TensorFlowPipeline(stages, config.training)
     given = " and ".join(f"`{name}`" for name in functions.names)
     if customize is not None:
-        raise ConfigError(f"{given} is for the engine, and stages of your own are for tf.data. Leave one of them out.")
+        raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
     if not isinstance(data, Manifest) or split is None or not is_by_engine(get_source(data, split), config):
-        raise ConfigError(
-            f"{given} are for batches by their steps, which need a dataset with a manifest and no `order`."
-        )
+        raise ConfigError(f"{given} must have batches by their steps: a dataset with a manifest, and `order` auto.")
     return NumpyPipeline(data, split, config, run_config.host or (0, 1), functions)
 
 

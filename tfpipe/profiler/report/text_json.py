@@ -49,7 +49,7 @@ EFFORTS = {
     Effort.MORE_MACHINES: "more machines",
 }
 """The kinds of effort, in their order."""
-_MOST_NAME = 24  # characters of a stage in the first line
+_MOST_NAME = 20  # characters of a stage in the first line
 _RECORDS = {
     "images/s": "records/s",
     " µs/image": "µs/record",  # as wide as before, in a table
