@@ -119,7 +119,7 @@ class StageTiming:
 
 @dataclass(frozen=True)
 class Held:
-    """What a stage holds in memory.
+    """The memory that a stage holds.
 
     Attributes:
         stage: The stage's name.
@@ -410,9 +410,9 @@ class Profile:
         dataset: The data that was read.
         option_costs: The costs of other options.
         call_costs: The costs of the user's own stages that declare `per_image`, by name; those that were tried.
-        held: What stages hold in memory, the most bytes first.
-        handover_us: The processor time of handing elements from stage to stage for an image, in microseconds: what no
-            cheaper stage saves of the time that no stage accounts for. None: all of it.
+        held: The memory that stages hold, the most bytes first.
+        handover_us: The processor time of handing elements from stage to stage for an image, in microseconds: the
+            part of the time that no stage accounts for which no cheaper stage saves. None: all of it.
         timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
         fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was

@@ -701,7 +701,7 @@ def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:
     assert [fix.action for fix in much[:2]] == ["move_stage", "set_option"]
     assert much[1].changes == {"cache": "decoded"}
     assert much[1].predicted_images_per_second > much[0].predicted_images_per_second
-    little = list_fixes(make_filtered(0.8, dataset={"records": 1000}))
+    little = list_fixes(make_filtered(0.88, dataset={"records": 1000}))
     assert little[0].changes == {"cache": "decoded"}
     assert [fix.stage for fix in little if fix.action == "move_stage"] == ["keep"]
 

@@ -454,7 +454,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "float64": Fault(
         why="Small raw images become eight bytes a value, which all stages behind must copy.",
-        stage="widen",
+        stage="augment",  # takes most of the cores in any case
         fix="Leave the values as small as they are in front of widen",
         config=BY_IMAGE,
         shards=Shards(PHOTOS, RAW, 1000),

@@ -149,8 +149,8 @@ def test_fixes_show_what_they_give(report: Report) -> None:
     assert len(page.ids("fix-1-bar-")) == 3
     assert len(page.ids("fix-2-bar-")) == 2
     assert [tag for tag, _ in page.elements].count("pre") == 2
-    assert "Least. options: keep 1,500 images/s, 60 % idle predicted." in page.text
-    assert "Why decode . options 2,900 images/s measured" in page.text
+    assert "Least. an option: keep 1,500 images/s, 60 % idle predicted." in page.text
+    assert "Why decode . an option 2,900 images/s measured" in page.text
     assert page.ids("fix-5") == []
 
 

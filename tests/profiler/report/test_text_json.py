@@ -93,7 +93,7 @@ def test_the_text_fits_a_screen() -> None:
     assert "decode               2,400     63%                   4      150" in lines
     assert "hand-over              300      8%" in lines
     assert RANKING in lines
-    assert "1. cache = 'decoded' (what the trainer sees)" in lines
+    assert "1. cache = 'decoded' (an option or a line of yours)" in lines
 
 
 def test_a_lock_and_waiting_stand_in_the_table() -> None:

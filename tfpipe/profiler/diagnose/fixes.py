@@ -29,7 +29,7 @@ _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _LITTLE = 1 / 5
 """The power of the best fix's factor below which a fix stands behind the others: five like it would not reach it."""
-_MUCH_WASTE = 1.5
+_MUCH_WASTE = 1.2
 """The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2

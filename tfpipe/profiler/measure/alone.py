@@ -33,7 +33,7 @@ _MOST_OUT, _MOST_IN = 16, 2**13  # elements that a stage gives for each, before 
 
 @dataclass(frozen=True)
 class Alone:
-    """What a stage takes when it runs alone, for an element that it gives.
+    """The time and the elements of a stage that runs alone, for an element that it gives.
 
     Attributes:
         times: The time for an element.

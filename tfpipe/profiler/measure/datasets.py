@@ -1,4 +1,4 @@
-"""What the datasets of a stage are made of: kinds of operations, Python functions, buffers. Nothing runs."""
+"""The parts that the datasets of a stage are made of: kinds of operations, Python functions, buffers. Nothing runs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
     @classmethod
     def now(cls, times: Mapping[Phase, PhaseTime]) -> Reading:
-        """Stamps the times of this moment."""
+        """Returns the times with this moment."""
         return cls(time.perf_counter(), times)
 
 

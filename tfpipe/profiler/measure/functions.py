@@ -45,7 +45,7 @@ class Run:
 
 
 class CallTimes(NamedTuple):
-    """What a call of a function takes.
+    """The time of a call of a function.
 
     Attributes:
         cpu_s: The processor time, in seconds.
@@ -82,7 +82,6 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     """
     ones = [one for one, _ in turns]
     one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
-    two_s = statistics.median(two.wall_s for _, two in turns)
     ready = statistics.median((two.cpu_s + two.queue_s) / two.wall_s for _, two in turns)
     waits = cpu_s < _WAITS * (one_s - queue_s)
     is_locked = statistics.median(one.wall_s / two.wall_s for one, two in turns) < _HELPS
@@ -90,7 +89,9 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
         is_locked = is_locked and ready < _HELPS and cores > 1
     hold_s = None
     if is_locked:
-        hold_s = min(one_s, two_s) if waits else max(cpu_s, min(two_s, one_s) - queue_s)
+        # Other programs only make it longer.
+        fastest_s = min(run.wall_s for pair in turns for run in pair)
+        hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
     return CallTimes(cpu_s, max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0, hold_s)
 
 

@@ -1,4 +1,4 @@
-"""What the stages of a pipeline hold in memory, and how long the first batch waits for it. Nothing runs."""
+"""The memory that stages of a pipeline hold, and how long the first batch waits for it. Nothing runs."""
 
 from __future__ import annotations
 

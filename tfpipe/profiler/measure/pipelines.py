@@ -33,7 +33,7 @@ _EXAMPLES = 16
 
 @dataclass(frozen=True)
 class Functions:
-    """Python functions in the engine, as the readers without TensorFlow take them.
+    """The Python functions in the engine, as the readers without TensorFlow take them.
 
     Attributes:
         transform: The function of an image and a `numpy.random.Generator`; None for crop, resize and flip.
@@ -59,7 +59,7 @@ class TensorFlowPipeline:
 
     Attributes:
         stages: The stages.
-        built: The same stages with their datasets.
+        built: The stages with their datasets.
         own_stages: The names of the parts that are the user's own.
         clocks: The clocks of the engine; None if it does not make the batches.
     """

@@ -31,7 +31,7 @@ _SATURATED = 0.85
 
 @dataclass(frozen=True)
 class TriedStages:
-    """What the stages take.
+    """The figures of stages that were tried.
 
     Attributes:
         timings: The figures of each stage that was tried, in their order, for an image that leaves the pipeline.
@@ -55,7 +55,7 @@ def try_stages(
 
     Args:
         stages: The stages of a pipeline that runs without errors.
-        built: The same stages with their datasets.
+        built: The stages with their datasets.
         config: The pipeline's options.
         files_at_once: The files that the textbook pipeline reads side by side.
         images_per_batch: The images in an element of the whole pipeline.

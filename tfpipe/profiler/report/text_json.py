@@ -42,8 +42,8 @@ _TRAINERS = {
 }
 EFFORTS = {
     Effort.WASTE: "work for nothing",
-    Effort.OPTION: "options",
-    Effort.VISIBLE_OPTION: "what the trainer sees",
+    Effort.OPTION: "an option",
+    Effort.VISIBLE_OPTION: "an option or a line of yours",
     Effort.NEW_SHARDS: "new shards",
     Effort.REWRITE: "your code",
     Effort.MORE_MACHINES: "more machines",
