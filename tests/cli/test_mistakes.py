@@ -136,5 +136,5 @@ def test_a_missing_library(
     path = paths["images"] if command in TAKE_IMAGES else paths["dataset"]
     done = tfpipe(*fill_in(command, {**TAKE_DATASETS, **TAKE_IMAGES}[command], path, paths))
     name, extra, _ = LIBRARIES[module]
-    sentence = f"`tfpipe {command}` needs {name}. Install it with: pip install 'tfpipe[{extra}]'."
+    sentence = f"`tfpipe {command}` needs {name}. Install it with: pip install '.[{extra}]' in a checkout of tfpipe."
     assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")

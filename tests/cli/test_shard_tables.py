@@ -307,8 +307,8 @@ def test_formats_that_need_an_extra(images: list[str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert [line for line in done.stdout.splitlines() if line.startswith(("quarantined", "  "))] == [
         "quarantined: 3, listed in quarantine/quarantined.jsonl",
-        "  a.heic: a HEIC image, which needs pillow-heif: pip install 'tfpipe[heif]'",
-        "  c.jxl: a JPEG XL image, which needs imagecodecs: pip install 'tfpipe[jxl]'",
+        "  a.heic: a HEIC image, which needs pillow-heif: pip install '.[heif]' in a checkout of tfpipe",
+        "  c.jxl: a JPEG XL image, which needs imagecodecs: pip install '.[jxl]' in a checkout of tfpipe",
     ]
 
 
