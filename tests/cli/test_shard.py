@@ -154,7 +154,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ),
         ([SAMPLE, "out", "--price-per-vcpu-hour", 1], 2, "Prices need --dry-run, which estimates the cost."),
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
-        ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner direct."),
+        ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner local."),
         ([SAMPLE, "out", *DATAFLOW], 2, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
         (
             [SAMPLE, "out", "--encoding", "raw", "--square", "8", "--seekable"],

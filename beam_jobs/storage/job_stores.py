@@ -1,4 +1,4 @@
-"""Files by path or URL as a job reaches them: `file_io` with the endpoints and credentials of the pipeline's options.
+"""The stores of a job: how `file_io` opens a URL in each of its processes, by the options of the pipeline.
 
 Local paths and buckets do not go through Beam. So a worker process imports it (1.2 s and 100 MB) only for what Beam
 alone knows.
@@ -6,31 +6,12 @@ alone knows.
 
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
-from typing import IO, Any
+from contextlib import suppress
+from typing import Any
 
 from tfpipe.errors import DataError
-from tfpipe.storage import file_io, stores
+from tfpipe.storage import stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
-from tfpipe.storage.file_io import check_stores as check_stores
-from tfpipe.storage.file_io import exists as exists
-from tfpipe.storage.file_io import explain_os_errors as explain_os_errors
-from tfpipe.storage.file_io import get_size as get_size
-from tfpipe.storage.file_io import get_sizes as get_sizes
-from tfpipe.storage.file_io import is_url as is_url
-from tfpipe.storage.file_io import is_web as is_web
-from tfpipe.storage.file_io import join as join
-from tfpipe.storage.file_io import list_children as list_children
-from tfpipe.storage.file_io import list_names as list_names
-from tfpipe.storage.file_io import list_tree as list_tree
-from tfpipe.storage.file_io import make_absolute as make_absolute
-from tfpipe.storage.file_io import open_read as open_read
-from tfpipe.storage.file_io import read_range as read_range
-from tfpipe.storage.file_io import read_regular as read_regular
-from tfpipe.storage.file_io import remove as remove
-from tfpipe.storage.file_io import remove_tree as remove_tree
-from tfpipe.storage.file_io import rename as rename
-from tfpipe.storage.file_io import resolve_links as resolve_links
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
@@ -50,19 +31,10 @@ def get_options() -> tuple[str, ...]:
     return _beam_args
 
 
-def read_bytes(path: str) -> bytes:
-    """Returns the whole file."""
-    return file_io.read_whole(path)
-
-
-def create(path: str, temporary: str | None = None) -> AbstractContextManager[IO[bytes]]:
-    """Opens a new file as `file_io.create`, and makes the local folders of both names."""
-    return file_io.create(path, temporary, makes_folders=True)
-
-
-def write_bytes(path: str, data: bytes, temporary: str | None = None) -> None:
-    """Writes a whole file and makes its folder; arguments as for `create`."""
-    file_io.write_file(path, data, temporary, makes_folders=True)
+def adopt(beam_args: tuple[str, ...]) -> None:
+    """Gives this process the options that another one got, unless it has them or there are none."""
+    if beam_args and beam_args != _beam_args:
+        configure(beam_args)
 
 
 _beam_args: tuple[str, ...] = ()
