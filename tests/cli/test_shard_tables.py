@@ -294,7 +294,7 @@ def test_a_few_bad_images_of_a_small_dataset(images: list[str], tfpipe: Tfpipe) 
     *_, message, page = done.err.splitlines()
     assert done.code == 1
     assert message.startswith("Error: At most 1 of 4 images may be bad, got 2, the first ")
-    assert page == "More in docs/howto/damaged-data.md#images-that-are-broken."
+    assert page == "More: tfpipe help damaged-data#images-that-are-broken"
 
 
 def test_formats_that_need_an_extra(images: list[str]) -> None:
