@@ -43,7 +43,7 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
         f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
         f"{open_source(header).advice}, or allow more with `max_bad`.",
-        page="docs/howto/damaged-data.md#images-that-are-broken",
+        page="damaged-data#images-that-are-broken",
     )
 
 

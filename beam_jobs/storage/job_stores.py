@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from tfpipe.errors import DataError, MissingDependencyError
+from tfpipe.errors import DataError
 from tfpipe.storage import stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
 from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.system.extras import importing
 
 
 def configure(beam_args: Iterable[str]) -> None:
@@ -45,12 +46,8 @@ def _open_store(scheme: str, path: str) -> FileStore:
         return HuggingFaceStore(path)
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
         return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
-    try:
+    with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
         from apache_beam.options import pipeline_options
-    except ImportError as error:
-        raise MissingDependencyError(
-            "A URL is opened through Apache Beam. Install it with: pip install 'tfpipe[beam]'."
-        ) from error
     options = pipeline_options.PipelineOptions(list(_beam_args))
     if scheme in SCHEMES:
         google = options.view_as(pipeline_options.GoogleCloudOptions)

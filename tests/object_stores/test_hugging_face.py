@@ -80,7 +80,9 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingDependencyError) as error:
         hugging_face.HuggingFaceStore(URL)
-    assert str(error.value) == "hf:// needs huggingface_hub. Install it with: pip install 'tfpipe[hf]'."
+    assert (
+        str(error.value) == "hf:// needs huggingface_hub. Install it with: pip install '.[hf]' in a checkout of tfpipe."
+    )
 
 
 def test_images_are_sharded_where_they_are(hub: HubServer, tmp_path: Path) -> None:
