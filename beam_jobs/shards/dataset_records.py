@@ -18,7 +18,6 @@ from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
 from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
@@ -124,11 +123,11 @@ class DatasetRecords:
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves the names, which only the records hold."""
-        filesystem.write_bytes(work.names_path(file), json.dumps(names).encode())
+        file_io.write_file(work.names_path(file), json.dumps(names).encode(), makes_folders=True)
 
     def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
         """Returns the names that `save_names` saved."""
-        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(planned.file)))
+        names: list[str] = json.loads(file_io.read_whole(work.names_path(planned.file)))
         return names
 
 
@@ -158,7 +157,7 @@ def _read_features(
     """
     location = planned.location
     source, file_name = datasets.locate(location.file)
-    path = unpacked.get(location.file) or filesystem.join(source.directory, file_name)
+    path = unpacked.get(location.file) or file_io.join(source.directory, file_name)
     try:
         payload = _read_payload(path, location.offset, planned.size)
         return source, payload, decode_example(payload)
@@ -170,10 +169,10 @@ def _read_features(
 
 def _read_payload(path: str, offset: int, size: int) -> bytes:
     """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered."""
-    if not filesystem.is_url(path):
+    if not file_io.is_url(path):
         with file_io.open_file(path) as file:
             return read_record(file, offset, size)
-    data = filesystem.read_range(path, offset, size)
+    data = file_io.read_range(path, offset, size)
     return read_record_at(lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size)
 
 
