@@ -57,8 +57,13 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 
 def list_columns(directory: str) -> list[str]:
-    """Lists the names of the columns of a dataset."""
-    return list(filter(file_names.is_column_name, file_io.list_names(file_io.join(directory, file_names.COLUMNS_DIR))))
+    """Lists the names of the columns of a dataset. Where a store lists nothing to us there are none, with a warning."""
+    try:
+        names = file_io.list_names(file_io.join(directory, file_names.COLUMNS_DIR))
+    except DataError as error:
+        _logger.warning("%s is read without columns, which cannot be listed: %s", directory, error)
+        return []
+    return list(filter(file_names.is_column_name, names))
 
 
 def load_column(manifest: Manifest, name: str) -> Manifest:

@@ -25,6 +25,7 @@ _LISTED = "/storage/v1/b/data/o"
 _FOLDER = "/data"
 _CHANGED = {"generation": "1", "updated": "2026-01-01T00:00:00.000Z"}  # what the client compares
 _DATED = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"), ("ETag", '"1"')]
+_PREFIX = "<CommonPrefixes><Prefix>{}/</Prefix></CommonPrefixes>"
 _ENTRY = (
     "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>"
     "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
@@ -71,10 +72,12 @@ class FolderStore(Server):
         return _to_json({"items": items} if items else {})
 
     def _list_folder(self, prefix: str) -> Answer:
-        """Lists the files of one folder in the form of the other interface, which is Amazon's too."""
+        """Lists the files and folders of one folder in the form of the other interface, which is Amazon's too."""
         folder = self._folder / prefix
-        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        files = [path for path in paths if path.is_file()]
         entries = [_ENTRY.format(key=escape(prefix + path.name), size=path.stat().st_size) for path in files]
+        entries += [_PREFIX.format(escape(prefix + path.name)) for path in paths if path.is_dir()]
         document = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
         return Answer(200, [("Content-Type", "application/xml")], document.encode())
 

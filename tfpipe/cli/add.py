@@ -20,8 +20,10 @@ from tfpipe.system.units import human_bytes, human_count
 @config_option(
     TableConfig, "name", "The column's name, which its folder gets.", metavar="NAME", default="the table's name"
 )
-@config_option(TableConfig, "on")
-@config_option(TableConfig, "key", metavar="COLUMN", default="called as --on says")
+@config_option(TableConfig, "on", "What a row and its record have in common.")
+@config_option(
+    TableConfig, "key", "The column of the table that has it.", metavar="COLUMN", default="called as --on says"
+)
 @config_option(
     TableConfig,
     "features",
@@ -29,7 +31,11 @@ from tfpipe.system.units import human_bytes, human_count
     flag="--feature",
     metavar="COLUMN",
 )
-@config_option(TableConfig, "missing")
+@config_option(
+    TableConfig,
+    "missing",
+    "The way with records that have no whole row: an error, a default value, or a view NAME without them.",
+)
 @click.option(
     "--default",
     multiple=True,

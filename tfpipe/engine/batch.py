@@ -261,7 +261,7 @@ class BatchMaker:
         """
         if not (self.plan.config.training and self.is_remote):
             return 1
-        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self.plan.source.record_bytes))
+        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self._record_bytes))
         return max(min(self.plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:

@@ -129,7 +129,7 @@ class RecordReader:
         self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._end_array = np.array(self._ends, np.int64)
-        self._num_bytes = manifest.splits[split].bytes
+        self._num_bytes = sum(each.splits[split].bytes for each in (manifest, *manifest.columns))
         chosen = manifest.splits[split].chosen
         self._chosen = None if chosen is None else chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
