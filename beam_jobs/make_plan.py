@@ -1,7 +1,4 @@
-"""Makes the plan of a job: by the same steps in this process, or by tasks wherever Beam runs them.
-
-Loads Beam only if it runs them.
-"""
+"""Makes the plan of a job: by the same steps in this process, or by tasks where the runner says."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,6 +11,7 @@ from beam_jobs.plan.plan import Plan
 from beam_jobs.plan.plan_steps import list_plan_steps
 from beam_jobs.plan.scratch import LocalScratch, Scratch
 from beam_jobs.plan.step import run_here
+from beam_jobs.run_steps import make_runner, run_steps
 from beam_jobs.runners.base import Job, ShardObserver
 from beam_jobs.shards.output_dir import check_dataset_output, open_planning
 from beam_jobs.shards.work_dir import WorkDir
@@ -50,7 +48,7 @@ def make_plan(
         yield _plan_here(source, observer)
         return
     with open_planning(config) as base:
-        yield _plan_by_beam(source, Scratch(base), beam_args, observer)
+        yield _plan_by_tasks(source, Scratch(base), beam_args, observer)
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
@@ -99,10 +97,7 @@ def _plan_here(source: Input, observer: Observer | None) -> Plan:
     return plan
 
 
-def _plan_by_beam(source: Input, scratch: Scratch, beam_args: Sequence[str], observer: ShardObserver) -> Plan:
-    from beam_jobs.graph import run_steps
-    from beam_jobs.runners.choose import make_runner
-
+def _plan_by_tasks(source: Input, scratch: Scratch, beam_args: Sequence[str], observer: ShardObserver) -> Plan:
     config, pieces, runner = source.config, source.cut(), make_runner(beam_args)
     scratch.save("pieces", pieces)
     scratch.save("input", source)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.graph import run_steps
 from beam_jobs.make_plan import make_plan
 from beam_jobs.plan.plan import Plan
+from beam_jobs.run_steps import make_runner, run_steps
 from beam_jobs.runners.base import Job, Runner, ShardObserver
-from beam_jobs.runners.choose import make_runner
 from beam_jobs.shards.job_steps import JobSettings, list_job_steps
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import count_search_tasks

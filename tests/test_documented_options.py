@@ -16,7 +16,6 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
-from tfpipe.columns.config import TableConfig
 from tfpipe.doctor.result import TargetConfig
 from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
@@ -45,7 +44,6 @@ CONFIGS = (
     AdviseConfig,
     ExportConfig,
     DeviceConfig,
-    TableConfig,
 )
 
 
