@@ -107,8 +107,8 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     report.bytes = sum(file.bytes for file in reports)
     for file in reports:
         report.damaged += file.damaged
-    if manifest is not None:
-        _check_columns(manifest, options, report, observer)
+    if manifest is not None and listing is not None:
+        _check_columns(manifest, listing, options, report, observer)
     if manifest is not None and listing is not None:
         report.damaged += [*_find_extra_and_missing(listing, manifest), *_check_views(manifest, listing)]
         if not options.quick:
@@ -257,10 +257,19 @@ def _check_views(manifest: Manifest, listing: Mapping[str, int]) -> Iterator[Dam
             yield Damage(file, "view", str(error).rstrip("."))
 
 
-def _check_columns(manifest: Manifest, options: VerifyConfig, report: VerifyReport, observer: Observer | None) -> None:
+def _check_columns(
+    manifest: Manifest,
+    listing: Mapping[str, int],
+    options: VerifyConfig,
+    report: VerifyReport,
+    observer: Observer | None,
+) -> None:
     """Checks the columns, each as a dataset of its own that must belong to the records, and adds what was found."""
-    sound = []
-    for name in list_columns(manifest.directory):
+    sound, prefix = [], f"{file_names.COLUMNS_DIR}/"
+    names = sorted({file.split("/")[1] for file in listing if file.startswith(prefix)})  # of a bucket, which lists all
+    if not file_io.is_url(manifest.directory):
+        names = list_columns(manifest.directory)
+    for name in filter(file_names.is_column_name, names):
         folder = f"{file_names.COLUMNS_DIR}/{name}"
         try:
             sound.append(load_column(manifest, name))
