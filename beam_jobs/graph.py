@@ -24,7 +24,7 @@ from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
 from beam_jobs.runners.choose import make_runner
 from beam_jobs.runners.metrics import ShardMetrics
-from beam_jobs.storage import filesystem
+from tfpipe.storage import file_io
 
 
 def run_steps(
@@ -59,7 +59,7 @@ def run_steps(
             step_runner = make_runner(beam_args) if number else runner
             add = partial(_add_tasks, step=step, settings=settings, num_tasks=num_tasks)
             results = _run_graph(replace(job, num_tasks=num_tasks), step_runner, observer, add)
-        with filesystem.explain_os_errors(f"write to {job.work.output}"):
+        with file_io.explain_os_errors(f"write to {job.work.output}"):
             step.finish(shared, reduce(add_results, results, step.start()))
 
 

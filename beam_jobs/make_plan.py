@@ -16,8 +16,9 @@ from beam_jobs.runners.base import Job, ShardObserver
 from beam_jobs.shards.output_dir import check_dataset_output, open_planning
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import get_planner_versions
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.native import library
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer
 
@@ -82,8 +83,8 @@ def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
     """
     if config.form.seekable or config.form_changes.get("seekable"):
         library.check("`seekable`")
-    filesystem.configure((*beam_args, *config.store_args))
-    filesystem.check_stores((*config.inputs, config.output))
+    job_stores.configure((*beam_args, *config.store_args))
+    file_io.check_stores((*config.inputs, config.output))
     check_dataset_output(config, config.inputs)
 
 
@@ -105,10 +106,10 @@ def _plan_by_tasks(source: Input, scratch: Scratch, beam_args: Sequence[str], ob
         config,
         scratch,
         workers=runner.get_pool_workers(config.workers),
-        file_options=filesystem.get_options(),
+        file_options=job_stores.get_options(),
         versions=tuple(get_planner_versions().items()),
     )
-    work = WorkDir(filesystem.resolve_links(config.output))
+    work = WorkDir(file_io.resolve_links(config.output))
     job = Job(config, work, f"plan-{config.input.rpartition('/')[2]}", len(pieces))
     run_steps(job, list_plan_steps(config), planning, runner, beam_args, observer)
     plan: Plan = scratch.load("cut")

@@ -12,6 +12,8 @@ sys.path[:0] = [
 os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines of TensorFlow's start-up among the outputs of a notebook
 
+import figures  # noqa: E402
+
 from tfpipe import __version__  # noqa: E402
 
 project = "tfpipe"
@@ -41,7 +43,8 @@ html_extra_path = ["llms.txt"]
 html_copy_source = False
 html_show_sphinx = False
 
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
+myst_substitutions = figures.make_substitutions()
 myst_heading_anchors = 4
 
 nb_execution_mode = "force"  # a stored output would outlive the code that printed it

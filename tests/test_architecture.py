@@ -395,8 +395,8 @@ CLEAN = {
     "tfpipe/pipeline/stage.py": "import tensorflow as tf\nfrom tfpipe.engine.config.pipeline_config import A\n",
     "tfpipe/profiler/measure/profile.py": "import tensorflow as tf\nfrom tfpipe.pipeline import stage\n",
     "beam_jobs/config.py": "from tfpipe.errors import ConfigError\n",
-    "beam_jobs/storage/filesystem.py": "def f():\n    import apache_beam\n",
-    "beam_jobs/graph.py": "import apache_beam as beam\nfrom beam_jobs.storage import filesystem\n",
+    "beam_jobs/storage/job_stores.py": "def f():\n    import apache_beam\n",
+    "beam_jobs/graph.py": "import apache_beam as beam\nfrom beam_jobs.storage import job_stores\n",
 }
 
 PLANTED = [
@@ -443,7 +443,7 @@ PLANTED = [
     ),
     (
         "find_imports_between_rooms_apart",
-        {"beam_jobs/storage/filesystem.py": "from tfpipe.engine.config.pipeline_config import A\n"},
+        {"beam_jobs/storage/job_stores.py": "from tfpipe.engine.config.pipeline_config import A\n"},
         "beam_jobs does not import tfpipe.engine",
     ),
     ("find_heavy_imports", {"tfpipe/profiler/diagnose/fixes.py": "import tensorflow\n"}, "may not import tensorflow"),
@@ -456,7 +456,7 @@ PLANTED = [
     ("find_heavy_imports", {"tfpipe/format/tfrecord.py": "from PIL import Image\n"}, "may not import PIL"),
     (
         "find_heavy_imports",
-        {"beam_jobs/storage/filesystem.py": "import importlib\nimportlib.import_module('torch')\n"},
+        {"beam_jobs/storage/job_stores.py": "import importlib\nimportlib.import_module('torch')\n"},
         "may not import torch",
     ),
     (

@@ -100,7 +100,7 @@ def test_readers_name_the_extra(library: str, name: str) -> None:
     # The readers' own tests check that they load no TensorFlow.
     module = f"tfpipe.readers.{library}"
     result = run_python(f"import sys; sys.modules[{library!r}] = None\nimport {module}")
-    sentence = f"`{module}` needs {name}. Install it with: pip install 'tfpipe[{library}]'."
+    sentence = f"`{module}` needs {name}. Install it with: pip install '.[{library}]' in a checkout of tfpipe."
     assert result.stderr.splitlines()[-1] == f"tfpipe.errors.MissingDependencyError: {sentence}"
 
 
@@ -172,7 +172,9 @@ def _read_cpu_s() -> float:
 @pytest.mark.parametrize("job", [("shard", "a", "b"), ("reshard", "a", "b"), ("merge", "a", "b", "c")], ids=" ".join)
 def test_a_runner_of_beam_without_beam_names_the_extra(job: tuple[str, ...]) -> None:
     result = run_cli_without("apache_beam", *job, "--runner", "direct")
-    expected = "A runner other than `local` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'."
+    expected = (
+        "A runner other than `local` needs Apache Beam. Install it with: pip install '.[beam]' in a checkout of tfpipe."
+    )
     assert (result.returncode, result.stderr) == (1, f"Error: {expected}\n")
 
 
@@ -185,7 +187,7 @@ def test_this_machine_shards_without_beam(tmp_path: Path) -> None:
 def test_advice_without_tensorflow_names_the_extra() -> None:
     images = str(REPOSITORY / "sample_data")
     result = run_cli_without("tensorflow", "advise", images, "--images-per-second", "9")
-    sentence = "`tfpipe advise` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+    sentence = "`tfpipe advise` needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
     assert (result.returncode, result.stderr) == (1, f"Error: {sentence}\n")
 
 

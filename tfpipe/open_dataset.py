@@ -230,6 +230,6 @@ def _explain_missing(directory: str) -> DataError:
     if os.path.isdir(os.path.join(directory, file_names.WORK_DIR)):
         return DataError(
             f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it.",
-            page="docs/symptoms.md#the-run-does-not-go-on",
+            page="symptoms#the-run-does-not-go-on",
         )
     return DataError(f"{missing} `tfpipe shard` writes one out of images, `tfpipe index` one for TFRecords of others.")

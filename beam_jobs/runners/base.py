@@ -228,10 +228,10 @@ class Runner:
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads the job's progress, and the seconds between two calls of it."""
         from beam_jobs.shards import progress
-        from beam_jobs.storage import filesystem
+        from tfpipe.storage import file_io
 
         assert job.header is not None
-        if filesystem.is_url(job.work.output):  # the workers may run on other machines, with other disks
+        if file_io.is_url(job.work.output):  # the workers may run on other machines, with other disks
             return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
         return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
 

@@ -19,13 +19,13 @@ from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_re
 from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
 from beam_jobs.shards.stored_records import read_columns, read_payload
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.images.seekable import is_seekable
+from tfpipe.storage import file_io
 
 _DIGEST_BYTES = 32
 
@@ -123,11 +123,11 @@ class DatasetRecords:
 
     def save_names(self, work: WorkDir, file: str, names: Sequence[str]) -> None:
         """Saves the names, which only the records hold."""
-        filesystem.write_bytes(work.names_path(file), json.dumps(names).encode())
+        file_io.write_file(work.names_path(file), json.dumps(names).encode(), makes_folders=True)
 
     def list_names(self, work: WorkDir, planned: PlannedShard) -> list[str]:
         """Returns the names that `save_names` saved."""
-        names: list[str] = json.loads(filesystem.read_bytes(work.names_path(planned.file)))
+        names: list[str] = json.loads(file_io.read_whole(work.names_path(planned.file)))
         return names
 
 
@@ -157,7 +157,7 @@ def _read_features(
     """
     location = planned.location
     source, file_name = datasets.locate(location.file)
-    path = unpacked.get(location.file) or filesystem.join(source.directory, file_name)
+    path = unpacked.get(location.file) or file_io.join(source.directory, file_name)
     payload = read_payload(path, file_name, location.offset, planned.size)
     try:
         features = decode_example(payload)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.inputs.read_image import UnreadableError
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.example import Feature, decode_example
@@ -35,10 +34,10 @@ def read_payload(path: str, name: str, offset: int, size: int) -> bytes:
         UnreadableError: It is damaged or cannot be read.
     """
     try:
-        if not filesystem.is_url(path):
+        if not file_io.is_url(path):
             with file_io.open_file(path) as file:
                 return read_record(file, offset, size)
-        data = filesystem.read_range(path, offset, size)
+        data = file_io.read_range(path, offset, size)
         return read_record_at(
             lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size
         )
@@ -66,7 +65,7 @@ def read_columns(columns: Iterable[str], place: str) -> dict[str, Feature]:
             ends = list(accumulate(shard.records for shard in shards))
             place_in = bisect_right(ends, int(number))
             shard = shards[place_in]
-            path = filesystem.join(directory, shard.file)
+            path = file_io.join(directory, shard.file)
             offset, size = _load_index(directory, shard)[int(number) - ends[place_in] + shard.records].tolist()
             features |= decode_example(read_payload(path, shard.file, offset, size))
         except (FormatError, DataError, OSError) as error:
@@ -81,5 +80,5 @@ def _open(directory: str) -> Manifest:
 
 @lru_cache(maxsize=_MAX_INDEXES)
 def _load_index(directory: str, shard: ShardInfo) -> NDArray[np.int64]:
-    data = filesystem.read_bytes(filesystem.join(directory, file_names.index_name(shard.file)))
+    data = file_io.read_whole(file_io.join(directory, file_names.index_name(shard.file)))
     return decode_index(data, shard.bytes, shard.records)

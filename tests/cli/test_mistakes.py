@@ -130,5 +130,7 @@ def test_a_missing_library(
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "tensorflow" else object())
     path = paths["images"] if command in TAKE_IMAGES else paths["dataset"]
     done = tfpipe(*fill_in(command, {**TAKE_DATASETS, **TAKE_IMAGES}[command], path, paths))
-    sentence = f"`tfpipe {command}` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+    sentence = (
+        f"`tfpipe {command}` needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
+    )
     assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")

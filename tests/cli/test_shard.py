@@ -191,7 +191,7 @@ def test_seekable_without_the_native_library(
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "Error: --seekable needs tfpipe's native library, and it was not built. Install tfpipe again where a C "
-        "compiler is.\nMore in docs/start/install.md#the-native-library.\n"
+        "compiler is.\nMore: tfpipe help install#the-native-library\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -159,5 +159,6 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependencyError) as error:
         check_readable("s3://data/photos")
     assert str(error.value) == (
-        "Reading s3://data/photos without TensorFlow needs obstore. Install it with: pip install 'tfpipe[cloud]'."
+        "Reading s3://data/photos without TensorFlow needs obstore. "
+        "Install it with: pip install '.[cloud]' in a checkout of tfpipe."
     )

@@ -17,6 +17,7 @@ from tfpipe.cli.advise import advise
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
+from tfpipe.cli.help import help_
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.merge import merge
@@ -116,7 +117,7 @@ _SECTIONS = {
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),
-    "Report an error": (report,),
+    "Get help": (help_, report),
 }
 for commands in _SECTIONS.values():
     for command in commands:
@@ -149,7 +150,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
             raise
         click.echo(f"Error: {error}", err=True)
         if error.page:
-            click.echo(f"More in {error.page}.", err=True)
+            click.echo(f"More: tfpipe help {error.page}", err=True)
         code = error.exit_code
     sys.exit(code)
 

@@ -125,8 +125,7 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     version = root.field("format_version").count(1)
     if version > FORMAT_VERSION:
         raise FormatError(
-            f"{where} has format version {version}, this tfpipe reads up to {FORMAT_VERSION}: "
-            "it needs a newer tfpipe. Run: pip install --upgrade tfpipe"
+            f"{where} has format version {version}, this tfpipe reads up to {FORMAT_VERSION}: it needs a newer tfpipe."
         )
     label_names = _label_names(root.field("label_names"))
     schema = Schema.from_json(root.field("schema"))

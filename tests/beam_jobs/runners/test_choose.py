@@ -71,4 +71,7 @@ def test_without_dask_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "dask.distributed", None)
     with pytest.raises(MissingDependencyError) as caught:
         make_runner(["--runner=DaskRunner"])
-    assert str(caught.value) == "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'."
+    assert (
+        str(caught.value)
+        == "The runner for Dask needs Dask. Install it with: pip install '.[dask]' in a checkout of tfpipe."
+    )

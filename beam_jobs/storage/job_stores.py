@@ -1,4 +1,4 @@
-"""Files by path or URL as a job reaches them: `file_io` with the endpoints and credentials of the pipeline's options.
+"""The stores of a job: how `file_io` opens a URL in each of its processes, by the options of the pipeline.
 
 Local paths and buckets do not go through Beam. So a worker process imports it (1.2 s and 100 MB) only for what Beam
 alone knows.
@@ -6,35 +6,17 @@ alone knows.
 
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
-from typing import IO, Any
+from contextlib import suppress
+from typing import Any
 
-from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.storage import file_io, stores
+from tfpipe.errors import DataError
+from tfpipe.storage import stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
-from tfpipe.storage.file_io import check_stores as check_stores
-from tfpipe.storage.file_io import exists as exists
-from tfpipe.storage.file_io import explain_os_errors as explain_os_errors
-from tfpipe.storage.file_io import get_size as get_size
-from tfpipe.storage.file_io import get_sizes as get_sizes
-from tfpipe.storage.file_io import is_url as is_url
-from tfpipe.storage.file_io import is_web as is_web
-from tfpipe.storage.file_io import join as join
-from tfpipe.storage.file_io import list_children as list_children
-from tfpipe.storage.file_io import list_names as list_names
-from tfpipe.storage.file_io import list_tree as list_tree
-from tfpipe.storage.file_io import make_absolute as make_absolute
-from tfpipe.storage.file_io import open_read as open_read
-from tfpipe.storage.file_io import read_range as read_range
-from tfpipe.storage.file_io import read_regular as read_regular
-from tfpipe.storage.file_io import remove as remove
-from tfpipe.storage.file_io import remove_tree as remove_tree
-from tfpipe.storage.file_io import rename as rename
-from tfpipe.storage.file_io import resolve_links as resolve_links
 from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
 from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.system.extras import importing
 
 
 def configure(beam_args: Iterable[str]) -> None:
@@ -49,19 +31,10 @@ def get_options() -> tuple[str, ...]:
     return _beam_args
 
 
-def read_bytes(path: str) -> bytes:
-    """Returns the whole file."""
-    return file_io.read_whole(path)
-
-
-def create(path: str, temporary: str | None = None) -> AbstractContextManager[IO[bytes]]:
-    """Opens a new file as `file_io.create`, and makes the local folders of both names."""
-    return file_io.create(path, temporary, makes_folders=True)
-
-
-def write_bytes(path: str, data: bytes, temporary: str | None = None) -> None:
-    """Writes a whole file and makes its folder; arguments as for `create`."""
-    file_io.write_file(path, data, temporary, makes_folders=True)
+def adopt(beam_args: tuple[str, ...]) -> None:
+    """Gives this process the options that another one got, unless it has them or there are none."""
+    if beam_args and beam_args != _beam_args:
+        configure(beam_args)
 
 
 _beam_args: tuple[str, ...] = ()
@@ -73,12 +46,8 @@ def _open_store(scheme: str, path: str) -> FileStore:
         return HuggingFaceStore(path)
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
         return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
-    try:
+    with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
         from apache_beam.options import pipeline_options
-    except ImportError as error:
-        raise MissingDependencyError(
-            "A URL is opened through Apache Beam. Install it with: pip install 'tfpipe[beam]'."
-        ) from error
     options = pipeline_options.PipelineOptions(list(_beam_args))
     if scheme in SCHEMES:
         google = options.view_as(pipeline_options.GoogleCloudOptions)

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar
 from tfpipe.errors import DataError
+from tfpipe.storage import file_io
 
 
 @pytest.mark.parametrize(
@@ -27,18 +28,18 @@ from tfpipe.errors import DataError
     ],
 )
 def test_parts_are_joined_below_paths_and_urls(base: str, parts: tuple[str, ...], joined: str) -> None:
-    assert filesystem.join(base, *parts) == joined
+    assert file_io.join(base, *parts) == joined
 
 
 def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert filesystem.make_absolute("a/../b/") == f"{tmp_path}/b"
-    assert filesystem.make_absolute("s3://x/y/") == "s3://x/y"
+    assert file_io.make_absolute("a/../b/") == f"{tmp_path}/b"
+    assert file_io.make_absolute("s3://x/y/") == "s3://x/y"
 
 
 def test_a_new_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a"
-    with filesystem.create(str(path)) as out:
+    with file_io.create(str(path), makes_folders=True) as out:
         out.write(b"half")
         assert not path.exists()
         out.write(b" whole")
@@ -51,7 +52,7 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_bytes(b"old")
 
     def fail() -> None:
-        with filesystem.create(str(path), str(tmp_path / "tmp" / "a")) as out:
+        with file_io.create(str(path), str(tmp_path / "tmp" / "a"), makes_folders=True) as out:
             out.write(b"new")
             raise KeyboardInterrupt
 
@@ -63,11 +64,11 @@ def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
 
 def test_files_are_read_whole_or_in_part(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
-    filesystem.write_bytes(path, b"0123456789")
-    assert filesystem.read_bytes(path) == b"0123456789"
-    assert filesystem.read_range(path, 3, 4) == b"3456"
-    assert filesystem.read_range(path, 8, 4) == b"89"
-    with filesystem.open_read(path) as file:
+    file_io.write_file(path, b"0123456789", makes_folders=True)
+    assert file_io.read_whole(path) == b"0123456789"
+    assert file_io.read_range(path, 3, 4) == b"3456"
+    assert file_io.read_range(path, 8, 4) == b"89"
+    with file_io.open_read(path) as file:
         assert (file.seek(5), file.read(2)) == (5, b"56")
 
 
@@ -77,22 +78,22 @@ def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "gone").symlink_to("nowhere")
     names = ("a", "pipe", "link", "gone", ".", "none")
-    assert filesystem.get_sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
-    assert [filesystem.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
+    assert file_io.get_sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
+    assert [file_io.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
 
 
 def test_folders_are_listed_and_removed(tmp_path: Path) -> None:
     base = tmp_path / "x"
-    assert filesystem.list_names(str(base)) == []
-    filesystem.write_bytes(str(base / "b"), b"")
-    filesystem.write_bytes(str(base / "a" / "c"), b"")
-    assert filesystem.list_names(str(base)) == ["a", "b"]
-    filesystem.rename(str(base / "b"), str(base / "d" / "e"))
-    assert filesystem.list_names(str(base)) == ["a", "d"]
-    filesystem.remove(str(base / "d" / "e"))
-    filesystem.remove(str(base / "d" / "e"))
-    filesystem.remove_tree(str(base))
-    filesystem.remove_tree(str(base))
+    assert file_io.list_names(str(base)) == []
+    file_io.write_file(str(base / "b"), b"", makes_folders=True)
+    file_io.write_file(str(base / "a" / "c"), b"", makes_folders=True)
+    assert file_io.list_names(str(base)) == ["a", "b"]
+    file_io.rename(str(base / "b"), str(base / "d" / "e"))
+    assert file_io.list_names(str(base)) == ["a", "d"]
+    file_io.remove(str(base / "d" / "e"))
+    file_io.remove(str(base / "d" / "e"))
+    file_io.remove_tree(str(base))
+    file_io.remove_tree(str(base))
     assert not base.exists()
 
 
@@ -105,7 +106,7 @@ class TestObjectStore:
 
         from apache_beam.io.filesystem import FileMetadata, FileSystem
 
-        filesystem.configure(())
+        job_stores.configure(())
         objects: dict[str, bytes] = {}
 
         class Closing(io.BytesIO):
@@ -182,22 +183,22 @@ class TestObjectStore:
         Memory.scheme = classmethod(lambda cls: "memtest-gone")  # type: ignore[method-assign,assignment]
 
     def test_objects(self, store: dict[str, bytes]) -> None:
-        filesystem.write_bytes("memtest://b/d/a", b"0123")
-        filesystem.write_bytes("memtest://b/d/x/c", b"45")
+        file_io.write_file("memtest://b/d/a", b"0123", makes_folders=True)
+        file_io.write_file("memtest://b/d/x/c", b"45", makes_folders=True)
         assert store == {"memtest://b/d/a": b"0123", "memtest://b/d/x/c": b"45"}
-        assert filesystem.read_bytes("memtest://b/d/a") == b"0123"
-        assert filesystem.read_range("memtest://b/d/a", 1, 2) == b"12"
-        assert filesystem.get_size("memtest://b/d/a") == 4
-        assert filesystem.get_size("memtest://b/d/none") == -1
-        assert filesystem.get_sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
-        assert [*filesystem.list_tree("memtest://b/d/")] == [("a", 4), ("x/c", 2)]
-        assert filesystem.list_names("memtest://b/d") == ["a", "x"]
-        filesystem.rename("memtest://b/d/a", "memtest://b/d/z")
-        assert filesystem.exists("memtest://b/d/z")
-        filesystem.remove("memtest://b/d/z")
-        filesystem.remove("memtest://b/d/z")
-        filesystem.remove_tree("memtest://b/d")
-        filesystem.remove_tree("memtest://b/d")
+        assert file_io.read_whole("memtest://b/d/a") == b"0123"
+        assert file_io.read_range("memtest://b/d/a", 1, 2) == b"12"
+        assert file_io.get_size("memtest://b/d/a") == 4
+        assert file_io.get_size("memtest://b/d/none") == -1
+        assert file_io.get_sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
+        assert [*file_io.list_tree("memtest://b/d/")] == [("a", 4), ("x/c", 2)]
+        assert file_io.list_names("memtest://b/d") == ["a", "x"]
+        file_io.rename("memtest://b/d/a", "memtest://b/d/z")
+        assert file_io.exists("memtest://b/d/z")
+        file_io.remove("memtest://b/d/z")
+        file_io.remove("memtest://b/d/z")
+        file_io.remove_tree("memtest://b/d")
+        file_io.remove_tree("memtest://b/d")
         assert store == {}
 
     def test_a_job_from_and_to_an_object_store(self, store: dict[str, bytes], tmp_path: Path) -> None:
