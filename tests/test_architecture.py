@@ -25,6 +25,7 @@ FLOORS = {
             "tfpipe.training",
             "tfpipe.tuning",
             "tfpipe.views",
+            "tfpipe.columns",
             "tfpipe.lookups",
             "beam_jobs",
             "beam_jobs.graph",
@@ -61,6 +62,7 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.open_dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
+    ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
@@ -123,10 +125,11 @@ HEAVY = {
         "beam_jobs.inputs.parquet_tensors",
         "beam_jobs.inputs.table_files",
         "beam_jobs.plan.image_table",
+        "tfpipe.columns.join_table",
         "tfpipe.export.parquet",
         "tfpipe.views.facts",
     ),
-    "duckdb": ("tfpipe.views.choose",),
+    "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),
