@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.sample import Sample, ShardCost, take_sample, write_sample
-from beam_jobs.storage import filesystem
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 
 SAMPLE_IMAGES = 400
@@ -110,9 +110,9 @@ def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallelism:
     Raises:
         DataError: The temporary folder cannot be written, or a worker died.
     """
-    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, filesystem.explain_os_errors(f"write to {folder}"):
+    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, file_io.explain_os_errors(f"write to {folder}"):
         sample = take_sample(plan, config.seed, SAMPLE_IMAGES, _SHARD_IMAGES, folder)
-        output = filesystem.join(folder, "out")
+        output = file_io.join(folder, "out")
         costs = write_sample(config, sample, output, parallelism.processes, max_s=_SAMPLE_S)
     return estimate_from_sample(plan, sample, costs, planned_s, parallelism)
 

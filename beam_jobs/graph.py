@@ -10,7 +10,6 @@ step's results is one element, from which the tasks of the next step are counted
 So the graph is as small for a billion images as for ten, and it has one leaf, so that every runner executes all of it.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -20,14 +19,12 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.plan.step import Step, StepSettings, add_results
-from beam_jobs.process_pool import map_unordered
+from beam_jobs.plan.step import Step, StepSettings, add_results, run_tasks
 from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
 from beam_jobs.runners.choose import make_runner
 from beam_jobs.runners.metrics import ShardMetrics
-from beam_jobs.storage import filesystem
-from tfpipe.system.progress import poll_progress
+from tfpipe.storage import file_io
 
 
 def run_steps(
@@ -62,7 +59,7 @@ def run_steps(
             step_runner = make_runner(beam_args) if number else runner
             add = partial(_add_tasks, step=step, settings=settings, num_tasks=num_tasks)
             results = _run_graph(replace(job, num_tasks=num_tasks), step_runner, observer, add)
-        with filesystem.explain_os_errors(f"write to {job.work.output}"):
+        with file_io.explain_os_errors(f"write to {job.work.output}"):
             step.finish(shared, reduce(add_results, results, step.start()))
 
 
@@ -85,11 +82,7 @@ def add_steps(start: Any, steps: Sequence[Step[Any]], settings: StepSettings) ->
 
 
 def _run_graph(job: Job, runner: Runner, observer: ShardObserver, add: Any) -> list[Any]:
-    progress: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if job.header is not None:
-        read, every_s = runner.get_progress_reader(job)
-        progress = poll_progress(read, observer, every_s)
-    with progress, unwrap_errors(), runner.prepare(job):
+    with runner.watch(job, observer), unwrap_errors(), runner.prepare(job):
         pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
         add(pipeline)
         runner.submit(pipeline, observer)
@@ -163,11 +156,8 @@ class _TaskFn(beam.DoFn):
         if not self._waiting:
             return
         window = GlobalWindow()
-        workers = min(self._settings.workers, len(self._waiting))
         total = self._step.start()  # of the whole bundle: the results of many tasks would take memory
-        for result in map_unordered(
-            self._step.run, self._waiting, workers, shared=(self._shared,), set_up=self._settings.configure
-        ):
+        for result in run_tasks(self._step, self._waiting, self._shared, self._settings):
             self._look_at(result, by_image=False)
             total = add_results(total, result)
         yield WindowedValue(total, window.max_timestamp(), (window,))

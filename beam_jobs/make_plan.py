@@ -1,7 +1,4 @@
-"""Makes the plan of a job: by the same steps in this process, or by tasks wherever Beam runs them.
-
-Loads Beam only if it runs them.
-"""
+"""Makes the plan of a job: by the same steps in this process, or by tasks where the runner says."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,12 +11,14 @@ from beam_jobs.plan.plan import Plan
 from beam_jobs.plan.plan_steps import list_plan_steps
 from beam_jobs.plan.scratch import LocalScratch, Scratch
 from beam_jobs.plan.step import run_here
+from beam_jobs.run_steps import make_runner, run_steps
 from beam_jobs.runners.base import Job, ShardObserver
 from beam_jobs.shards.output_dir import check_dataset_output, open_planning
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import get_planner_versions
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.native import library
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer
 
@@ -50,7 +49,7 @@ def make_plan(
         yield _plan_here(source, observer)
         return
     with open_planning(config) as base:
-        yield _plan_by_beam(source, Scratch(base), beam_args, observer)
+        yield _plan_by_tasks(source, Scratch(base), beam_args, observer)
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
@@ -84,8 +83,8 @@ def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
     """
     if config.form.seekable or config.form_changes.get("seekable"):
         library.check("`seekable`")
-    filesystem.configure((*beam_args, *config.store_args))
-    filesystem.check_stores((*config.inputs, config.output))
+    job_stores.configure((*beam_args, *config.store_args))
+    file_io.check_stores((*config.inputs, config.output))
     check_dataset_output(config, config.inputs)
 
 
@@ -99,10 +98,7 @@ def _plan_here(source: Input, observer: Observer | None) -> Plan:
     return plan
 
 
-def _plan_by_beam(source: Input, scratch: Scratch, beam_args: Sequence[str], observer: ShardObserver) -> Plan:
-    from beam_jobs.graph import run_steps
-    from beam_jobs.runners.choose import make_runner
-
+def _plan_by_tasks(source: Input, scratch: Scratch, beam_args: Sequence[str], observer: ShardObserver) -> Plan:
     config, pieces, runner = source.config, source.cut(), make_runner(beam_args)
     scratch.save("pieces", pieces)
     scratch.save("input", source)
@@ -110,10 +106,10 @@ def _plan_by_beam(source: Input, scratch: Scratch, beam_args: Sequence[str], obs
         config,
         scratch,
         workers=runner.get_pool_workers(config.workers),
-        file_options=filesystem.get_options(),
+        file_options=job_stores.get_options(),
         versions=tuple(get_planner_versions().items()),
     )
-    work = WorkDir(filesystem.resolve_links(config.output))
+    work = WorkDir(file_io.resolve_links(config.output))
     job = Job(config, work, f"plan-{config.input.rpartition('/')[2]}", len(pieces))
     run_steps(job, list_plan_steps(config), planning, runner, beam_args, observer)
     plan: Plan = scratch.load("cut")

@@ -30,10 +30,11 @@ from beam_jobs.shards.finish_dataset import finish_dataset
 from beam_jobs.shards.plan_file import make_plan_header, write_plan
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import index_name
 from tfpipe.format.record_index import decode_index
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -98,7 +99,7 @@ def take_sample(plan: Plan, seed: int, max_images: int, shard_images: Sequence[i
         folder: A local folder for the unpacked images.
     """
     sample = _draw_sample(plan, seed, max_images, shard_images)
-    return Sample(sample, *_unpack_sample(sample, filesystem.join(folder, "unpacked")))
+    return Sample(sample, *_unpack_sample(sample, file_io.join(folder, "unpacked")))
 
 
 def write_sample(
@@ -129,7 +130,7 @@ def write_sample(
             yield shard_index
 
     processes = min(processes, usable_cpus())
-    set_up = partial(filesystem.configure, filesystem.get_options())
+    set_up = partial(job_stores.configure, job_stores.get_options())
     shared = work, header, keep
     results = list(map_unordered(_measure_shard, iterate_shards(), processes, shared=shared, set_up=set_up))
     if keep:
@@ -192,7 +193,7 @@ def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
     os.makedirs(folder, exist_ok=True)
     for archive in filter(ranges.__getitem__, ranges):
         started = time.monotonic()
-        unpacked[archive] = filesystem.join(folder, f"{len(unpacked)}.tar")
+        unpacked[archive] = file_io.join(folder, f"{len(unpacked)}.tar")
         with open(unpacked[archive], "wb") as out:
             unpack_parts(plan.listing, archive, ranges[archive], out)
         unpack_s += time.monotonic() - started
@@ -216,7 +217,7 @@ def _measure_shard(work: WorkDir, header: PlanHeader, keep: bool, shard_index: i
 
     written = write_shard(work, header, shard_index, meter)
     overhead_s = time.perf_counter() - started - sum(wall_s for _, _, wall_s, _ in readings)
-    index_bytes = filesystem.read_bytes(work.target(index_name(written.info.file)))
+    index_bytes = file_io.read_whole(work.target(index_name(written.info.file)))
     record_bytes = iter(decode_index(index_bytes, written.info.bytes, written.info.records)[:, 1].tolist())
     costs = []
     for source_bytes, cpu_s, wall_s, is_good in readings:
@@ -224,5 +225,5 @@ def _measure_shard(work: WorkDir, header: PlanHeader, keep: bool, shard_index: i
         costs.append(ImageCost(source_bytes, next(record_bytes) if is_good else 0, *times))
         _num_prepared += 1
     if not keep:  # a sample of large images should not fill a disk
-        filesystem.remove(work.target(written.info.file))
+        file_io.remove(work.target(written.info.file))
     return ShardCost(costs, overhead_s), written

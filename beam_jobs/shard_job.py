@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.graph import run_steps
 from beam_jobs.make_plan import make_plan
 from beam_jobs.plan.plan import Plan
+from beam_jobs.run_steps import make_runner, run_steps
 from beam_jobs.runners.base import Job, Runner, ShardObserver
-from beam_jobs.runners.choose import make_runner
 from beam_jobs.shards.job_steps import JobSettings, list_job_steps
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import count_search_tasks
 from beam_jobs.shards.worker_check import WorkerCheck
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
+from tfpipe.storage import file_io
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
             run_steps(job, list_job_steps(settings.search_tasks), settings, runner, beam_args, observer)
             # Beam may try a bundle again, which then finds shards that this very run has finished.
             kept_shards = len(work.read_kept() & finished_before)
-            manifest = manifest_json.loads(filesystem.read_bytes(work.target(file_names.MANIFEST)).decode())
+            manifest = manifest_json.loads(file_io.read_whole(work.target(file_names.MANIFEST)).decode())
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 
 
@@ -77,7 +77,7 @@ def _make_settings(job: Job, plan: Plan, runner: Runner) -> JobSettings:
         max_bad=config.max_bad_images(plan.num_images) + plan.listing.missing.count,
         workers=runner.get_pool_workers(config.workers),
         progress=work.progress,
-        file_options=filesystem.get_options(),
+        file_options=job_stores.get_options(),
         worker_check=WorkerCheck.make(job.header, codecs=runner.has_same_codecs),
         search_tasks=count_search_tasks(plan.num_images),
     )

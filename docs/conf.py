@@ -12,7 +12,10 @@ sys.path[:0] = [
 os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines of TensorFlow's start-up among the outputs of a notebook
 
+import figures  # noqa: E402
+
 from tfpipe import __version__  # noqa: E402
+from tfpipe.engine.config import toml_json  # noqa: E402
 
 project = "tfpipe"
 author = "The tfpipe authors"
@@ -36,12 +39,16 @@ smartquotes = False  # an option such as --workers in a sentence would begin wit
 html_theme = "furo"
 html_title = f"tfpipe {release}"
 html_static_path = ["_static"]
+repository = toml_json.read(DOCS.parent / "pyproject.toml")["project"].get("urls", {}).get("Repository")
+if repository:  # a link to it, and "edit this page"
+    html_theme_options = {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
 html_css_files = ["site.css"]
 html_extra_path = ["llms.txt"]
 html_copy_source = False
 html_show_sphinx = False
 
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["colon_fence", "deflist", "substitution"]
+myst_substitutions = figures.make_substitutions()
 myst_heading_anchors = 4
 
 nb_execution_mode = "force"  # a stored output would outlive the code that printed it

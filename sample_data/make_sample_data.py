@@ -84,6 +84,12 @@ class Picture:
     upright: bool = False
 
 
+def small_pictures(shape: str) -> list[Picture]:
+    """Plain pictures, enough for a model to learn from and for an evaluation to count."""
+    sizes = [(96, 72), (72, 96), (80, 80)]
+    return [Picture(f"{shape}-{number}.jpg", *sizes[number % len(sizes)], jpeg) for number in range(11, 53)]
+
+
 def jpeg(image: Image.Image, *, progressive: bool = False, exif: Image.Exif | None = None) -> bytes:
     """A JPEG file of good quality."""
     file = io.BytesIO()
@@ -151,6 +157,7 @@ PICTURES: dict[str, list[Picture]] = {
         Picture("circle-6.jpg", 64, 80, jpeg),
         Picture("circle-png-inside.jpg", 120, 120, png),
         Picture("circle-progressive.jpg", 360, 270, progressive_jpeg),
+        *small_pictures("circle"),
     ],
     "square": [
         Picture("square-1.jpg", 300, 300, jpeg),
@@ -161,6 +168,7 @@ PICTURES: dict[str, list[Picture]] = {
         Picture("square-cut-in-half.jpg", 240, 180, half_jpeg),
         Picture("square-grey.jpg", 200, 200, grey_jpeg),
         Picture("square-no-end-marker.jpg", 160, 120, endless_jpeg),
+        *small_pictures("square"),
     ],
     "triangle": [
         Picture("triangle-1.jpg", 333, 250, jpeg),
@@ -171,6 +179,7 @@ PICTURES: dict[str, list[Picture]] = {
         Picture("triangle-rgb.png", 144, 108, png),
         Picture("triangle-rgba.png", 128, 128, rgba_png),
         Picture("triangle-turned.jpg", 180, 240, turned_jpeg, upright=True),
+        *small_pictures("triangle"),
     ],
 }
 

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from tests.browser import browser as browser  # a fixture
 from tfpipe.native import library
 
 # PyTorch's builds for GPUs bring Triton. Where it is loaded after TensorFlow, its LLVM ends the process.

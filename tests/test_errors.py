@@ -6,7 +6,6 @@ from pathlib import Path
 
 from beam_jobs.runners.beam_errors import remove_graph_place
 from tests.conftest import ROOT, Tfpipe
-from tests.docs.pages import find_anchors
 from tfpipe.errors import ConfigError, MissingDependencyError, first_line
 
 
@@ -30,21 +29,28 @@ def test_the_first_line_of_an_error() -> None:
 
 
 def test_an_error_keeps_its_page() -> None:
-    error = MissingDependencyError("It is missing.", page="docs/start/install.md")
+    error = MissingDependencyError("It is missing.", page="install")
     copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), copy.page, copy.exit_code) == ("It is missing.", "docs/start/install.md", 1)
-    assert remove_graph_place(error).page == "docs/start/install.md"
+    assert (str(copy), copy.page, copy.exit_code) == ("It is missing.", "install", 1)
+    assert remove_graph_place(error).page == "install"
     assert (ConfigError("No.").page, vars(ConfigError("No."))) == ("", {})
 
 
-def test_the_pages_that_errors_name_exist() -> None:
+def test_the_pages_that_errors_name_can_be_printed(tfpipe: Tfpipe) -> None:
     sources = [path for package in ("tfpipe", "beam_jobs") for path in (ROOT / package).rglob("*.py")]
-    named = {page for path in sources for page in re.findall(r'page="(docs/[^"]+)"', path.read_text(encoding="utf-8"))}
+    named = {page for path in sources for page in re.findall(r'page="([^"]+)"', path.read_text(encoding="utf-8"))}
     assert len(named) >= 5
     for page in named:
-        path, _, anchor = page.partition("#")
-        assert (ROOT / path).is_file(), page
-        assert not anchor or anchor in find_anchors(ROOT / path), page
+        done = tfpipe("help", page)
+        assert (done.code, done.err) == (0, ""), page
+        assert done.out.startswith("## " if "#" in page else "# "), page
+
+
+def test_a_page_without_its_comments_and_an_unknown_page(tfpipe: Tfpipe) -> None:
+    assert "symptoms" in tfpipe("help").lines
+    assert not [name for name in tfpipe("help").lines if re.search(r"^%|\{\{", tfpipe("help", name).out, re.MULTILINE)]
+    sentence = "Error: TOPIC must be one of the pages that `tfpipe help` lists, got 'memory'.\n"
+    assert tfpipe("help", "memory")[::2] == (2, sentence)
 
 
 def test_the_command_line_shows_the_page_below_the_error(tfpipe: Tfpipe, tmp_path: Path) -> None:
@@ -54,5 +60,5 @@ def test_the_command_line_shows_the_page_below_the_error(tfpipe: Tfpipe, tmp_pat
     assert done.err.splitlines() == [
         f"Error: {tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. An earlier run was not "
         "finished; run the same `tfpipe shard` command again to finish it.",
-        "More in docs/symptoms.md#the-run-does-not-go-on.",
+        "More: tfpipe help symptoms#the-run-does-not-go-on",
     ]

@@ -100,7 +100,7 @@ def test_readers_name_the_extra(library: str, name: str) -> None:
     # The readers' own tests check that they load no TensorFlow.
     module = f"tfpipe.readers.{library}"
     result = run_python(f"import sys; sys.modules[{library!r}] = None\nimport {module}")
-    sentence = f"`{module}` needs {name}. Install it with: pip install 'tfpipe[{library}]'."
+    sentence = f"`{module}` needs {name}. Install it with: pip install '.[{library}]' in a checkout of tfpipe."
     assert result.stderr.splitlines()[-1] == f"tfpipe.errors.MissingDependencyError: {sentence}"
 
 
@@ -169,25 +169,25 @@ def _read_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize("command", [("reshard", "a", "b"), ("merge", "a", "b", "c")], ids=" ".join)
-def test_other_jobs_without_beam_name_the_extra(command: tuple[str, ...]) -> None:
-    result = run_cli_without("apache_beam", *command)
-    assert f"`tfpipe {command[0]}` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in result.stderr
-    assert result.returncode == 1
+@pytest.mark.parametrize("job", [("shard", "a", "b"), ("reshard", "a", "b"), ("merge", "a", "b", "c")], ids=" ".join)
+def test_a_runner_of_beam_without_beam_names_the_extra(job: tuple[str, ...]) -> None:
+    result = run_cli_without("apache_beam", *job, "--runner", "direct")
+    expected = (
+        "A runner other than `local` needs Apache Beam. Install it with: pip install '.[beam]' in a checkout of tfpipe."
+    )
+    assert (result.returncode, result.stderr) == (1, f"Error: {expected}\n")
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry-run"])
-def test_shard_without_beam_names_the_extra(tmp_path: Path, more: list[str]) -> None:
-    result = run_cli_without("apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"), *more)
-    assert "`tfpipe shard` needs Apache Beam. Install it with: pip install 'tfpipe[beam]'." in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.returncode == 1
+def test_this_machine_shards_without_beam(tmp_path: Path) -> None:
+    result = run_cli_without("apache_beam", "shard", str(REPOSITORY / "sample_data"), str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_advice_without_tensorflow_names_the_extra() -> None:
     images = str(REPOSITORY / "sample_data")
     result = run_cli_without("tensorflow", "advise", images, "--images-per-second", "9")
-    sentence = "`tfpipe advise` needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."
+    sentence = "`tfpipe advise` needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
     assert (result.returncode, result.stderr) == (1, f"Error: {sentence}\n")
 
 

@@ -26,7 +26,7 @@ class TfpipeError(Exception):
 
     Args:
         args: The message.
-        page: The place in the documentation that explains the error, as "docs/symptoms.md#memory-grows"; empty if there
+        page: The place in the documentation that explains the error, as "symptoms#memory-grows"; empty if there
             is none. It stands where the error is raised, and nowhere else.
 
     Attributes:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO, NamedTuple
 
 from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.storage import file_io
 
 _TAR_SUFFIXES = (".tar",)
 _COMPRESSED_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -86,7 +86,7 @@ def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterat
         DataError: The archive is damaged, encrypted, or holds a name that points outside.
     """
     try:
-        with filesystem.open_read(path) as file:
+        with file_io.open_read(path) as file:
             members = _list_tar(file, path, location, wants) if is_tar(path) else _list_zip(file, path, location)
             for member in members:
                 if max(member.size, member.location.offset, member.location.packed) > _MAX_BYTES:
@@ -100,7 +100,7 @@ def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterat
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
     """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` are valid in it."""
     opener = next(opener for suffix, opener in _OPENERS.items() if path.lower().endswith(suffix))
-    with filesystem.open_read(path) as file, opener(file) as tar:
+    with file_io.open_read(path) as file, opener(file) as tar:
         yield tar
 
 

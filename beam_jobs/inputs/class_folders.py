@@ -13,9 +13,9 @@ from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.plan.listing import Listing
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
+from tfpipe.storage import file_io
 
 
 def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
@@ -40,7 +40,7 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
-    base = posixpath.basename(source if from_archive else filesystem.make_absolute(source))
+    base = posixpath.basename(source if from_archive else file_io.make_absolute(source))
     listing = Listing(
         name=(strip_archive_suffix(base) if from_archive else base) or "images",
         root=posixpath.dirname(source) if from_archive else source,

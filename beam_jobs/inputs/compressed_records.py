@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.manifest import Compression
 from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.storage import file_io
 
 
 def iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, bytes]]:
@@ -17,7 +17,7 @@ def iterate_frames(path: str, compression: Compression) -> Iterator[tuple[int, b
         DataError: The file cannot be read.
     """
     offset = 0
-    with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
+    with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             for payload in scan_compressed(file, compression):
                 frame = b"".join((record_header(len(payload)), payload, record_footer(payload)))

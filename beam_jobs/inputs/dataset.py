@@ -17,13 +17,13 @@ from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable
 from beam_jobs.plan.listing import DatasetListing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import Schema, class_schema, image_schema
 from tfpipe.open_dataset import load_manifest
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
 
@@ -45,7 +45,8 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes, config.drop_features)
     if config.refuse_nan:
-        check_nan(datasets.values(), merged.schema)
+        columns = (column for manifest in datasets.values() for column in manifest.columns)
+        check_nan([*datasets.values(), *columns], merged.schema)
     refs = (ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
     images = ImageTable.from_refs(_count(refs, observer))
     unpack = tuple(
@@ -71,8 +72,8 @@ def _count(refs: Iterator[ImageRef], observer: Observer | None) -> Iterator[Imag
 
 
 def _open(directory: str) -> Manifest:
-    """Returns the manifest of a dataset, with the absolute path of its directory."""
-    with filesystem.explain_os_errors(f"read {directory}"):
+    """Returns the manifest of a dataset, with absolute paths. Its schema has the features of its columns too."""
+    with file_io.explain_os_errors(f"read {directory}"):
         manifest = load_manifest(directory)
     if manifest.foreign is None:
         labeled = bool(manifest.label_names)
@@ -82,7 +83,9 @@ def _open(directory: str) -> Manifest:
         missing = next((name for name in needed.names if name not in manifest.schema), None)
         if missing is not None:
             raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
-    return replace(manifest, directory=filesystem.make_absolute(manifest.directory))
+    columns = tuple(replace(each, directory=file_io.make_absolute(each.directory)) for each in manifest.columns)
+    directory = file_io.make_absolute(manifest.directory)
+    return replace(manifest, directory=directory, schema=manifest.full_schema, columns=columns)
 
 
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
@@ -117,7 +120,7 @@ def _list_records(name: str, manifest: Manifest) -> Iterator[ImageRef]:
 def _read_indexes(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     """Yields the index of each shard, in order. The sizes of all files are checked before the first one is read."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    indexes = [filesystem.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
+    indexes = [file_io.join(manifest.directory, file_names.index_name(shard.file)) for shard in shards]
     mend = _advise_mending(manifest)
     for path, shard, size in zip(indexes, shards, _check_sizes(manifest, indexes), strict=True):
         yield _read_index(path, shard, size, mend)
@@ -129,7 +132,7 @@ def _scan_compressed(manifest: Manifest) -> Iterator[NDArray[np.int64]]:
     root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
     _check_sizes(manifest, [])
     for shard in shards:
-        path = filesystem.join(root, shard.file)
+        path = file_io.join(root, shard.file)
         places = [(offset, len(frame)) for offset, frame in iterate_frames(path, manifest.compression)]
         if len(places) != shard.records:
             raise FormatError(
@@ -148,8 +151,8 @@ def _check_sizes(manifest: Manifest, indexes: Sequence[str]) -> Sequence[int]:
     """Checks that all shards and indexes exist, and the sizes of the shards. Returns the sizes of the indexes."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     root, mend = manifest.shard_directory(manifest.directory), _advise_mending(manifest)
-    paths = [filesystem.join(root, shard.file) for shard in shards]
-    sizes = filesystem.get_sizes([*paths, *indexes])
+    paths = [file_io.join(root, shard.file) for shard in shards]
+    sizes = file_io.get_sizes([*paths, *indexes])
     for path, size in zip([*paths, *indexes], sizes, strict=True):
         if size < 0:
             raise FormatError(f"{path} is missing. {mend}")
@@ -162,8 +165,8 @@ def _check_sizes(manifest: Manifest, indexes: Sequence[str]) -> Sequence[int]:
 def _read_index(path: str, shard: ShardInfo, size: int, mend: str) -> NDArray[np.int64]:
     if size > max_index_bytes(shard.bytes, shard.records):  # checked before anything is read
         raise FormatError(f"{path} has {size:,} bytes, too many for {shard.records:,} records. {mend}")
-    with filesystem.explain_os_errors(f"read {path}"):
-        data = filesystem.read_bytes(path)
+    with file_io.explain_os_errors(f"read {path}"):
+        data = file_io.read_whole(path)
     try:
         return decode_index(data, shard.bytes, shard.records)
     except FormatError as error:

@@ -25,10 +25,11 @@ from beam_jobs.inputs.archive import ListedFile, is_archive, list_archive, strip
 from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.process_pool import map_unordered
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
 
@@ -154,11 +155,11 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
                 archive_bytes += file.size
 
     if entry.kind != "archive":
-        with filesystem.explain_os_errors(f"read {source}"):
+        with file_io.explain_os_errors(f"read {source}"):
             builder.add(set_archives_aside())
     archives.sort()
     processes = count_processes(archive_bytes, workers)
-    located = [(filesystem.join(source, path), path) for path in archives]
+    located = [(file_io.join(source, path), path) for path in archives]
     for tree in list_side_by_side(located, processes, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
@@ -196,9 +197,9 @@ def list_entries(source: str) -> list[TreeEntry]:
 
 def _list_folders_and_archives(source: str, folder: str) -> Iterator[tuple[str, int]]:
     """Yields the folders directly in a folder with a slash and -1, and the archives with their bytes, by name."""
-    if filesystem.is_url(source):
-        base = filesystem.join(source, folder).rstrip("/") + "/"
-        children = sorted((folder + name, size) for name, size in filesystem.list_children(base))
+    if file_io.is_url(source):
+        base = file_io.join(source, folder).rstrip("/") + "/"
+        children = sorted((folder + name, size) for name, size in file_io.list_children(base))
     else:
         children = []
         with os.scandir(os.path.join(source, folder)) as entries:
@@ -228,9 +229,9 @@ def list_folder(root: str, entry: TreeEntry = WHOLE) -> Iterator[ListedFile]:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.
     """
     folder, is_deep = entry.path, entry.kind == "folder"
-    if filesystem.is_url(root):
-        base = filesystem.join(root, folder).rstrip("/") + "/"
-        names = filesystem.list_tree(base) if is_deep else filesystem.list_children(base)
+    if file_io.is_url(root):
+        base = file_io.join(root, folder).rstrip("/") + "/"
+        names = file_io.list_tree(base) if is_deep else file_io.list_children(base)
         yield from (ListedFile(folder + name, size) for name, size in names if size >= 0)
         return
     check_folder(root)
@@ -247,8 +248,8 @@ Look = Callable[[str], list[str]]
 
 def list_begin(folder: str) -> list[str]:
     """Returns the names of the first entries in a folder, none if there is no such folder. Folders end with a slash."""
-    if filesystem.is_url(folder):
-        return [name for name, _ in islice(filesystem.list_children(folder.rstrip("/") + "/"), _ENTRIES_LOOKED_AT)]
+    if file_io.is_url(folder):
+        return [name for name, _ in islice(file_io.list_children(folder.rstrip("/") + "/"), _ENTRIES_LOOKED_AT)]
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
@@ -262,7 +263,7 @@ def check_folder(root: str) -> None:
     Raises:
         DataError: There is none.
     """
-    if not filesystem.is_url(root) and not os.path.isdir(root):
+    if not file_io.is_url(root) and not os.path.isdir(root):
         kinds = "a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
         fault = "is none of these" if os.path.exists(root) else "does not exist"
         raise DataError(f"The input must be {kinds}; {root} {fault}.")
@@ -328,7 +329,7 @@ def list_side_by_side(
     if len(archives) < 2 or workers < 2:
         yield from (list_one(numbered)[1] for numbered in enumerate(archives))
         return
-    set_up = partial(filesystem.configure, filesystem.get_options())
+    set_up = partial(job_stores.configure, job_stores.get_options())
     waiting: dict[int, Listed] = {}
     next_position = 0
     results = map_unordered(list_one, enumerate(archives), min(workers, len(archives)), set_up=set_up)
@@ -342,7 +343,7 @@ def list_side_by_side(
 def _list_one_archive(numbered: tuple[int, Archive]) -> tuple[int, Tree]:
     position, (path, location) = numbered
     builder = _TreeBuilder()
-    with filesystem.explain_os_errors(f"read {path}"):
+    with file_io.explain_os_errors(f"read {path}"):
         builder.add(list_archive(path, location), strip_archive_suffix(location) + "/")
     return position, builder.finish()
 

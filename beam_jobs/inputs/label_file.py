@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.storage import file_io
 
 Labels = Mapping[str | None, str | None]
 
@@ -64,7 +64,7 @@ def read_lines(path: str) -> list[str]:
         DataError: The file cannot be read, or is not such a text.
     """
     try:
-        with filesystem.explain_os_errors(f"read {path}"):
-            return filesystem.read_bytes(path).decode("utf-8-sig").splitlines()
+        with file_io.explain_os_errors(f"read {path}"):
+            return file_io.read_whole(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not a text in UTF-8 ({error}).") from error

@@ -55,12 +55,12 @@ from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
 from beam_jobs.plan.image_ref import SINGLE, ImageRef, MaskRef, RecordImage, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import schema as keys
 from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec, check_names
 from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif jxl jp2 j2k ppm pgm pbm pnm".split())
@@ -135,7 +135,7 @@ def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
         if is_archive(source) and not is_tar(source):
             raise ConfigError(f"`input_format` pairs needs a tar file or a folder of tar files, got {source}.")
         return True
-    with filesystem.explain_os_errors(f"read {source}"):
+    with file_io.explain_os_errors(f"read {source}"):
         if is_archive(source):
             return is_tar(source) and _looks_paired(source)
         check_folder(source)
@@ -150,11 +150,11 @@ def _find_first_tar(source: str, look: Look) -> str | None:
     """
     names = look(source)
     splits = sorted(name[:-1] for name in names if name.endswith("/") and name[:-1].lower() in SPLITS)
-    for folder in (source, *(filesystem.join(source, name) for name in splits)):
+    for folder in (source, *(file_io.join(source, name) for name in splits)):
         inside = names if folder == source else look(folder)
         tars = [name for name in inside if is_listed_archive(name) and is_tar(name)]
         if tars:
-            return filesystem.join(folder, min(tars))
+            return file_io.join(folder, min(tars))
     return None
 
 
@@ -199,7 +199,7 @@ def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing
     """
     source, is_file = config.input, is_archive(config.input)
     tars, num_bytes, skipped = _find_tars(source)
-    located = [(source if is_file else filesystem.join(source, path), path) for path in tars]
+    located = [(source if is_file else file_io.join(source, path), path) for path in tars]
     list_one = partial(_list_one, group_by=config.group_by, is_input=is_file)
     builder, columns = ImageTableBuilder(), dict[str, ColumnFacts]()
     columns_of_tars: list[tuple[int, tuple[str, ...]]] = []
@@ -250,7 +250,7 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
     number, (path, location) = numbered
     builder = _PairsBuilder(number, "" if is_input else strip_archive_suffix(location) + "/", group_by)
     pairs: dict[str, _Files] = {}
-    with filesystem.explain_os_errors(f"read {path}"):
+    with file_io.explain_os_errors(f"read {path}"):
         for file in list_archive(path, location, _is_wanted):
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
@@ -425,7 +425,7 @@ def _get_place(source: str) -> tuple[str, str]:
     """Returns a short name of the input, and the folder from which locations start."""
     if is_archive(source):
         return strip_archive_suffix(posixpath.basename(source)), posixpath.dirname(source)
-    return posixpath.basename(filesystem.make_absolute(source)) or "images", source
+    return posixpath.basename(file_io.make_absolute(source)) or "images", source
 
 
 def _make_empty(source: str, tree: Tree) -> Listing:

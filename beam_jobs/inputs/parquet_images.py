@@ -23,8 +23,8 @@ from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import ImageRef, MaskRef, PlannedImage
-from beam_jobs.storage import filesystem
 from tfpipe.format.schema import MAX_IMAGES
+from tfpipe.storage import file_io
 
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 1000
@@ -94,8 +94,8 @@ def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[lis
     """
     import pyarrow.parquet
 
-    path = filesystem.join(root, file)
-    with filesystem.open_read(path) as opened:
+    path = file_io.join(root, file)
+    with file_io.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened)
             columns = find_image_columns(table, given)
@@ -103,7 +103,7 @@ def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[lis
             return
     metadata = table.metadata
     groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-    if columns is None or sum(group.num_rows for group in groups) > filesystem.get_size(path):
+    if columns is None or sum(group.num_rows for group in groups) > file_io.get_size(path):
         return
     listed: list[list[Cell]] = []
     num_listed = 0
@@ -151,8 +151,8 @@ def read_cells(root: str, cells: Sequence[Cell], max_bytes: int) -> Iterator[Fou
 def _read_file(root: str, file: str, cells: Sequence[Cell], positions: list[int], max_bytes: int) -> Iterator[Found]:
     import pyarrow.parquet
 
-    path = filesystem.join(root, file)
-    with filesystem.open_read(path) as opened:
+    path = file_io.join(root, file)
+    with file_io.open_read(path) as opened:
         try:
             table = pyarrow.parquet.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
             columns = find_image_columns(table, cells[positions[0]].columns)
@@ -225,7 +225,7 @@ def _check(scalar: Any, folder: str, max_bytes: int) -> memoryview | UnreadableE
         else:
             if not path or "\0" in path:
                 raise UnreadableError("the row holds neither bytes nor a path")
-            size = filesystem.get_size(filesystem.join(folder, path))
+            size = file_io.get_size(file_io.join(folder, path))
             found = memoryview(b"" if size > max_bytes else read_image(folder, ImageRef(path)))
     except UnreadableError as error:
         return error
@@ -280,11 +280,11 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
         file: The location of the Parquet file, and the path of the file to write.
     """
     location, target = file
-    if filesystem.exists(target + _PLACES):  # an earlier run copied it
+    if file_io.exists(target + _PLACES):  # an earlier run copied it
         return
     num_columns, begins = 1, [0]
     places: list[NDArray[np.int64]] = []
-    with filesystem.create(target) as out:
+    with file_io.create(target, makes_folders=True) as out:
         for groups in _list_groups(root, location, columns):
             cells = list(chain.from_iterable(groups))
             of_cells = np.full((len(cells), 2), -1, np.int64)
@@ -297,7 +297,7 @@ def copy_rows(root: str, columns: TableColumns, max_bytes: int, file: tuple[str,
                 begins.append(begins[-1] + len(group) // num_columns)
             places.append(of_cells.ravel())
     header = [len(begins) - 1, num_columns, *begins]
-    filesystem.write_bytes(target + _PLACES, np.concatenate([header, *places]).astype("<i8").tobytes())
+    file_io.write_file(target + _PLACES, np.concatenate([header, *places]).astype("<i8").tobytes(), makes_folders=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,5 +340,5 @@ class CopiedRows:
         offset, size = self.places[row, int(cell.is_mask)].tolist()
         if size < 0:
             return None
-        data = filesystem.read_range(self.path, offset, size)
+        data = file_io.read_range(self.path, offset, size)
         return data if len(data) == size else None

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.schema import RESERVED, FeatureSpec, make_tensor_specs
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
+from tfpipe.storage import file_io
 
 METADATA = b"tfpipe"
 """The key of the metadata in which `tfpipe export` leaves the types of tensors."""
@@ -86,7 +86,7 @@ def infer_tensors(path: str, columns: Sequence[str], given: Mapping[str, TensorT
     """
     import pyarrow.parquet
 
-    with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
+    with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         table = pyarrow.parquet.ParquetFile(file)
         schema = table.schema_arrow
         for name in given:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from beam_jobs.plan.image_ref import ImageLocation, ImageRef, PlannedImage
-from beam_jobs.storage import filesystem
+from tfpipe.storage import file_io
 
 _ZIP_HEADER_BYTES = 30
 _ZIP_NAMES_BYTES = 1024  # for the name and the extra fields that stand before the data; more is rare
@@ -29,15 +29,15 @@ def read_image(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str,
     """
     location = image.location
     file = location.file or image.path
-    path = filesystem.join(root, unpacked.get(file, file))
+    path = file_io.join(root, unpacked.get(file, file))
     try:
         if location.offset < 0:
-            data = filesystem.read_regular(path)
+            data = file_io.read_regular(path)
             if data is None:
                 raise UnreadableError("is not a regular file")
             return data
         if location.packed < 0:
-            data = filesystem.read_range(path, location.offset, image.size)
+            data = file_io.read_range(path, location.offset, image.size)
         else:
             data = _read_zip_member(path, location, image.size)
     except OSError as error:
@@ -51,14 +51,14 @@ def _read_zip_member(path: str, location: ImageLocation, size: int) -> bytes:
     """Reads one member at the place that the archive's directory gave, without reading that directory again."""
     stored_bytes = location.packed or size
     # Usually one read gets header and data: at an object store every read is a request.
-    part = filesystem.read_range(path, location.offset, _ZIP_HEADER_BYTES + _ZIP_NAMES_BYTES + stored_bytes)
+    part = file_io.read_range(path, location.offset, _ZIP_HEADER_BYTES + _ZIP_NAMES_BYTES + stored_bytes)
     if len(part) < _ZIP_HEADER_BYTES or part[:4] != b"PK\x03\x04":
         raise OSError("the archive has changed or is damaged here")
     name_bytes, extra_bytes = struct.unpack_from("<HH", part, 26)
     begin = _ZIP_HEADER_BYTES + name_bytes + extra_bytes
     data = part[begin : begin + stored_bytes]
     if name_bytes + extra_bytes > _ZIP_NAMES_BYTES:
-        data = filesystem.read_range(path, location.offset + begin, stored_bytes)
+        data = file_io.read_range(path, location.offset + begin, stored_bytes)
     if location.packed:
         try:
             data = zlib.decompressobj(-15).decompress(data, size + 1)  # at most one byte more than was promised

@@ -38,8 +38,8 @@ from beam_jobs.inputs.table import (
 from beam_jobs.inputs.table_files import TablePart, count_rows, get_root, list_parts
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 
 Listed = Iterator[tuple[ImageTable, Facts]]
@@ -148,7 +148,7 @@ class TableInput(Input):
         root = get_root(self.config.input)
         rows = self._list_rows(self.parts if piece is None else piece, observer)
         # A folder of a store is listed for the sizes of its images: once for all rows, if they fit into the memory.
-        for images, facts in join(rows) if piece is None and filesystem.is_url(root) else rows:
+        for images, facts in join(rows) if piece is None and file_io.is_url(root) else rows:
             sized, missing = read_sizes(images, root)
             yield sized, facts + Facts(missing=missing)
 
@@ -181,18 +181,18 @@ class TreeInput(Input):
     def estimate(self) -> tuple[int | None, str]:
         """Returns the images in archives, judged from the bytes of these."""
         source = self.config.input
-        archives = [filesystem.join(source, name) for name in self.names if is_archive(name)]
+        archives = [file_io.join(source, name) for name in self.names if is_archive(name)]
         if is_archive(source):
             archives = [source]
         if not archives:
             return None, "the images of a folder are counted only by listing them"
-        num_bytes = sum(max(0, size) for size in filesystem.get_sizes(archives))
+        num_bytes = sum(max(0, size) for size in file_io.get_sizes(archives))
         count = num_bytes // _ARCHIVED_IMAGE_BYTES
         return count, f"archives of {num_bytes:,} bytes hold about {count:,} images"
 
     def cut(self) -> tuple[Sequence[TreeEntry], ...]:
         """Returns a folder, or some archives, as a piece."""
-        with filesystem.explain_os_errors(f"read {self.config.input}"):
+        with file_io.explain_os_errors(f"read {self.config.input}"):
             entries = list_entries(self.config.input)
         archives = [entry for entry in entries if entry.kind == "archive"]
         others = [entry for entry in entries if entry.kind != "archive"]
@@ -239,7 +239,7 @@ class WholeInput(Input):
 
     def list(self, piece: None = None, observer: Observer | None = None) -> Listed:
         """Yields all images at once."""
-        with filesystem.explain_os_errors(f"read {self.config.input}"):
+        with file_io.explain_os_errors(f"read {self.config.input}"):
             listing = self.list_all(self.config, observer)
         yield listing.images, Facts.read_listing(listing)
 

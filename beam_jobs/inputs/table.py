@@ -52,11 +52,11 @@ from beam_jobs.inputs.table_files import (
 from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, Missing
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import MAX_IMAGES
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
 RUN_IMAGES = 250_000
@@ -88,7 +88,7 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     if is_table(config.input):
         return True
     if config.input_format == "auto":
-        with filesystem.explain_os_errors(f"read {config.input}"):
+        with file_io.explain_os_errors(f"read {config.input}"):
             return is_parquet_folder(config.input, look, config.columns)
     return config.input_format == "parquet"
 
@@ -345,7 +345,7 @@ def _is_path(value: Any) -> TypeGuard[str]:
 
 
 def _normalize(path: str) -> str:
-    return path if filesystem.is_url(path) else posixpath.normpath(path)
+    return path if file_io.is_url(path) else posixpath.normpath(path)
 
 
 def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
@@ -463,8 +463,8 @@ def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
     """Returns the images with their sizes in bytes, or 0 if it is unknown, and the files that do not exist."""
     sizes, missing = np.where(images.in_row_groups, images.sizes, 0), Missing()
     for rows, names in _group_files(images, root):
-        paths = [filesystem.join(root, name) for name in names]
-        found = filesystem.get_sizes(paths)
+        paths = [file_io.join(root, name) for name in names]
+        found = file_io.get_sizes(paths)
         missing += Missing.find(paths, found)
         if len(rows):
             np.add.at(sizes, rows, np.maximum(found, 0))  # a list of images has several files in its row
@@ -503,8 +503,8 @@ def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     for row, path in enumerate(images.iterate_paths()):
         if in_row_groups[row]:
             continue
-        full_path = filesystem.join(root, path)
-        if filesystem.is_url(full_path) and not filesystem.is_web(full_path):
+        full_path = file_io.join(root, path)
+        if file_io.is_url(full_path) and not file_io.is_web(full_path):
             remote[full_path.rpartition("/")[0]].append(row)
             continue
         local.append(row)

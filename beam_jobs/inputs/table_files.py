@@ -22,9 +22,9 @@ from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, find_splits, list_begin
 from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns, find_image_columns, read_embedded_rows
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
+from tfpipe.storage import file_io
 
 _DELIMITERS = ",;\t"
 _WILDCARDS = frozenset("*?[")
@@ -80,7 +80,7 @@ def get_root(path: str) -> str:
 def make_name(path: str) -> str:
     """Returns the name of a table without its ending, or that of its folder if the name is all pattern."""
     if not is_table(path):
-        return posixpath.basename(filesystem.make_absolute(path)) or "images"
+        return posixpath.basename(file_io.make_absolute(path)) or "images"
     stem = posixpath.basename(path)[: -len(get_suffix(path))]
     if _WILDCARDS.isdisjoint(stem):
         return stem
@@ -149,14 +149,14 @@ def _is_beside_tables(name: str) -> bool:
     return name[0] in "._" or name.lower().endswith(("/", ".parquet", ".json", ".md", ".txt"))
 
 
-def _list_parquet_folder(path: str, list_names: Look = filesystem.list_names) -> list[str]:
+def _list_parquet_folder(path: str, list_names: Look = file_io.list_names) -> list[str]:
     """Returns the Parquet files in a folder, and in its folders that are named by splits or `data`."""
     names = list_names(path)
     inner = [name for name in names if name.rstrip("/").lower() in (*SPLITS, _DATA_FOLDER)]
     files = []
-    for folder in (path, *(filesystem.join(path, name) for name in inner)):
+    for folder in (path, *(file_io.join(path, name) for name in inner)):
         inside = names if folder == path else list_names(folder)
-        files += [filesystem.join(folder, x) for x in inside if x.lower().endswith(".parquet") and x[0] not in "._"]
+        files += [file_io.join(folder, x) for x in inside if x.lower().endswith(".parquet") and x[0] not in "._"]
     return files
 
 
@@ -166,22 +166,22 @@ def _list_files(path: str) -> list[tuple[str, int]]:
         files = _list_parquet_folder(path)
         if not files:
             raise DataError(f"{path} must be a folder with .parquet files, but has none.")
-        return list(zip(files, filesystem.get_sizes(files), strict=True))
+        return list(zip(files, file_io.get_sizes(files), strict=True))
     folder, pattern = posixpath.split(path)
-    size = filesystem.get_size(path)
+    size = file_io.get_size(path)
     if size >= 0:
         return [(path, size)]
     if _WILDCARDS.isdisjoint(pattern):
         folder, pattern = path, f"*{get_suffix(path)}"
-    names = filesystem.list_names(folder or ".")
+    names = file_io.list_names(folder or ".")
     # Spark and Hadoop put files such as _SUCCESS and .crc beside the table's own.
     names = [name for name in names if fnmatch.fnmatchcase(name, pattern) and name[0] not in "._"]
     if not names and folder != path:
         raise DataError(f"At least one table must fit the pattern {path}, but no file of {folder or '.'} does.")
     if not names:
         return [(path, 0)]  # opening it says why it cannot be read
-    files = [filesystem.join(folder, name) for name in names]
-    return list(zip(files, filesystem.get_sizes(files), strict=True))
+    files = [file_io.join(folder, name) for name in names]
+    return list(zip(files, file_io.get_sizes(files), strict=True))
 
 
 def count_rows(part: TablePart) -> tuple[int, int]:
@@ -194,11 +194,11 @@ def count_rows(part: TablePart) -> tuple[int, int]:
         DataError: The file cannot be read.
     """
     size = part.size * part.num_parts
-    with filesystem.explain_os_errors(f"read {part.path}"):
+    with file_io.explain_os_errors(f"read {part.path}"):
         if get_suffix(part.path) == ".parquet":
-            with filesystem.open_read(part.path) as file, _open_parquet(file, part) as table:
+            with file_io.open_read(part.path) as file, _open_parquet(file, part) as table:
                 return table.metadata.num_rows, size
-        head = filesystem.read_range(part.path, 0, _LOOK_AT_BYTES)
+        head = file_io.read_range(part.path, 0, _LOOK_AT_BYTES)
         return head.count(b"\n"), len(head)
 
 
@@ -222,8 +222,8 @@ def find_columns(part: TablePart) -> ImageColumns | None:
     if get_suffix(part.path) != ".parquet":
         return None
     with (
-        filesystem.explain_os_errors(f"read {part.path}"),
-        filesystem.open_read(part.path) as file,
+        file_io.explain_os_errors(f"read {part.path}"),
+        file_io.open_read(part.path) as file,
         _open_parquet(file, part) as table,
     ):
         return find_image_columns(table, part.columns)
@@ -236,7 +236,7 @@ def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
         ConfigError: It lacks a column that the user names.
         DataError: The file cannot be read.
     """
-    with filesystem.explain_os_errors(f"read {part.path}"), filesystem.open_read(part.path) as file:
+    with file_io.explain_os_errors(f"read {part.path}"), file_io.open_read(part.path) as file:
         named = part.columns.named
         for number, row in _READERS[get_suffix(part.path)](file, part):
             if row is not None and named and not isinstance(row.get("image"), EmbeddedImage):

@@ -7,8 +7,8 @@ from beam_jobs.inputs.archive import open_unpacked, unpack_tar
 from beam_jobs.inputs.compressed_records import iterate_frames
 from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.merge_manifests import InputDatasets
-from beam_jobs.storage import filesystem
 from tfpipe.format.manifest import Compression
+from tfpipe.storage import file_io
 
 
 def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
@@ -20,7 +20,7 @@ def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
         out: The file to write to.
     """
     if listing.datasets is None:
-        unpack_tar(filesystem.join(listing.root, location), out)
+        unpack_tar(file_io.join(listing.root, location), out)
         return
     path, compression = _find_shard(listing.datasets, location)
     for _, frame in iterate_frames(path, compression):
@@ -38,7 +38,7 @@ def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, 
     """
     last, _ = max(places)
     if listing.datasets is None:
-        with open_unpacked(filesystem.join(listing.root, location)) as tar:
+        with open_unpacked(file_io.join(listing.root, location)) as tar:
             for offset, size in sorted(places):
                 tar.seek(offset)
                 out.seek(offset)
@@ -57,4 +57,4 @@ def unpack_parts(listing: Listing, location: str, places: Collection[tuple[int, 
 def _find_shard(datasets: InputDatasets, location: str) -> tuple[str, Compression]:
     source, shard = datasets.locate(location)
     assert source.foreign is not None
-    return filesystem.join(source.directory, shard), source.foreign.compression
+    return file_io.join(source.directory, shard), source.foreign.compression

@@ -25,7 +25,7 @@ from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation, ImageRef, Planne
 from beam_jobs.plan.large_column import LargeColumn
 from tfpipe.system.extras import importing
 
-with importing("A plan", "pyarrow", "tfpipe[beam]"):
+with importing("A plan", "pyarrow", "tfpipe[shard]"):
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -21,7 +21,7 @@ from beam_jobs.plan.split_and_shard import (
 )
 from beam_jobs.shards.output_dir import check_dataset_output
 from beam_jobs.shards.worker_check import check_versions
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.system.progress import Observer
 
 _SIZE_BITS = 20
@@ -56,8 +56,7 @@ class Planning:
         Raises:
             DataError: It has another version of a package.
         """
-        if self.file_options and filesystem.get_options() != self.file_options:
-            filesystem.configure(self.file_options)
+        job_stores.adopt(self.file_options)
         check_versions(dict(self.versions))
 
     def open(self) -> "Planning":

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.large_column import explain_temporary_errors
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.storage import file_io
 
 HASH_BITS = 64
 _MAX_SLICE_BITS = 12
@@ -87,19 +87,20 @@ class Scratch:
 
     def create(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
         """Opens a new file for a block that writes it."""
-        return filesystem.create(filesystem.join(self.base, name))
+        return file_io.create(file_io.join(self.base, name), makes_folders=True)
 
     def read(self, name: str, begin: int, size: int) -> bytes:
         """Returns `size` bytes of a file from `begin`; fewer only at its end."""
-        return filesystem.read_range(filesystem.join(self.base, name), begin, size)
+        return file_io.read_range(file_io.join(self.base, name), begin, size)
 
     def hand_over(self, name: str, path: str) -> None:
         """Makes a file the one at `path`. It can be read here no more."""
-        filesystem.rename(filesystem.join(self.base, name), path)
+        file_io.rename(file_io.join(self.base, name), path)
 
     def save(self, name: str, value: Any) -> None:
         """Saves what later tasks need."""
-        filesystem.write_bytes(filesystem.join(self.base, name), pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        file_io.write_file(file_io.join(self.base, name), data, makes_folders=True)
 
     def load(self, name: str) -> Any:
         """Returns what `save` saved.
@@ -107,9 +108,9 @@ class Scratch:
         Raises:
             DataError: This process does not see the folder.
         """
-        path = filesystem.join(self.base, name)
+        path = file_io.join(self.base, name)
         try:
-            return pickle.loads(filesystem.read_bytes(path))
+            return pickle.loads(file_io.read_whole(path))
         except FileNotFoundError as error:
             raise DataError(
                 f"A worker does not find {path}. All workers must reach images and output by the same names: on a disk "
@@ -118,7 +119,7 @@ class Scratch:
 
     def clear(self) -> None:
         """Removes all files."""
-        filesystem.remove_tree(self.base)
+        file_io.remove_tree(self.base)
 
     def write_run(self, piece: int, number: int, images: ImageTable, hashes: NDArray[np.uint64]) -> Run:
         """Writes listed images. Those of one hash keep their order."""
@@ -166,7 +167,7 @@ class Scratch:
         The arguments are those of `read_run`. From a store several runs are read at once: a request takes much longer
         than what it brings.
         """
-        if not filesystem.is_url(self.base):
+        if not file_io.is_url(self.base):
             yield from (self.read_run(run, begin, end) for run in runs)
             return
         with ThreadPoolExecutor(_READS_AT_ONCE) as threads:
@@ -214,7 +215,7 @@ class LocalScratch(Scratch):
     def hand_over(self, name: str, path: str) -> None:
         """Copies a file to `path`."""
         begin, end = self._places[name]
-        with filesystem.create(path) as out:
+        with file_io.create(path, makes_folders=True) as out:
             for at in range(begin, end, _BUFFER_BYTES):
                 out.write(os.pread(self._file, min(_BUFFER_BYTES, end - at), at))
 

@@ -1,12 +1,15 @@
 """A step of work: tasks that know nothing of each other, and an end that gets the sum of their results.
 
-The tasks exchange files in a folder, see `scratch`. `run_here` does them one after another in this process;
-`beam_jobs.graph` runs the same steps wherever Beam does.
+The tasks exchange files in a folder, see `scratch`. `run_here` does them in this process, or in a pool of processes of
+this machine; `beam_jobs.graph` runs the same steps wherever Beam does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
+
+from beam_jobs.process_pool import map_unordered
 
 Shared = TypeVar("Shared")
 
@@ -47,7 +50,7 @@ class StepSettings(Protocol):
 
     @property
     def workers(self) -> int:
-        """The number of processes that each Beam worker starts. 0: the Beam worker does the tasks itself."""
+        """The number of processes that do the tasks, for each worker of Beam. 0: the worker itself does them."""
 
     def configure(self) -> None:
         """Prepares this process for tasks."""
@@ -56,13 +59,31 @@ class StepSettings(Protocol):
         """Prepares this process, and returns what all tasks share."""
 
 
-def run_here(steps: Sequence[Step[Shared]], shared: Shared) -> None:
-    """Does all tasks of some steps in this process."""
+def run_here(steps: Sequence[Step[Shared]], shared: Shared, settings: StepSettings | None = None) -> None:
+    """Does all tasks of some steps on this machine.
+
+    Args:
+        steps: The steps.
+        shared: The object that all tasks share.
+        settings: The settings, which say how many processes do the tasks. None: this one does.
+    """
     for step in steps:
-        total = step.start()
-        for number in range(step.count_tasks(shared)):
-            total = add_results(total, step.run(shared, number))
+        total, watched = step.start(), list[Any]()
+        for result in run_tasks(step, range(step.count_tasks(shared)), shared, settings):
+            step.watch(shared, result, watched)
+            total = add_results(total, result)
         step.finish(shared, total)
+
+
+def run_tasks(
+    step: Step[Shared], numbers: Sequence[int], shared: Shared, settings: StepSettings | None
+) -> Iterator[Any]:
+    """Does tasks of a step and yields their results, in any order; arguments as for `run_here`."""
+    workers = min(settings.workers, len(numbers)) if settings else 0
+    if settings and workers:
+        yield from map_unordered(step.run, numbers, workers, shared=(shared,), set_up=settings.configure)
+    else:
+        yield from map(partial(step.run, shared), numbers)
 
 
 def add_results(first: Any, second: Any) -> Any:

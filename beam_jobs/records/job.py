@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 
 from beam_jobs.shards.finish_dataset import check_present
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe._version import __version__
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import SplitInfo
+from tfpipe.storage import file_io
 from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import RecordForm
@@ -74,9 +75,8 @@ class RecordsJob:
 
     def open(self) -> WorkDir:
         """Returns the dataset directory, and first configures the file systems of this process."""
-        if self.file_options and filesystem.get_options() != self.file_options:
-            filesystem.configure(self.file_options)
-        return WorkDir(filesystem.resolve_links(self.output))
+        job_stores.adopt(self.file_options)
+        return WorkDir(file_io.resolve_links(self.output))
 
     def check_output(self) -> bytes:
         """Checks that the output may be written; returns the identity of an unfinished job there, empty without one.
@@ -87,7 +87,7 @@ class RecordsJob:
         """
         with explain_os_errors(f"read {self.output}"):
             work = self.open()
-            names = filesystem.list_names(work.output)
+            names = file_io.list_names(work.output)
             begun = read_identity(work)
             is_begun = begun.startswith(_OURS) and file_names.MANIFEST not in names
             ours = {file_names.WORK_DIR} if is_begun or not begun else set()
@@ -108,9 +108,9 @@ class RecordsJob:
         with explain_os_errors(f"write to {self.output}"):
             work = self.open()
             if begun != self.identity:
-                filesystem.remove_tree(work.base)
+                file_io.remove_tree(work.base)
             _remove_shards(work, set(files) if begun == self.identity else set())
-            filesystem.write_bytes(work.path(_PLAN), self.identity)
+            file_io.write_file(work.path(_PLAN), self.identity, makes_folders=True)
 
     def check_prepared(self, work: WorkDir) -> None:
         """Checks that a worker sees the folder that this very job prepared.
@@ -146,20 +146,20 @@ class RecordsJob:
             manifest = make_manifest(work.output.rpartition("/")[2], self.form, splits)
             for file, data in make_dataset_files(manifest).items():
                 work.write(file, data)
-            filesystem.remove_tree(work.base)
+            file_io.remove_tree(work.base)
         return manifest.fingerprint
 
 
 def read_identity(work: WorkDir) -> bytes:
     """Returns the identity of the job that the working folder belongs to; empty without one."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return filesystem.read_bytes(work.path(_PLAN))
+        return file_io.read_whole(work.path(_PLAN))
     return b""
 
 
 def read_digests(work: WorkDir, file: str) -> NDArray[np.bytes_]:
     """Returns the hashes of the keys of a finished shard, sorted: bytes [records]."""
-    return to_digests(filesystem.read_bytes(work.digests_path(file)))
+    return to_digests(file_io.read_whole(work.digests_path(file)))
 
 
 def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
@@ -169,9 +169,9 @@ def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
 
 def _remove_shards(work: WorkDir, kept: set[str]) -> None:
     """Removes the shards of an earlier job, and their indexes."""
-    for name in filesystem.list_names(work.output):
+    for name in file_io.list_names(work.output):
         with contextlib.suppress(FormatError):
             file_names.parse_shard_name(name)
             if name not in kept:
-                filesystem.remove(work.target(file_names.index_name(name)))
-                filesystem.remove(work.target(name))
+                file_io.remove(work.target(file_names.index_name(name)))
+                file_io.remove(work.target(name))

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from beam_jobs.records.job import RecordsJob, read_digests, read_identity, to_digests
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import parse_shard_name
+from tfpipe.storage import file_io
 from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.written_shard import WrittenShard
@@ -46,7 +46,7 @@ def write_record_shard(job: RecordsJob, file: str, elements: Iterable[Element]) 
         ConfigError: Two records have one key.
         DataError: A file cannot be written, or this worker may not take part.
     """
-    with explain_os_errors(f"write {filesystem.join(job.output, file)}"):
+    with explain_os_errors(f"write {file_io.join(job.output, file)}"):
         work = job.open()
         job.check_prepared(work)
         finished = _find_finished(job, work, file, elements)
@@ -109,7 +109,7 @@ def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenS
         for place in order.tolist():
             payload = spool.read(place)
             writer.add(decode_example(payload), payload)
-        filesystem.write_bytes(work.digests_path(file), spool.digests[order].tobytes())
+        file_io.write_file(work.digests_path(file), spool.digests[order].tobytes(), makes_folders=True)
     return writer.describe_shard(file)
 
 
@@ -164,7 +164,7 @@ def list_finished(job: RecordsJob, files: Iterable[str]) -> Iterator[NDArray[np.
     """
     with explain_os_errors(f"read {job.output}"):
         work = job.open()
-        names = set(filesystem.list_names(work.path("rows"))) if read_identity(work) == job.identity else set()
+        names = set(file_io.list_names(work.path("rows"))) if read_identity(work) == job.identity else set()
         for file in files:
             if f"{file}.json" in names and (written := work.find_written(file)) is not None:
                 digests = read_digests(work, file)

@@ -3,7 +3,7 @@
 ```
 tfpipe shard IN OUT --runner dataflow --project p
 └─ RunnerConfig("dataflow", project="p").beam_args()      Beam's own arguments
-   └─ make_runner(beam_args) -> DataflowRunner            one of local, dataflow, dask, portable
+   └─ make_runner(beam_args) -> DataflowRunner            one of local, direct, dataflow, dask, portable
       └─ check -> prepare -> submit -> wait               called by `shard_job.run`
 ```
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.errors import ConfigError, TfpipeError
 from tfpipe.system.options import Choice, Count, Kind, Text, check_options, option
-from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress
+from tfpipe.system.progress import POLL_EVERY_S, Observer, Progress, poll_progress
 
 if TYPE_CHECKING:
     from apache_beam import Pipeline
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from beam_jobs.plan.plan import Plan
     from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
+LOCAL = "local"
 BEAM_RUNNERS = {
     "direct": "FnApiRunner",
     "dataflow": "DataflowRunner",
     "dask": "DaskRunner",
     "portable": "PortableRunner",
 }
-"""Beam's name of each runner."""
+"""Beam's name of each runner but the local one, which needs no Beam."""
 
 
 def _option(runner: str, beam: str, kind: Kind) -> Any:
@@ -46,7 +47,8 @@ class RunnerConfig:
     """A runner and its options. An option that is None has the default of Beam or of the service.
 
     Attributes:
-        runner: The runner; `direct` is this machine. "direct", "dataflow", "dask" or "portable". Default: "direct".
+        runner: The runner. `local` is this machine without Beam, `direct` Beam on this machine, with the graph that
+            Dataflow runs. "local", "direct", "dataflow", "dask" or "portable". Default: "local".
         project: The Google Cloud project that pays for the job. Default: None.
         region: The region of the machines, such as `europe-west4`. The best one is the region of the buckets.
             Default: None.
@@ -67,7 +69,7 @@ class RunnerConfig:
         ConfigError: An option belongs to another runner, or a value is out of range.
     """
 
-    runner: str = option(Choice(tuple(BEAM_RUNNERS)), "direct")
+    runner: str = option(Choice((LOCAL, *BEAM_RUNNERS)), LOCAL)
     project: str | None = _option("dataflow", "project", Text())
     region: str | None = _option("dataflow", "region", Text())
     max_workers: int | None = _option("dataflow", "max_num_workers", Count(1))
@@ -90,8 +92,8 @@ class RunnerConfig:
                 )
 
     def beam_args(self) -> tuple[str, ...]:
-        """Returns the options as arguments for Beam; this machine needs none."""
-        if self.runner == "direct":
+        """Returns the options as arguments for Beam; `local` needs none."""
+        if self.runner == LOCAL:
             return ()
         arguments = [f"--{item.metadata['beam']}={value}" for item, value in self._given_options()]
         if self.runner == "portable":
@@ -172,13 +174,13 @@ class Job:
 
 
 class Runner:
-    """A runner of Beam that carries out one job.
+    """A runner that carries out one job.
 
-    The methods are called in the order in which they stand here. This class suits any runner that Beam knows by name,
-    such as Flink's. The subclasses in the other modules do more for their runners.
+    The methods are called in the order in which they stand here. This class suits any runner that Beam knows by
+    name, such as Flink's. The subclasses in the other modules do more for their runners.
 
     Args:
-        options: Beam's options; `prepare` completes them in place.
+        options: Beam's options; `prepare` completes them in place. None: this runner is not one of Beam.
 
     Attributes:
         options: Beam's options.
@@ -190,8 +192,8 @@ class Runner:
     runs_whole_graph = True
     has_same_codecs = True
 
-    def __init__(self, options: "PipelineOptions") -> None:
-        self.options = options
+    def __init__(self, options: "PipelineOptions | None" = None) -> None:
+        self.options: Any = options
         self._result: Any = None
 
     def check(self, config: "ShardConfig") -> None:
@@ -226,12 +228,19 @@ class Runner:
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads the job's progress, and the seconds between two calls of it."""
         from beam_jobs.shards import progress
-        from beam_jobs.storage import filesystem
+        from tfpipe.storage import file_io
 
         assert job.header is not None
-        if filesystem.is_url(job.work.output):  # the workers may run on other machines, with other disks
+        if file_io.is_url(job.work.output):  # the workers may run on other machines, with other disks
             return partial(progress.read_finished, job.work, job.header), progress.LIST_EVERY_S
         return partial(progress.read_progress, job.work, job.header), POLL_EVERY_S
+
+    def watch(self, job: Job, observer: ShardObserver) -> contextlib.AbstractContextManager[None]:
+        """Tells the observer of the progress of a job that writes shards, during a block."""
+        if job.header is None:
+            return contextlib.nullcontext()
+        read, every_s = self.get_progress_reader(job)
+        return poll_progress(read, observer, every_s)
 
     def prepare(self, job: Job) -> contextlib.AbstractContextManager[None]:
         """Completes the options for a block that submits the job and waits, and explains the errors of the block."""

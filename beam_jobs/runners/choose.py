@@ -7,15 +7,15 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from beam_jobs.runners.base import Runner
 from beam_jobs.runners.dask import DaskRunner, load_dask_options
 from beam_jobs.runners.dataflow import DataflowRunner
-from beam_jobs.runners.local import LocalRunner
+from beam_jobs.runners.direct import DirectRunner
 from beam_jobs.runners.portable import PortableRunner
 from tfpipe.errors import ConfigError
 
 _RUNNERS: dict[str | None, type[Runner]] = {
-    None: LocalRunner,
-    "DirectRunner": LocalRunner,
-    "FnApiRunner": LocalRunner,
-    "SwitchingDirectRunner": LocalRunner,
+    None: DirectRunner,
+    "DirectRunner": DirectRunner,
+    "FnApiRunner": DirectRunner,
+    "SwitchingDirectRunner": DirectRunner,
     "DataflowRunner": DataflowRunner,
     "DaskRunner": DaskRunner,
     "PortableRunner": PortableRunner,
@@ -23,7 +23,7 @@ _RUNNERS: dict[str | None, type[Runner]] = {
 
 
 def make_runner(beam_args: Sequence[str]) -> Runner:
-    """Returns the runner that `--runner` names in Beam's arguments; without it, this machine.
+    """Returns the runner that `--runner` names in Beam's arguments; without it, Beam's own of this machine.
 
     Raises:
         ConfigError: Beam does not know an option.

@@ -1,67 +1,22 @@
-"""The runner of this machine: Beam's `FnApiRunner`, with worker processes of tfpipe or of Beam.
+"""This machine without Beam, whose import takes 1.2 s: a pool of processes does the tasks of each step."""
 
-Since Beam 2.68 the default runner first tries to download a Go program, and waits forever behind a proxy that
-does not answer. `FnApiRunner` is the same local runner without that. Its own worker processes
-(`--direct_running_mode=multi_processing`) log to the terminal, and it waits forever when one of them is killed.
-"""
-
-import logging
-import os
-import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
-from apache_beam.portability.api import beam_provision_api_pb2
-from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
-from apache_beam.transforms import environments
-from google.protobuf import json_format, struct_pb2
 
 from beam_jobs.runners.base import Job, Runner
 from beam_jobs.shards.progress import read_progress
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import POLL_EVERY_S, Progress
 
-_SILENT = str(logging.CRITICAL + 1)  # an interrupted worker would print its traceback as critical
-
 
 class LocalRunner(Runner):
-    """A job on this machine. A pool of processes writes the shards, unless Beam's options ask for workers of Beam."""
+    """A job in a pool of processes of this machine."""
 
-    def __init__(self, options: PipelineOptions) -> None:
-        super().__init__(options)
-        self._in_memory = options.view_as(DirectOptions).direct_running_mode == "in_memory"
+    def get_pool_workers(self, workers: int) -> int:
+        """Returns the size of the pool: one process for each core by default."""
+        return workers or usable_cpus()
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the reader of the workers' progress: they share a disk with this process, whatever the output."""
         assert job.header is not None
         return partial(read_progress, job.work, job.header), POLL_EVERY_S
-
-    def get_pool_workers(self, workers: int) -> int:
-        """Returns the size of the pool: one process for each core by default, 0 if Beam starts workers."""
-        return (workers or usable_cpus()) if self._in_memory else 0
-
-    def make_beam_runner(self, job: Job) -> Any:
-        """Returns a runner that uses no network."""
-        direct = self.options.view_as(DirectOptions)
-        if not self._in_memory and direct.direct_num_workers == 1:
-            direct.direct_num_workers = job.config.workers or usable_cpus()
-        environment = None
-        if direct.direct_running_mode == "multi_processing":
-            # The mode itself would set this environment, but with another command.
-            environment = environments.SubprocessSDKEnvironment.from_command_string(_worker_command())
-            direct.direct_running_mode = "in_memory"
-        harness_options = struct_pb2.Struct()
-        json_format.ParseDict({"default_sdk_harness_log_level": _SILENT}, harness_options)
-        info = beam_provision_api_pb2.ProvisionInfo(retrieval_token="unused", pipeline_options=harness_options)
-        return FnApiRunner(environment, provision_info=ExtendedProvisionInfo(info))
-
-
-def _worker_command() -> str:
-    """Returns the command of a worker process.
-
-    Beam gives it to a shell. "exec" replaces that shell: Ctrl-C would kill it, which would look like a dead worker.
-    """
-    return "exec " + shlex.join([sys.executable, "-m", "beam_jobs.runners.local_beam_worker", str(os.getpid())])

@@ -9,12 +9,12 @@ from beam_jobs.shards.list_files import finish_lists, list_end_steps
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.search_steps import OpenJob, save_rows
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.shard_stats import merge_stats, sort_counts
+from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
 
 WriteLists = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], Duplicates]
@@ -43,7 +43,7 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
         f"At most {max_bad} of {num_images} images may be bad, got {num_bad}, the first {first['path']}: "
         f"{first['reason']}. They are listed in {work.target(file_names.QUARANTINE)}; "
         f"{open_source(header).advice}, or allow more with `max_bad`.",
-        page="docs/howto/damaged-data.md#images-that-are-broken",
+        page="damaged-data#images-that-are-broken",
     )
 
 
@@ -53,7 +53,7 @@ def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenS
     Raises:
         DataError: A shard is missing.
     """
-    present = {shard.info.file for shard in shards}.intersection(filesystem.list_names(work.output))
+    present = {shard.info.file for shard in shards}.intersection(file_io.list_names(work.output))
     missing = [file for file in files if file not in present]
     if missing:
         raise DataError(
@@ -122,8 +122,8 @@ def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Seq
     changed = [info.file for info in infos if expected_sha256.get(info.file) != info.sha256]
     if changed:
         # Shards taken from the manifest have no counts, so the next run cannot use them.
-        filesystem.remove(work.target(file_names.MANIFEST))
-        filesystem.remove_tree(work.path("rows"))
+        file_io.remove(work.target(file_names.MANIFEST))
+        file_io.remove_tree(work.path("rows"))
         raise DataError(
             f"{changed[0]} was missing or damaged and came out different when made again: images have changed since. "
             f"{work.output} is no longer complete; run the same command again to make all of it anew."
@@ -134,22 +134,22 @@ def _write_tfds_files(work: WorkDir, manifest: Manifest) -> None:
     """Writes the files for TensorFlow Datasets that are not right yet, so that a complete dataset stays untouched."""
     for name, text in tfds_metadata.make_files(manifest).items():
         path = work.target(name)
-        if not filesystem.exists(path) or filesystem.read_bytes(path) != text.encode():
+        if not file_io.exists(path) or file_io.read_whole(path) != text.encode():
             work.write(name, text.encode())
 
 
 def _remove_stale_quarantine(work: WorkDir, shards: Sequence[WrittenShard]) -> None:
     """Removes the images that an earlier run quarantined and this one could read."""
     if not any(shard.num_left_out for shard in shards):
-        filesystem.remove_tree(work.target(file_names.QUARANTINE_DIR))
-    names = filesystem.list_names(work.target(file_names.QUARANTINED_BYTES_DIR))
+        file_io.remove_tree(work.target(file_names.QUARANTINE_DIR))
+    names = file_io.list_names(work.target(file_names.QUARANTINED_BYTES_DIR))
     if not names:
         return
     bad_shards = (shard for shard in shards if shard.num_left_out)
     kept = {line.get("bytes") for shard in bad_shards for line in work.read_left_out(shard.info.file)}
     for name in names:
         if f"bytes/{name}" not in kept:
-            filesystem.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
+            file_io.remove(work.target(file_names.QUARANTINED_BYTES_DIR, name))
 
 
 def _leave_out_empty(
@@ -172,14 +172,14 @@ def _leave_out_empty(
         splits[split] = [shard for _, shard in renumbered]
         for shard in split_shards:
             if not shard.info.records:
-                filesystem.remove(work.target(shard.info.file))
-                filesystem.remove(work.target(file_names.index_name(shard.info.file)))
+                file_io.remove(work.target(shard.info.file))
+                file_io.remove(work.target(file_names.index_name(shard.info.file)))
     return splits
 
 
 def _rename_shard(work: WorkDir, file: str, new_file: str) -> None:
-    filesystem.rename(work.target(file), work.target(new_file))
-    filesystem.rename(work.target(file_names.index_name(file)), work.target(file_names.index_name(new_file)))
+    file_io.rename(work.target(file), work.target(new_file))
+    file_io.rename(work.target(file_names.index_name(file)), work.target(file_names.index_name(new_file)))
 
 
 def _make_manifest(

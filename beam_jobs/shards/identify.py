@@ -21,8 +21,9 @@ from beam_jobs.plan.merge_manifests import InputDatasets
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.dataset_records import identify
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.images.errors import BadImage
+from tfpipe.storage import file_io
 
 _DIGEST_BYTES = 32
 _HASHED_AT_ONCE = 64
@@ -71,7 +72,7 @@ def _hash_files(listing: Listing, candidates: NDArray[np.int64], workers: int) -
         if len(places) > 1:
             several[index] = places
     for location, indices_at in streamed.items():
-        yield from _hash_streamed(filesystem.join(listing.root, location), indices_at, several)
+        yield from _hash_streamed(file_io.join(listing.root, location), indices_at, several)
     yield from _map_batches(_hash_batch, listing, direct, workers, (listing.root, listing.columns))
 
 
@@ -126,7 +127,7 @@ def _map_batches(
         for batch in make_batches():
             yield from identify_batch(origin, batch)
         return
-    set_up = partial(filesystem.configure, filesystem.get_options())
+    set_up = partial(job_stores.configure, job_stores.get_options())
     for identities in map_unordered(identify_batch, make_batches(), workers, shared=(origin,), set_up=set_up):
         yield from identities
 

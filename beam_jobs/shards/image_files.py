@@ -28,12 +28,12 @@ from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import PlannedImage, Value, list_files
 from beam_jobs.shards.record import MAX_SOURCE_BYTES, Record, RejectedImage, check_source_size, make_list_features
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import encode_example
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
+from tfpipe.storage import file_io
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 _BLOCK_BYTES = 128 << 20  # of images in Parquet files: those of a default shard, so that it reads a row group once
@@ -125,7 +125,7 @@ class ImageFiles:
         pool = ThreadPoolExecutor(_FETCHED_AHEAD)
         try:
             for image in planned:
-                is_remote = filesystem.is_url(filesystem.join(self.header.root, image.location.file or image.path))
+                is_remote = file_io.is_url(file_io.join(self.header.root, image.location.file or image.path))
                 if is_remote:
                     fetched.append((image, pool.submit(self._fetch, image)))
                 while len(fetched) > (_FETCHED_AHEAD if is_remote else 0):

@@ -20,7 +20,7 @@ from beam_jobs.shards.search_steps import OpenJob, load_shards, save_rows, save_
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe.writer.written_shard import WrittenShard
 
 
@@ -49,8 +49,7 @@ class JobSettings:
 
     def configure(self) -> None:
         """Configures the file systems of this process."""
-        if self.file_options and filesystem.get_options() != self.file_options:
-            filesystem.configure(self.file_options)
+        job_stores.adopt(self.file_options)
 
     def open(self) -> OpenJob:
         """Opens the dataset directory and its plan, and first configures the file systems of this process.

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Iterator
 
 from beam_jobs.shards.work_dir import WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.format import file_names
+from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard
 
 
@@ -21,7 +21,7 @@ def write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:
     num_parts = 0
     for part in file_names.cut_list(lines):
         part_name = file_names.list_part_name(name, num_parts)
-        with filesystem.create(work.target(part_name), work.temporary(part_name)) as out:
+        with file_io.create(work.target(part_name), work.temporary(part_name), makes_folders=True) as out:
             out.writelines(part)
         num_parts += 1
     remove_parts(work, name, num_parts)
@@ -30,7 +30,7 @@ def write_list(work: WorkDir, name: str, lines: Iterable[bytes]) -> None:
 def remove_parts(work: WorkDir, name: str, first: int) -> None:
     """Removes the parts of a list from number `first` on."""
     folder, _, base = name.rpartition("/")
-    for file in filesystem.list_names(work.target(folder) if folder else work.output):
+    for file in file_io.list_names(work.target(folder) if folder else work.output):
         part = file_names.parse_list_part(base, file)
         if part is not None and part >= first:
-            filesystem.remove(work.target(folder, file) if folder else work.target(file))
+            file_io.remove(work.target(folder, file) if folder else work.target(file))

@@ -30,10 +30,10 @@ from beam_jobs.shards.search_steps import (
     load_sizes,
     search_bucket,
 )
-from beam_jobs.storage import filesystem
 from tfpipe.format import file_names
 from tfpipe.format.digest_groups import GroupCounts
 from tfpipe.format.manifest import Duplicates
+from tfpipe.storage import file_io
 
 _LISTS = (file_names.QUARANTINE, file_names.DUPLICATES)
 _READ_BYTES = 4 << 20
@@ -170,7 +170,7 @@ def write_part(job: OpenJob, number: int) -> None:
     bad, duplicates = _load_pieces(job)
     pieces, part = (bad, number) if number < bad.num_parts else (duplicates, number - bad.num_parts)
     name = file_names.list_part_name(pieces.name, part)
-    with filesystem.create(job.work.target(name), job.work.temporary(name)) as out:
+    with file_io.create(job.work.target(name), job.work.temporary(name), makes_folders=True) as out:
         for data in _read_part(job, pieces, part * pieces.part_bytes):
             out.write(data)
 

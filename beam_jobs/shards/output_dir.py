@@ -9,10 +9,10 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shards.plan_file import make_plan_header, prepare_work
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.view import VIEWS_DIR
+from tfpipe.storage import file_io
 from tfpipe.writer.working_folder import check_output
 
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
@@ -24,6 +24,7 @@ _OUR_NAMES = {
     file_names.REPAIR,
     file_names.INDEX_DIR,
     VIEWS_DIR,
+    file_names.COLUMNS_DIR,
     file_names.QUARANTINE_DIR,
     file_names.WORK_DIR,
 }
@@ -41,7 +42,7 @@ def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
     Raises:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """
-    _finish_swap(filesystem.resolve_links(config.output))
+    _finish_swap(file_io.resolve_links(config.output))
     check_output(config.output, sources, _is_ours, alone=config.overwrite)
 
 
@@ -69,16 +70,16 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
     """
     is_locked = bool(plan.scratch.base)  # since `open_planning`
     with contextlib.nullcontext() if is_locked else _find_work_dir(config).lock(f"writes to {config.output}"):
-        with filesystem.explain_os_errors(f"write to {config.output}"):
+        with file_io.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
                 prepare_work(work, header, plan, config)
             plan.scratch.clear()  # it may be as large as all names of the images
         yield work
-        with filesystem.explain_os_errors(f"write to {config.output}"):
-            filesystem.remove_tree(work.base)
+        with file_io.explain_os_errors(f"write to {config.output}"):
+            file_io.remove_tree(work.base)
             if is_staged:
-                _swap(filesystem.resolve_links(config.output))
+                _swap(file_io.resolve_links(config.output))
 
 
 @contextlib.contextmanager
@@ -92,15 +93,15 @@ def open_planning(config: ShardConfig) -> Iterator[str]:
     """
     work = _find_work_dir(config)
     with work.lock(f"writes to {config.output}"):
-        filesystem.remove_tree(work.path("planning"))
+        file_io.remove_tree(work.path("planning"))
         try:
             yield work.path("planning")
         finally:
-            filesystem.remove_tree(work.path("planning"))
+            file_io.remove_tree(work.path("planning"))
 
 
 def _find_work_dir(config: ShardConfig) -> WorkDir:
-    return WorkDir(filesystem.resolve_links(config.output))
+    return WorkDir(file_io.resolve_links(config.output))
 
 
 @contextlib.contextmanager
@@ -110,10 +111,10 @@ def _leave_nothing_on_failure(work: WorkDir) -> Iterator[None]:
         yield
     except BaseException:
         if not work.has_plan():
-            for name in filesystem.list_names(work.base):
+            for name in file_io.list_names(work.base):
                 if name != "lock":
-                    filesystem.remove_tree(work.path(name))
-                    filesystem.remove(work.path(name))
+                    file_io.remove_tree(work.path(name))
+                    file_io.remove(work.path(name))
         raise
 
 
@@ -125,7 +126,7 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
         return work, header, False
     if not config.overwrite:
         advice = ""
-        if filesystem.exists(work.target(file_names.MANIFEST)) and not config.datasets:
+        if file_io.exists(work.target(file_names.MANIFEST)) and not config.datasets:
             merge = shlex.join(["tfpipe", "merge", config.output, "NEW", "BOTH"])
             advice = f" To add images to it, write them to another directory NEW, and unite both with: {merge}"
         raise ConfigError(
@@ -134,13 +135,13 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
         )
     staged = WorkDir(work.output + _NEW)
     if not _is_free_for(staged, header):
-        filesystem.remove_tree(staged.output)
+        file_io.remove_tree(staged.output)
     return staged, header, True
 
 
 def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
     """Returns whether the directory is empty, or belongs to the same plan."""
-    if filesystem.exists(work.target(file_names.MANIFEST)):
+    if file_io.exists(work.target(file_names.MANIFEST)):
         with contextlib.suppress(FormatError):
             return work.find_manifest(header) is not None
         return False
@@ -150,7 +151,7 @@ def _is_free_for(work: WorkDir, header: PlanHeader) -> bool:
         return False
     # A run that ended before its plan was complete left a working folder. Shards without a plan and without a
     # manifest are not to be trusted.
-    return not any(_is_ours(name) and name != file_names.WORK_DIR for name in filesystem.list_names(work.output))
+    return not any(_is_ours(name) and name != file_names.WORK_DIR for name in file_io.list_names(work.output))
 
 
 def _swap(output: str) -> None:
@@ -158,29 +159,29 @@ def _swap(output: str) -> None:
 
     Both are complete at every moment. `_finish_swap` completes the swap of a killed process.
     """
-    if filesystem.is_url(output):
+    if file_io.is_url(output):
         _move_objects(output)
         return
     os.rename(output, output + _OLD)
     os.rename(output + _NEW, output)
-    filesystem.remove_tree(output + _OLD)
+    file_io.remove_tree(output + _OLD)
 
 
 def _finish_swap(output: str) -> None:
     """Completes the swap that a killed run began, or undoes it if the new dataset is not complete."""
-    if filesystem.is_url(output) or not os.path.exists(output + _OLD):
+    if file_io.is_url(output) or not os.path.exists(output + _OLD):
         return
     if not os.path.exists(output):
-        is_complete = os.path.exists(filesystem.join(output + _NEW, file_names.MANIFEST))
+        is_complete = os.path.exists(file_io.join(output + _NEW, file_names.MANIFEST))
         os.rename(output + _NEW if is_complete else output + _OLD, output)
-    filesystem.remove_tree(output + _OLD)
+    file_io.remove_tree(output + _OLD)
 
 
 def _move_objects(output: str) -> None:
     """Swaps datasets on an object store, object by object: the old manifest goes first, the new one comes last."""
-    filesystem.remove(filesystem.join(output, file_names.MANIFEST))
-    new_names = [name for name, _ in filesystem.list_tree(output + _NEW)]
-    for name, _ in list(filesystem.list_tree(output)):
-        filesystem.remove(filesystem.join(output, name))
+    file_io.remove(file_io.join(output, file_names.MANIFEST))
+    new_names = [name for name, _ in file_io.list_tree(output + _NEW)]
+    for name, _ in list(file_io.list_tree(output)):
+        file_io.remove(file_io.join(output, name))
     for name in sorted(new_names, key=lambda name: name == file_names.MANIFEST):
-        filesystem.rename(filesystem.join(output + _NEW, name), filesystem.join(output, name))
+        file_io.rename(file_io.join(output + _NEW, name), file_io.join(output, name))

@@ -14,12 +14,13 @@ from beam_jobs.process_pool import map_unordered
 from beam_jobs.shards.record import MAX_SOURCE_BYTES
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tfpipe._version import __version__
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest
 from tfpipe.format.shard_stats import sort_counts
 from tfpipe.images.normalize import get_codec_versions
+from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -32,7 +33,7 @@ def make_plan_header(config: ShardConfig, plan: Plan) -> PlanHeader:
     listing = plan.listing
     header = PlanHeader(
         name=listing.name,
-        root=filesystem.make_absolute(listing.root),
+        root=file_io.make_absolute(listing.root),
         fingerprint="",
         seed=config.seed,
         form=listing.choose_form(config.form),
@@ -83,21 +84,21 @@ def write_plan(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
     """Writes the lines of the plan, and then its header, which says that they are complete."""
     for part in range(plan.num_parts):
         plan.scratch.hand_over(get_part_name(part), work.plan_path(part))
-    filesystem.write_bytes(work.path("plan.json"), header.dumps())
+    file_io.write_file(work.path("plan.json"), header.dumps(), makes_folders=True)
 
 
 def prepare_work(work: WorkDir, header: PlanHeader, plan: Plan, config: ShardConfig) -> None:
     """Writes the files that workers need, the plan last. Leaves finished shards alone."""
-    filesystem.remove_tree(work.path("tmp"))
+    file_io.remove_tree(work.path("tmp"))
     unpacked = {location: work.path("unpacked", _name_unpacked(location)) for location in plan.listing.unpack}
     for location, tar in unpacked.items():
-        if not filesystem.exists(tar):
-            with filesystem.create(tar) as out:
+        if not file_io.exists(tar):
+            with file_io.create(tar, makes_folders=True) as out:
                 unpack(plan.listing, location, out)
     manifest = work.find_manifest(header)
     if manifest is not None and not _has_promised_lists(work, manifest):
         # Only the images can restore the lists, so the dataset is finished again.
-        filesystem.remove(work.target(file_names.MANIFEST))
+        file_io.remove(work.target(file_names.MANIFEST))
         manifest = None
     if manifest is not None:
         _trust_manifest(work, manifest)
@@ -115,9 +116,9 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
     """
     files = plan.listing.row_files
     num_missing = len(header.shards) - len(work.list_written())
-    if not files or not config.shuffle or num_missing < _COPY_ROWS_FROM_SHARDS or filesystem.is_url(work.output):
+    if not files or not config.shuffle or num_missing < _COPY_ROWS_FROM_SHARDS or file_io.is_url(work.output):
         return {}
-    num_bytes = sum(filesystem.get_sizes([filesystem.join(header.root, file) for file in files]))
+    num_bytes = sum(file_io.get_sizes([file_io.join(header.root, file) for file in files]))
     if shutil.disk_usage(work.output).free < _FREE_FOR_COPIES * num_bytes:
         return {}
     copies = {file: work.path("unpacked", _name_unpacked(file, ".rows")) for file in files}
@@ -127,7 +128,7 @@ def _copy_row_files(work: WorkDir, header: PlanHeader, plan: Plan, config: Shard
         for file in copies.items():
             copy_rows(*shared, file)
     else:
-        set_up = partial(filesystem.configure, filesystem.get_options())
+        set_up = partial(job_stores.configure, job_stores.get_options())
         for _ in map_unordered(copy_rows, copies.items(), workers, shared=shared, set_up=set_up):
             pass
     return copies
@@ -155,4 +156,4 @@ def _has_promised_lists(work: WorkDir, manifest: Manifest) -> bool:
 def _find_missing_parts(work: WorkDir, name: str) -> list[str]:
     """Returns the parts of a list in the dataset directory that are missing."""
     folder, _, base = name.rpartition("/")
-    return file_names.find_missing_parts(base, filesystem.list_names(work.target(folder) if folder else work.output))
+    return file_names.find_missing_parts(base, file_io.list_names(work.target(folder) if folder else work.output))

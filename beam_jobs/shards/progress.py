@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from beam_jobs.storage import filesystem
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Progress
 
 _WRITE_EVERY_S = 0.2
@@ -72,9 +72,9 @@ def read_progress(work: WorkDir, header: PlanHeader) -> Progress:
     folder = work.progress or ""
     images = num_bytes = bad = shards = 0
     planned_images = {shard.file: shard.images for shard in header.shards}
-    for file in filesystem.list_names(folder):
+    for file in file_io.list_names(folder):
         with contextlib.suppress(OSError, ValueError):  # being written at this moment: counted the next time
-            shard_images, shard_bytes, shard_bad = map(int, filesystem.read_bytes(os.path.join(folder, file)).split())
+            shard_images, shard_bytes, shard_bad = map(int, file_io.read_whole(os.path.join(folder, file)).split())
             images, num_bytes, bad = images + shard_images, num_bytes + shard_bytes, bad + shard_bad
             shards += shard_images == planned_images.get(file)
     num_images = sum(planned_images.values())
@@ -100,10 +100,10 @@ def progress_folder(work: WorkDir) -> Iterator[str]:
 
     It lies in the working folder if that is on this machine too, so that a crash leaves nothing elsewhere.
     """
-    if filesystem.is_url(work.output):
+    if file_io.is_url(work.output):
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             yield folder
         return
-    filesystem.remove_tree(work.path("progress"))  # a killed run may have left it
+    file_io.remove_tree(work.path("progress"))  # a killed run may have left it
     os.makedirs(work.path("progress"))
     yield work.path("progress")

@@ -36,8 +36,8 @@ from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import Meter
-from beam_jobs.storage import filesystem
 from tfpipe.format.digest_groups import GroupCounts, encode_group, equal_rows
+from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard
 
 _DIGEST_BYTES = 32
@@ -142,8 +142,8 @@ def save_shard(job: OpenJob, shard: WrittenShard) -> WrittenShard:
     """Saves what the tasks need of a written shard, and returns it without the classes that they count."""
     job.scratch.save(f"labels/{shard.info.file}", shard.stats.labels)
     path = job.work.digests_path(shard.info.file)
-    if filesystem.exists(path):  # not of a complete dataset, of which nothing is searched
-        table = np.frombuffer(filesystem.read_bytes(path), np.uint8).reshape(-1, _DIGEST_BYTES)
+    if file_io.exists(path):  # not of a complete dataset, of which nothing is searched
+        table = np.frombuffer(file_io.read_whole(path), np.uint8).reshape(-1, _DIGEST_BYTES)
         buckets = np.ascontiguousarray(table[:, :4]).view("<u4").ravel() % job.search_tasks
         rows = [np.flatnonzero(buckets == bucket) for bucket in range(job.search_tasks)]
         job.scratch.write_buckets(f"digests/{shard.info.file}", [(numbers, table[numbers]) for numbers in rows])
@@ -211,7 +211,7 @@ def _read_digests(job: OpenJob, file: str, bucket: int) -> tuple[NDArray[np.int6
     if job.search_tasks > 1:
         numbers, table = job.scratch.read_bucket(f"digests/{file}", bucket, job.search_tasks)
         return numbers, table
-    digests = filesystem.read_bytes(job.work.digests_path(file))
+    digests = file_io.read_whole(job.work.digests_path(file))
     table = np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES)
     return np.arange(len(table)), table
 

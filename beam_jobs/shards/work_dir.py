@@ -27,12 +27,12 @@ from uuid import uuid4
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.plan.image_ref import PlannedImage, decode_line
 from beam_jobs.plan.merge_manifests import InputDatasets
-from beam_jobs.storage import filesystem
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
+from tfpipe.storage import file_io
 from tfpipe.writer.shard_folder import ShardFolder
 
 
@@ -159,7 +159,7 @@ class WorkDir(ShardFolder):
 
     def target(self, *parts: str) -> str:
         """Returns a path in the dataset directory."""
-        return filesystem.join(self.output, *parts)
+        return file_io.join(self.output, *parts)
 
     def shard_path(self, file: str) -> str:
         """Returns the path of a shard."""
@@ -187,7 +187,7 @@ class WorkDir(ShardFolder):
             name: Path of the file in the dataset directory.
             data: Its content.
         """
-        filesystem.write_bytes(self.target(name), data, self.temporary(name))
+        file_io.write_file(self.target(name), data, self.temporary(name), makes_folders=True)
 
     def plan_path(self, part: int) -> str:
         """Returns the path of a part of the plan's lines."""
@@ -195,40 +195,38 @@ class WorkDir(ShardFolder):
 
     def has_plan(self) -> bool:
         """Returns whether a run wrote a whole plan. Its header is written last."""
-        return filesystem.exists(self.path("plan.json"))
+        return file_io.exists(self.path("plan.json"))
 
     def read_header(self) -> PlanHeader:
         """Returns the header of the plan."""
-        return PlanHeader.loads(filesystem.read_bytes(self.path("plan.json")))
+        return PlanHeader.loads(file_io.read_whole(self.path("plan.json")))
 
     def read_images(self, shard: PlannedShard) -> Iterator[PlannedImage]:
         """Yields the planned images of one shard, in order."""
-        data = filesystem.read_range(self.plan_path(shard.part), shard.begin, shard.end - shard.begin)
+        data = file_io.read_range(self.plan_path(shard.part), shard.begin, shard.end - shard.begin)
         return map(decode_line, data.splitlines())
 
     def read_left_out(self, file: str) -> list[dict[str, Any]]:
         """Returns the line about each bad image of a finished shard, in the order of the plan."""
-        lines: list[dict[str, Any]] = json.loads(filesystem.read_bytes(self.row_path(file)))["left_out"]
+        lines: list[dict[str, Any]] = json.loads(file_io.read_whole(self.row_path(file)))["left_out"]
         return lines
 
     def list_written(self) -> set[str]:
         """Returns the file names of the shards that some run finished."""
-        return {
-            name.removesuffix(".json") for name in filesystem.list_names(self.path("rows")) if name.endswith(".json")
-        }
+        return {name.removesuffix(".json") for name in file_io.list_names(self.path("rows")) if name.endswith(".json")}
 
     def save_kept(self, files: Iterable[str]) -> None:
         """Saves the file names of the shards that the workers found finished."""
-        filesystem.write_bytes(self.path("kept.json"), json.dumps(sorted(files)).encode())
+        file_io.write_file(self.path("kept.json"), json.dumps(sorted(files)).encode(), makes_folders=True)
 
     def read_kept(self) -> set[str]:
         """Returns the file names that `save_kept` noted."""
-        return set(json.loads(filesystem.read_bytes(self.path("kept.json"))))
+        return set(json.loads(file_io.read_whole(self.path("kept.json"))))
 
     def find_manifest(self, header: PlanHeader) -> Manifest | None:
         """Returns the manifest of a complete dataset that was made from the same plan; None if there is none."""
         path = self.target(file_names.MANIFEST)
-        if not filesystem.exists(path):
+        if not file_io.exists(path):
             return None
-        manifest = manifest_json.loads(filesystem.read_bytes(path).decode())
+        manifest = manifest_json.loads(file_io.read_whole(path).decode())
         return manifest if manifest.fingerprint == header.fingerprint else None

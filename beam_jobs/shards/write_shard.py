@@ -18,10 +18,10 @@ from beam_jobs.shards.progress import ProgressFile
 from beam_jobs.shards.record import Record, RejectedImage
 from beam_jobs.shards.record_source import RecordSource, open_source
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
 from tfpipe.images.errors import BadImage
+from tfpipe.storage import file_io
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.shard_writer import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
@@ -43,7 +43,7 @@ def write_shard(work: WorkDir, header: PlanHeader, shard: int, meter: Meter | No
         DataError: A file cannot be written. A bad image does not raise: the result lists it.
     """
     planned = header.shards[shard]
-    with filesystem.explain_os_errors(f"write {work.target(planned.file)}"), ProgressFile(work, planned) as progress:
+    with file_io.explain_os_errors(f"write {work.target(planned.file)}"), ProgressFile(work, planned) as progress:
         finished = _find_finished(work, header, planned)
         return finished or _ImageShard(work, header, planned, progress, meter).write()
 
@@ -83,7 +83,7 @@ class _ImageShard:
             for record in self._write_records(writer, source):
                 digests += record.sha256
                 names.append(record.name)
-            filesystem.write_bytes(work.digests_path(file), bytes(digests))
+            file_io.write_file(work.digests_path(file), bytes(digests), makes_folders=True)
             source.save_names(work, file, names)
         return writer.describe_shard(file)
 

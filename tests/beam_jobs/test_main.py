@@ -153,25 +153,20 @@ if os.environ["METHOD"] == "spawn":
 
 
 @pytest.mark.parametrize(
-    ("module", "method"),
-    [
-        ("beam_jobs", "spawn"),
-        ("tfpipe", "forkserver"),
-        pytest.param("beam_jobs", "forkserver", marks=pytest.mark.slow),
-        pytest.param("tfpipe", "spawn", marks=pytest.mark.slow),
-    ],
+    ("module", "method", "runner", "with_beam"),
+    [("beam_jobs", "spawn", "direct", 1), ("tfpipe", "forkserver", "direct", 1), ("tfpipe", "forkserver", "local", 0)],
 )
-def test_worker_processes_load_no_beam(tmp_path: Path, module: str, method: str) -> None:
+def test_worker_processes_load_no_beam(tmp_path: Path, module: str, method: str, runner: str, with_beam: int) -> None:
     """Beam costs each of them more than a second and 100 MB."""
     write_files(tmp_path / "site", {"sitecustomize.py": NOTE_IMPORTS.encode()})
     source = write_files(tmp_path / "in", make_photos({"cat": 4}))
     path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    words = ("shard", str(source), str(tmp_path / "out"), "--workers=1")
+    words = ("shard", str(source), str(tmp_path / "out"), "--workers=1", f"--runner={runner}")
     done = run_module(module, *words, PYTHONPATH=path, NOTES=str(tmp_path / "notes"), METHOD=method)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(f"{tmp_path}/out is complete: ")
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     beam_processes = {pid for pid, name in notes if name == "apache_beam"}
     image_processes = {pid for pid, name in notes if name == "tfpipe.images.normalize"}
-    assert len(beam_processes) == 1
+    assert len(beam_processes) == with_beam
     assert image_processes - beam_processes  # a worker was there

@@ -44,13 +44,13 @@ def test_one_twice(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
     code, out, err = merge(a, a, tmp_path / "out", "--num-shards", 2, "--json", *beam)
     assert code == 0, err
     result = json.loads(out)
-    assert result["splits"]["train"]["records"] == 46
-    assert result["duplicates"] == {"within": {"train": 23}, "across": 0, "dropped": 0}
+    assert result["splits"]["train"]["records"] == 298
+    assert result["duplicates"] == {"within": {"train": 149}, "across": 0, "dropped": 0}
     code, out, err = merge(a, a, tmp_path / "less", "--drop-duplicates", "--dry-run")
     assert (code, err) == (0, "")
     lines = out.splitlines()[:-4]
-    assert [line.split()[:2] for line in lines[2:5]] == [["circle", "8"], ["triangle", "8"], ["square", "7"]]
-    assert lines[-1] == "duplicates: 23 dropped"
+    assert [line.split()[:2] for line in lines[2:5]] == [["circle", "50"], ["triangle", "50"], ["square", "49"]]
+    assert lines[-1] == "duplicates: 149 dropped"
 
 
 @pytest.mark.parametrize(

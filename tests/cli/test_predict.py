@@ -134,9 +134,13 @@ def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("file", "module", "sentence"),
     [
-        ("saved_model.pb", "tensorflow", "needs TensorFlow. Install it with: pip install 'tfpipe[tensorflow]'."),
-        ("model.pt2", "torch", "needs PyTorch. Install it with: pip install 'tfpipe[torch]'."),
-        ("model.jax", "jax", "needs JAX. Install it with: pip install 'tfpipe[jax]'."),
+        (
+            "saved_model.pb",
+            "tensorflow",
+            "needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe.",
+        ),
+        ("model.pt2", "torch", "needs PyTorch. Install it with: pip install '.[torch]' in a checkout of tfpipe."),
+        ("model.jax", "jax", "needs JAX. Install it with: pip install '.[jax]' in a checkout of tfpipe."),
     ],
 )
 def test_a_missing_library_is_named(predict, photos, tmp_path, monkeypatch, file, module, sentence) -> None:

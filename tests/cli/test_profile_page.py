@@ -82,5 +82,5 @@ def test_a_missing_library_is_named_before_anything_is_measured(
     done = CliRunner().invoke(profile, ["none", "--step-ms", "1", "--html", str(tmp_path / "a.html")])
     assert isinstance(done.exception, MissingDependencyError)
     assert str(done.exception) == (
-        f"`tfpipe profile --html` needs {package}. Install it with: pip install 'tfpipe[report]'."
+        f"`tfpipe profile --html` needs {package}. Install it with: pip install '.[report]' in a checkout of tfpipe."
     )

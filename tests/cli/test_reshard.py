@@ -28,12 +28,12 @@ def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
         "dataset": str(tmp_path / "out"),
         "splits": {
             "train": {
-                "records": 23,
+                "records": 149,
                 "shards": 4,
                 "bytes": sum(path.stat().st_size for path in shapes.glob("*.tfrecord")),
             }
         },
-        "classes": {"circle": 8, "square": 7, "triangle": 8},
+        "classes": {"circle": 50, "square": 49, "triangle": 50},
         "no_classes": None,
         "columns": [],
         "quarantined": 0,
@@ -48,7 +48,7 @@ def test_more_shards(shapes: Path, tmp_path: Path, tfpipe) -> None:
 def test_smaller_images(shapes: Path, tmp_path: Path, tfpipe) -> None:
     done = tfpipe("reshard", shapes, tmp_path / "out", "--square", 16, "--encoding", "raw", "--quality", 80)
     assert done.code == 0, done.err
-    assert any(line.startswith("changed: ") and ", 23 resized" in line for line in done.lines)
+    assert any(line.startswith("changed: ") and ", 149 resized" in line for line in done.lines)
     image = json.loads((tmp_path / "out" / "manifest.json").read_text())["image"]
     assert [image[name] for name in ("encoding", "square", "quality", "reencode_progressive")] == ["raw", 16, 80, False]
     again = tfpipe("reshard", tmp_path / "out", tmp_path / "smaller", "--square", 8)
@@ -81,10 +81,10 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
     done = tfpipe("reshard", shapes, tmp_path / "out", "--dry-run", "--num-shards", 3)
     assert (done.code, done.err) == (0, "")
     first, second, *classes = done.out.splitlines()[:-4]
-    assert first.startswith("23 images, ")
+    assert first.startswith("149 images, ")
     assert first.endswith(", nothing written")
-    assert second.startswith("train: 23 images, ")
-    assert [line.split()[:2] for line in classes] == [["circle", "8"], ["triangle", "8"], ["square", "7"]]
+    assert second.startswith("train: 149 images, ")
+    assert [line.split()[:2] for line in classes] == [["circle", "50"], ["triangle", "50"], ["square", "49"]]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -35,11 +35,11 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 def test_the_sample_data(first: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     out, done = first
     assert done.returncode == 0
-    assert done.stderr.splitlines()[0] == "24 images, 317.6 KB, 1 shard (train)"  # a slow machine adds its progress
+    assert done.stderr.splitlines()[0] == "150 images, 575.2 KB, 1 shard (train)"  # a slow machine adds its progress
     *lines, last = done.stdout.splitlines()
     assert lines == [
-        f"train: 23 records, 1 shard, {human_bytes((out / SHARD).stat().st_size)}",  # depends on Pillow's version
-        "classes: 3 (circle 8, square 7, triangle 8)",
+        f"train: 149 records, 1 shard, {human_bytes((out / SHARD).stat().st_size)}",  # depends on Pillow's version
+        "classes: 3 (circle 50, square 49, triangle 50)",
         "changed: 1 alpha_composited, 1 cmyk_to_rgb, 1 eoi_appended, 1 exif_rotated",
         "quarantined: 1, listed in quarantine/quarantined.jsonl",
         "  square/square-cut-in-half.jpg: truncated JPEG",
@@ -57,8 +57,8 @@ def test_json(first: tuple[Path, subprocess.CompletedProcess[str]], shard) -> No
     assert result.pop("images_per_second") > 0
     assert result == {
         "dataset": str(out),
-        "splits": {"train": {"records": 23, "shards": 1, "bytes": (out / SHARD).stat().st_size}},
-        "classes": {"circle": 8, "square": 7, "triangle": 8},
+        "splits": {"train": {"records": 149, "shards": 1, "bytes": (out / SHARD).stat().st_size}},
+        "classes": {"circle": 50, "square": 49, "triangle": 50},
         "no_classes": None,
         "columns": [],
         "quarantined": 1,
@@ -80,21 +80,21 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
     done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--splits", "train=0.75,test=0.25", "--num-shards", 2)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[:-4] == [
-        "24 images, 317.6 KB, nothing written",
-        "train: 12 images, 157.6 KB, 2 shards",
-        "  circle            5  ██████████████████████████████",
-        "  triangle          4  ████████████████████████",
-        "  square            3  ██████████████████",
-        "test: 12 images, 160.0 KB, 2 shards",
-        "  square            5  ██████████████████████████████",
-        "  triangle          4  ████████████████████████",
-        "  circle            3  ██████████████████",
+        "150 images, 575.2 KB, nothing written",
+        "train: 106 images, 349.4 KB, 2 shards",
+        "  square           39  ██████████████████████████████",
+        "  circle           35  ███████████████████████████",
+        "  triangle         32  █████████████████████████",
+        "test: 44 images, 225.8 KB, 2 shards",
+        "  triangle         18  ██████████████████████████████",
+        "  circle           15  █████████████████████████",
+        "  square           11  ██████████████████",
         "skipped: 1 *.md, 1 *.py, 1 *.txt",
         "The launcher makes the plan: the images of a folder are counted only by listing them.",
     ]
     head, output, cpu, wall = done.out.splitlines()[-4:]
-    assert head == "estimate from 24 images of 24, 1 of them bad, with 95 % intervals:"
-    assert output == "  output     316.3 KB (316.3 KB to 316.3 KB)"
+    assert head == "estimate from 150 images of 150, 1 of them bad, with 95 % intervals:"
+    assert output == "  output     619.7 KB (619.7 KB to 619.7 KB)"
     assert re.fullmatch(r"  CPU-hours  0\.00\d \(0\.00\d to 0\.00\d\), on cores like those here", cpu)
     times = r"\d:\d\d \(\d:\d\d to \d:\d\d\)"
     assert re.fullmatch(
@@ -108,7 +108,7 @@ def test_dry_run_with_prices(tmp_path: Path, shard) -> None:
     done = shard(SAMPLE, tmp_path / "out", "--dry-run", *prices)
     job, storage = done.out.splitlines()[-2:]
     assert re.fullmatch(r"  job        0\.\d\d to [1-9]\d*\.\d\d", job)
-    assert storage == "  storage    0.29 to 0.29 a month"
+    assert storage == "  storage    0.58 to 0.58 a month"
 
 
 def test_dry_run_as_json(tmp_path: Path, shard) -> None:
@@ -117,20 +117,20 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
     size = estimate["output_bytes"]["value"]
     assert size == estimate["output_bytes"]["high"]
     assert estimate["storage_cost_per_month"] == [size / 2**30] * 2
-    assert (estimate["sampled"], estimate["bad"], estimate["job_cost"]) == (24, 1, None)
+    assert (estimate["sampled"], estimate["bad"], estimate["job_cost"]) == (150, 1, None)
     assert estimate["wall_s"]["low"] >= estimate["serial_s"] > 0
     planner = plan.pop("planner"), plan.pop("planner_reason")
     assert planner == ("launcher", "the images of a folder are counted only by listing them")
     assert plan == {
-        "images": 24,
+        "images": 150,
         "bytes": plan["bytes"],
         "shards": 1,
         "splits": {
             "train": {
-                "images": 24,
+                "images": 150,
                 "bytes": plan["bytes"],
                 "shards": 1,
-                "classes": {"circle": 8, "square": 8, "triangle": 8},
+                "classes": {"circle": 50, "square": 50, "triangle": 50},
             }
         },
         "no_classes": None,
@@ -154,7 +154,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ),
         ([SAMPLE, "out", "--price-per-vcpu-hour", 1], 2, "Prices need --dry-run, which estimates the cost."),
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
-        ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner direct."),
+        ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner local."),
         ([SAMPLE, "out", *DATAFLOW], 2, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),
         (
             [SAMPLE, "out", "--encoding", "raw", "--square", "8", "--seekable"],
@@ -167,7 +167,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
             2,
             "--runner dataflow and --runner=DirectRunner after -- exclude each other.",
         ),
-        ([SAMPLE, "out", "--max-bad", "0"], 1, "At most 0 of 24 images may be bad, got 1, the first square/"),
+        ([SAMPLE, "out", "--max-bad", "0"], 1, "At most 0 of 150 images may be bad, got 1, the first square/"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -191,7 +191,7 @@ def test_seekable_without_the_native_library(
     assert (done.code, done.out) == (1, "")
     assert done.err == (
         "Error: --seekable needs tfpipe's native library, and it was not built. Install tfpipe again where a C "
-        "compiler is.\nMore in docs/start/install.md#the-native-library.\n"
+        "compiler is.\nMore: tfpipe help install#the-native-library\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -215,7 +215,10 @@ def test_a_dry_run_by_the_engine_writes_nothing_either(tmp_path: Path, shard) ->
     done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--plan", "engine", "--num-shards", 2, "--workers", 1)
     assert done.code == 0
     assert "The engine makes the plan: `plan` says so." in done.out.splitlines()
-    assert done.out.splitlines()[:2] == ["24 images, 317.6 KB, nothing written", "train: 24 images, 317.6 KB, 2 shards"]
+    assert done.out.splitlines()[:2] == [
+        "150 images, 575.2 KB, nothing written",
+        "train: 150 images, 575.2 KB, 2 shards",
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -290,9 +290,11 @@ def test_a_few_bad_images_of_a_small_dataset(images: list[str], tfpipe: Tfpipe) 
     first = json.loads(tfpipe("shard", "t.csv", "out", "--json").out)["first_quarantined"]
     assert [line["path"] for line in first] == ["0.jpg"]
     Path("1.jpg").write_bytes(b"no image")
-    code, message = refuse(tfpipe, "t.csv", "new")
-    assert code == 1
+    done = tfpipe("shard", "t.csv", "new")
+    *_, message, page = done.err.splitlines()
+    assert done.code == 1
     assert message.startswith("Error: At most 1 of 4 images may be bad, got 2, the first ")
+    assert page == "More: tfpipe help damaged-data#images-that-are-broken"
 
 
 def test_formats_that_need_an_extra(images: list[str]) -> None:
@@ -307,8 +309,8 @@ def test_formats_that_need_an_extra(images: list[str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert [line for line in done.stdout.splitlines() if line.startswith(("quarantined", "  "))] == [
         "quarantined: 3, listed in quarantine/quarantined.jsonl",
-        "  a.heic: a HEIC image, which needs pillow-heif: pip install 'tfpipe[heif]'",
-        "  c.jxl: a JPEG XL image, which needs imagecodecs: pip install 'tfpipe[jxl]'",
+        "  a.heic: a HEIC image, which needs pillow-heif: pip install '.[heif]' in a checkout of tfpipe",
+        "  c.jxl: a JPEG XL image, which needs imagecodecs: pip install '.[jxl]' in a checkout of tfpipe",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,11 @@ class Block:
     @property
     def place(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def copy_samples(target: Path) -> None:
+    """Copies those sample images that pages count on: one or more of every kind, without the many small ones."""
+    shutil.copytree(ROOT / "sample_data", target, ignore=shutil.ignore_patterns("*-[1-5][0-9].jpg"))
 
 
 def find_blocks(page: Path) -> Iterator[Block]:

@@ -1,7 +1,7 @@
 """Every Python and shell block of the README and of the site runs, or says in the line before it why it does not.
 
-Blocks of one page run one after another, in one folder that holds the sample images as `images/`, `photos/`
-and `sample_data/`.
+Blocks of one page run one after another, in one folder that holds the sample images as `photos/` and `sample_data/`,
+and 24 of them, one or more of every kind, as `images/`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 import tfpipe
 from tests.conftest import PATH_OF_REPOSITORY, ROOT
-from tests.docs.pages import NOTEBOOK, PAGES, SHELL, Block, find_blocks
+from tests.docs.pages import NOTEBOOK, PAGES, SHELL, Block, copy_samples, find_blocks
 from tests.docs.run_in_process import RUNNER
 from tfpipe.cli.main import tfpipe as commands
 
@@ -48,7 +48,8 @@ def get_kind(block: Block) -> str:
     "page", [mark_slow(page) for page in PAGES if any(not block.reason for block in BLOCKS if block.page == page)]
 )
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    for name in ("images", "photos", "sample_data"):
+    copy_samples(tmp_path / "images")
+    for name in ("photos", "sample_data"):
         shutil.copytree(ROOT / "sample_data", tmp_path / name)
     blocks = [
         {"place": block.place, "kind": get_kind(block), "code": block.code}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.docs.pages import DOCS, PAGES, find_anchors, find_links
+from tfpipe.system.extras import name_install
 
 OTHERS = sorted(path for path in ROOT.rglob("README.md") if path != ROOT / "README.md" and "build" not in path.parts)
 CHECKED = [*PAGES, *(path for path in OTHERS if ".venv" not in path.parts), ROOT / "CONTRIBUTING.md"]
@@ -32,6 +33,16 @@ def find_broken(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", CHECKED, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     assert find_broken(page) == []
+
+
+@pytest.mark.parametrize("page", CHECKED, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_install_lines_are_those_of_the_errors(page: Path) -> None:
+    """Before the first release tfpipe comes from a checkout; only the page about installing names what will be."""
+    own = name_install("tfpipe[beam]").split("beam")[0]
+    lines = re.findall(r"pip install .*?'(?:\.|tfpipe)\[", page.read_text(encoding="utf-8"))
+    assert [line for line in lines if line[-3:] != own[-3:]] == (
+        ["pip install 'tfpipe["] if page.stem == "install" else []
+    )
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:

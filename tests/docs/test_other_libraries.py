@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.docs.pages import DOCS, PAGES, SHELL, Block, find_blocks, find_output
+from tests.docs.pages import DOCS, PAGES, SHELL, Block, copy_samples, find_blocks, find_output
 from tests.docs.run_in_process import run_blocks
 from tests.docs.test_blocks import name_page
 from tests.other_libraries import other_libraries as other_libraries
@@ -33,7 +31,7 @@ def test_the_pages_with_such_blocks_are_known() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES_OF_OTHERS, ids=name_page)
 def test_blocks_run_with_other_libraries(page: Path, tmp_path: Path, other_libraries: dict[str, str]) -> None:
-    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
+    copy_samples(tmp_path / "images")
     blocks = [block for block in find_blocks(page) if block.reason in REASONS or block.language in SHELL]
     printed = run_blocks(blocks, tmp_path, sys.executable, other_libraries)
     for block in blocks:
@@ -43,7 +41,7 @@ def test_blocks_run_with_other_libraries(page: Path, tmp_path: Path, other_libra
 @pytest.mark.slow
 def test_worker_processes_give_the_same_batches(tmp_path: Path, other_libraries: dict[str, str]) -> None:
     page = DOCS / "howto" / "other-trainers.md"
-    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
+    copy_samples(tmp_path / "images")
     shell = next(block for block in find_blocks(page) if block.language in SHELL)
     first = next(block for block in find_blocks(page) if block.reason == "needs Grain")
     blocks = [shell, first, Block(page, 0, "python", WORKERS, None)]

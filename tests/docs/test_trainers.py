@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.docs.pages import DOCS, SHELL, Block, find_blocks, find_output
+from tests.docs.pages import DOCS, SHELL, Block, copy_samples, find_blocks, find_output
 from tests.docs.run_in_process import run_blocks
 from tests.other_libraries import make_environment
 
@@ -161,7 +160,7 @@ def test_the_blocks_say_what_they_print() -> None:
 def test_kauldron_takes_the_source(environment_folder: Path, tmp_path: Path) -> None:
     libraries = ("kauldron==1.4.0", "jax==0.8.3", "jaxlib==0.8.3")
     python, environment = make_environment(environment_folder, (3, 11), *libraries)
-    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
+    copy_samples(tmp_path / "images")
     block = find(OTHER_TRAINERS, "needs kauldron")
     printed = run_blocks([find_shell(OTHER_TRAINERS), block], tmp_path, python, environment)
     assert printed.endswith(f"--- {block.place}\n{find_output(block)}")
@@ -179,7 +178,7 @@ def test_maxtext_trains_and_goes_on_after_a_checkpoint(environment_folder: Path,
     for steps in ("3", "6"):  # the second run goes on where the first one has stopped
         folder = tmp_path / steps
         folder.mkdir()
-        shutil.copytree(ROOT / "sample_data", folder / "images")
+        copy_samples(folder / "images")
         printed = run_blocks(blocks, folder, python, {**environment, "STEPS": steps})
         assert f"--- {first.place}\n{find_output(first)}--- {second.place}\n" in printed
         dataset, trainer, reset = (find_lines(printed, word) for word in ("dataset", "trainer", "reset"))
@@ -193,7 +192,7 @@ def test_maxtext_trains_and_goes_on_after_a_checkpoint(environment_folder: Path,
 @pytest.mark.slow
 def test_the_reader_of_tf_models_takes_the_shards(environment_folder: Path, tmp_path: Path) -> None:
     python, environment = make_environment(environment_folder, (3, 10), "tf-models-official==2.20.0")
-    shutil.copytree(ROOT / "sample_data", tmp_path / "images")
+    copy_samples(tmp_path / "images")
     make_imagenet(tmp_path / "images", tmp_path / "ILSVRC2012_img_train.tar")
     block = find(TF_MODELS, "needs tf-models-official")
     check = Block(TF_MODELS, block.line, "python", GARDEN, None)

@@ -149,7 +149,7 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
     assert get_error(MissingDependencyError, made, tmp_path / "out", to) == (
-        f"An export to {to} needs {package}. Install it with: pip install 'tfpipe[export]'."
+        f"An export to {to} needs {package}. Install it with: pip install '.[export]' in a checkout of tfpipe."
     )
 
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused(make: Any, monkeypatch: pytest.MonkeyPat
     assert refuse(encode(make.pixels(), usecontainer=True)[:32]) == "damaged JPEG XL: its container holds no image"
     assert refuse(encode(np.full((8, 8, 3), np.nan, np.float32))) == "JPEG XL of samples whose depth is not known"
     monkeypatch.setitem(sys.modules, "imagecodecs", None)
-    assert refuse(data) == "a JPEG XL image, which needs imagecodecs: pip install 'tfpipe[jxl]'"
+    assert refuse(data) == "a JPEG XL image, which needs imagecodecs: pip install '.[jxl]' in a checkout of tfpipe"
 
 
 def test_damaged_files_raise_only_bad_image(make: Any) -> None:

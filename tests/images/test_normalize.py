@@ -600,7 +600,7 @@ def test_heic_is_converted(make: Any, tf_jpeg: Any, monkeypatch: pytest.MonkeyPa
     assert tf_jpeg(got.encoded).min() > 250
     assert reason(data, ImageForm(max_pixels=900)) == "40 x 24 pixels, more than `max_pixels` 900 allows"
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    assert reason(data) == "a HEIC image, which needs pillow-heif: pip install 'tfpipe[heif]'"
+    assert reason(data) == "a HEIC image, which needs pillow-heif: pip install '.[heif]' in a checkout of tfpipe"
 
 
 # Damaged files

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tests.beam_jobs.commands import ROOT
 from tests.object_stores.google_xml import GoogleProxy
 from tests.object_stores.proxy import Proxy
@@ -206,7 +206,7 @@ def _lent(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, value in cloud.environment.items():
         monkeypatch.setenv(name, value)
     cloud.proxy.reset()
-    filesystem.configure(())
+    job_stores.configure(())
     yield cloud
     cloud.proxy.reset()
-    filesystem.configure(())
+    job_stores.configure(())

@@ -25,7 +25,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.transforms import environments
 from google.protobuf import struct_pb2
 
-from beam_jobs.storage import filesystem
+from tfpipe.storage import file_io
 
 
 def staged_files(graph: Any) -> dict[str, str]:
@@ -41,7 +41,7 @@ def staged_files(graph: Any) -> dict[str, str]:
 def fetch_graph(job: dict[str, Any]) -> Any:
     """Returns the pipeline that a job request names."""
     options = job["environment"]["sdkPipelineOptions"]["options"]
-    return beam_runner_api_pb2.Pipeline.FromString(filesystem.read_bytes(options["pipelineUrl"]))
+    return beam_runner_api_pb2.Pipeline.FromString(file_io.read_whole(options["pipelineUrl"]))
 
 
 def replay(job: dict[str, Any], folder: Path, worker_python: str | None = None) -> dict[str, int]:
@@ -49,7 +49,7 @@ def replay(job: dict[str, Any], folder: Path, worker_python: str | None = None) 
     graph = fetch_graph(job)
     for name, url in staged_files(graph).items():
         wheel = folder / name
-        wheel.write_bytes(filesystem.read_bytes(url))
+        wheel.write_bytes(file_io.read_whole(url))
         if wheel.suffix == ".whl" and worker_python:
             install = [worker_python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
             subprocess.run(install, check=True, stdout=sys.stderr)

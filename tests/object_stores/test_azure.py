@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.azure_server import ACCOUNT, AzureServer
@@ -28,10 +28,10 @@ def azure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AzureServ
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(b"key").decode())
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{server.url}/{ACCOUNT}")
-    filesystem.configure(())
+    job_stores.configure(())
     stores.configure()
     yield server
-    filesystem.configure(())
+    job_stores.configure(())
     stores.configure()
     server.stop()
 

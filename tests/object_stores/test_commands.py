@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.integrity.made import payload, write_dataset
 from tests.object_stores.conftest import Cloud
@@ -116,7 +116,7 @@ def test_foreign_files_are_indexed_where_they_are(cloud: Cloud, local: Path, tmp
     index(IndexConfig(f"{source}/train-*", output=str(tmp_path / "beside")))
     assert load_manifest(str(tmp_path / "beside")).shard_directory("") == source
     assert not verify(str(tmp_path / "beside"), ALONE).damaged
-    filesystem.configure(())
+    job_stores.configure(())
     assert join_datasets([source], f"{cloud.new()}/out", num_shards=1).splits["train"].records == 9
 
 
@@ -180,7 +180,7 @@ def _index(source: str, output: str) -> object:
 
 
 def _reshard(source: str, output: str) -> object:
-    filesystem.configure(())
+    job_stores.configure(())
     return join_datasets([source], output, num_shards=2)
 
 

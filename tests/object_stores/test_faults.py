@@ -9,13 +9,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from beam_jobs.storage import filesystem
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Amazon, Cloud, Google
 from tests.object_stores.proxy import Fault, now_and_then
 from tfpipe.errors import DataError
-from tfpipe.storage import upload
+from tfpipe.storage import file_io, upload
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig
 from tfpipe.storage.store import Store
@@ -77,11 +76,11 @@ def test_large_objects_survive_faults(cloud: Cloud, monkeypatch: pytest.MonkeyPa
     data = bytes(range(256)) * (17 * 2**20 // 256)
     url = f"{cloud.new()}/large"
     cloud.proxy.harm = now_and_then(503, "drop", "lost", every=3)
-    with filesystem.create(url) as file:
+    with file_io.create(url, makes_folders=True) as file:
         for begin in range(0, len(data), 2**20):
             file.write(data[begin : begin + 2**20])
     cloud.proxy.harm = now_and_then("cut", every=2)
-    assert filesystem.read_bytes(url) == data
+    assert file_io.read_whole(url) == data
 
 
 def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +91,7 @@ def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch: pytest.MonkeyPatch
     url = f"{cloud.new()}/half"
 
     def fail() -> None:
-        with filesystem.create(url) as file:
+        with file_io.create(url, makes_folders=True) as file:
             file.write(bytes(5 * 2**17))
             raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files
 from tests.object_stores.hub_server import HubServer
@@ -80,7 +80,9 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingDependencyError) as error:
         hugging_face.HuggingFaceStore(URL)
-    assert str(error.value) == "hf:// needs huggingface_hub. Install it with: pip install 'tfpipe[hf]'."
+    assert (
+        str(error.value) == "hf:// needs huggingface_hub. Install it with: pip install '.[hf]' in a checkout of tfpipe."
+    )
 
 
 def test_images_are_sharded_where_they_are(hub: HubServer, tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_a_dataset_is_written(hub: HubServer, tmp_path: Path) -> None:
     make_dataset(photos, f"{URL}/records", num_shards=2)
     written = {name[8:]: data for name, data in hub.files.items() if name.startswith("records/")}
     assert written == read_tree(tmp_path / "out")
-    filesystem.configure(())
+    job_stores.configure(())
     config = ExportConfig(str(tmp_path / "out"), str(tmp_path / "parquet"), "parquet", workers=0)
     report = export(config)
     hub.files.clear()

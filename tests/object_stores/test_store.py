@@ -171,7 +171,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError) as error:
         Store("gs")
-    assert str(error.value) == "gs:// needs obstore. Install it with: pip install 'tfpipe[cloud]'."
+    assert str(error.value) == "gs:// needs obstore. Install it with: pip install '.[cloud]' in a checkout of tfpipe."
 
 
 class _Expired:

@@ -150,8 +150,8 @@ def test_the_program_runs_as_the_launcher_starts_it(tmp_path: Path) -> None:
     arguments = [f"--input={ROOT / 'sample_data'}", f"--output={tmp_path / 'out'}", "--square=32", "--encoding=raw"]
     done = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[0] == "24 images, 317.6 KB, 1 shard (train)"  # a slow machine adds its progress
-    assert done.stdout.splitlines()[0].startswith("train: 23 records, 1 shard")
+    assert done.stderr.splitlines()[0] == "150 images, 575.2 KB, 1 shard (train)"  # a slow machine adds its progress
+    assert done.stdout.splitlines()[0].startswith("train: 149 records, 1 shard")
 
 
 def test_workers_on_kubernetes_fit_each_other_and_the_command() -> None:

@@ -60,7 +60,7 @@ def test_tfpipe(builder: Path, tmp_path: Path) -> None:
             *("tfpipe", "beam_jobs", f"tfpipe-{__version__}.dist-info")
         }
         assert "tfpipe/profiler/report/page.html.j2" in archive.namelist()
-        assert {"tfpipe/py.typed", "beam_jobs/py.typed"} <= set(archive.namelist())
+        assert {"tfpipe/py.typed", "beam_jobs/py.typed", "tfpipe/pages/symptoms.md"} <= set(archive.namelist())
         assert not [name for name in archive.namelist() if name.endswith((".c", ".h"))]
 
     programs = make_environment(tmp_path / "empty")
@@ -71,5 +71,5 @@ def test_tfpipe(builder: Path, tmp_path: Path) -> None:
     assert "tensorflow" not in versions
     run(programs / "pip", "install", "--quiet", f"{wheel}[beam]")
     printed = run(programs / "tfpipe", "shard", ROOT / "sample_data", "shapes", cwd=tmp_path).splitlines()
-    assert printed[0].startswith("train: 23 records, 1 shard")
-    assert run(programs / "tfpipe", "verify", "shapes", cwd=tmp_path).startswith("shapes is intact: 1 file, 23 intact")
+    assert printed[0].startswith("train: 149 records, 1 shard")
+    assert run(programs / "tfpipe", "verify", "shapes", cwd=tmp_path).startswith("shapes is intact: 1 file, 149 intact")

@@ -45,7 +45,7 @@ def test_files_are_read_whole_and_in_part(store: FolderStore) -> None:
     assert file_io.read_start("gs://data/photos/a", 2) == DATA[:2]
     assert file_io.read_start("gs://data/photos/a", 5000) == DATA
     assert file_io.read_start("gs://data/photos/b&c", 3) == b""
-    assert file_io.list_names("gs://data/photos") == ["a", "b&c"]
+    assert file_io.list_names("gs://data/photos") == ["a", "b&c", "more"]
     assert file_io.list_names("gs://data/nothing") == []
     assert [file_io.exists(f"gs://data/photos{name}") for name in ("", "/a", "/none")] == [True, True, False]
     assert file_io.find("gs://data/photos/*a*") == ["gs://data/photos/a"]
@@ -159,5 +159,6 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependencyError) as error:
         check_readable("s3://data/photos")
     assert str(error.value) == (
-        "Reading s3://data/photos without TensorFlow needs obstore. Install it with: pip install 'tfpipe[cloud]'."
+        "Reading s3://data/photos without TensorFlow needs obstore. "
+        "Install it with: pip install '.[cloud]' in a checkout of tfpipe."
     )

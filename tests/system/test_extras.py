@@ -9,7 +9,7 @@ import pytest
 from tfpipe.errors import MissingDependencyError
 from tfpipe.system.extras import check_installed, importing
 
-SENTENCE = "Flying needs Wings. Install it with: pip install 'tfpipe[wings]'."
+SENTENCE = "Flying needs Wings. Install it with: pip install '.[wings]' in a checkout of tfpipe."
 
 
 def test_an_import_that_fails_names_what_to_install() -> None:

@@ -58,7 +58,8 @@ def advise(**options: Any) -> None:
     beam_args = options.pop("beam_args")
     if beam_args and not beam_args[0].startswith("-"):
         raise ConfigError(f"INPUT must be one path, got another, {beam_args[0]!r}. Write options for Beam after --.")
-    require_beam("advise")
+    if beam_args:
+        require_beam("Options after --")
     refuse_records("advise", options["input"])
     require_tensorflow("advise")
     prices, demand = PriceConfig(**take(PriceConfig, options)), AdviseConfig(**take(AdviseConfig, options))

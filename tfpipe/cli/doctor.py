@@ -126,9 +126,10 @@ def _check_images_alone(dataset: str, split: str | None) -> "Iterable[Check]":
     """Yields what can be said of images for a GPU where TensorFlow is missing, as a trainer in PyTorch needs none."""
     from tfpipe.doctor.gpu_checks import check_images
     from tfpipe.doctor.result import Check
+    from tfpipe.system.extras import name_install
 
     yield check_images(*open_data(dataset, split))
-    yield Check("others", "skipped", "All other checks need TensorFlow.", "pip install 'tfpipe[tensorflow]'")
+    yield Check("others", "skipped", "All other checks need TensorFlow.", name_install("tfpipe[tensorflow]"))
 
 
 def _name_options(check: "Check") -> "Check":

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     metavar="N OUT.png",
     help="Draw the images of N records, spread evenly, on one sheet. Several images of a record are one row.",
 )
+@click.option(
+    "--page",
+    nargs=2,
+    type=(int, str),
+    metavar="N OUT.html",
+    help="Write N records, spread evenly, as a page to look through in a browser: by class, name, size and shape.",
+)
 @click.option("--record", metavar="SPLIT:INDEX", help="Print one record, such as train:0; -1 is the last one.")
 @click.option(
     "--output",
@@ -40,6 +47,7 @@ def inspect(
     dataset: str,
     split: str | None,
     show: tuple[int, str] | None,
+    page: tuple[int, str] | None,
     record: str | None,
     output: str | None,
     as_json: bool,
@@ -48,8 +56,9 @@ def inspect(
 
     Exit code 1 if a shard is missing or has another size than it should have; `tfpipe verify` looks at every record.
     """
-    if record is not None and show is not None:
-        raise ConfigError("--record and --show exclude each other.")
+    for name, given in (("show", show), ("page", page)):
+        if record is not None and given is not None:
+            raise ConfigError(f"--record and --{name} exclude each other.")
     if record is not None and split is not None:
         raise ConfigError("--record already names the split, as in train:0. Leave out --split.")
     if output is not None and record is None:
@@ -62,30 +71,40 @@ def inspect(
     if record is not None:
         _inspect_record(dataset, manifest, record, output, as_json)
     else:
-        _inspect_dataset(dataset, manifest, list(manifest.splits) if split is None else [split], show, as_json)
+        _inspect_dataset(dataset, manifest, list(manifest.splits) if split is None else [split], show, page, as_json)
 
 
 def _inspect_dataset(
-    dataset: str, manifest: "Manifest", names: list[str], show: tuple[int, str] | None, as_json: bool
+    dataset: str,
+    manifest: "Manifest",
+    names: list[str],
+    show: tuple[int, str] | None,
+    page: tuple[int, str] | None,
+    as_json: bool,
 ) -> None:
+    from tfpipe.cli.inspect_page import write_page
     from tfpipe.cli.inspect_sheet import draw_sheet
     from tfpipe.cli.inspect_summary import make_document, print_summary
     from tfpipe.engine.source import Source
     from tfpipe.storage.file_io import check_files
 
     splits = {name: manifest.splits[name] for name in names}
-    drawn = 0 if show is None else draw_sheet(dataset, manifest, names, *show)
+    written = {}
+    for name, target, write in (("sheet", show, draw_sheet), ("page", page, write_page)):
+        if target is not None:
+            written[name] = {"file": target[1], "records": write(manifest, names, *target)}
     document = make_document(dataset, manifest, splits)
     if as_json:
-        _echo_json(document if show is None else {**document, "sheet": {"file": show[1], "records": drawn}})
+        _echo_json({**document, **written})
     else:
         print_summary(document, manifest)
-        if show is not None:
-            total = sum(info.records for info in splits.values())
-            click.echo(f"Wrote {show[1]}: {drawn:,} of {total:,} records.")
+        total = sum(info.records for info in splits.values())
+        for made in written.values():
+            click.echo(f"Wrote {made['file']}: {made['records']:,} of {total:,} records.")
     for name in names:
-        source = Source.from_manifest(manifest, name)
-        check_files(source.files, [shard.bytes for shard in splits[name].shards])
+        for stored in (manifest, *manifest.columns):
+            source = Source.from_manifest(stored, name)
+            check_files(source.files, source.file_bytes)
 
 
 def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str | None, as_json: bool) -> None:

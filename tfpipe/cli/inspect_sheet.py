@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ _TILE_PX = 160
 _MAX_IMAGES_SHOWN = 8  # of one record
 
 
-def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int, path: str) -> int:
+def draw_sheet(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
     """Draws the images of up to `count` records, spread evenly over the splits, on a contact sheet.
 
     Several images of a record make a row, up to 8.
@@ -47,34 +48,51 @@ def draw_sheet(directory: str, manifest: Manifest, splits: list[str], count: int
         raise ConfigError(f"--show must be from 1 to {most} records of up to {columns} images, got {count}.")
     if not path.lower().endswith(".png"):
         raise ConfigError(f"--show writes a PNG: the file's name must end in .png, got {path!r}.")
-    places = [(name, i) for name, chosen in spread_evenly(manifest, splits, count).items() for i in chosen]
-    if not places:
-        raise DataError(f"{directory} has no record to show.")
-    if manifest.image_key is None:
-        raise FormatError(f"{directory} must have an image to be drawn, and this dataset has none.")
-    rows = []
-    with contextlib.ExitStack() as stack:
-        sources = {name: stack.enter_context(data_source(manifest, name)) for name in splits}
-        for split, index in places:
-            rows.append(_make_tiles(manifest, sources[split][index]))
+    rows: list[list[Tile]] = [tiles for _, tiles in read_tiles(manifest, splits, count, _TILE_PX)]
     tiles = [tile for row in rows for tile in ([*row, *[None] * columns][:columns] if columns else row)]
     write_file(path, encode_png(draw_contact_sheet(tiles, columns=columns or None, tile_px=_TILE_PX)))
     return len(rows)
 
 
-def _make_tiles(manifest: Manifest, record: Record) -> list["Tile | None"]:
-    """Makes the tile of a record's image, or one for each of several."""
+def read_tiles(
+    manifest: Manifest, splits: list[str], count: int, tile_px: int
+) -> Iterator[tuple[Record, list["Tile"]]]:
+    """Yields up to `count` records, spread evenly over the splits, each with the tile of its image, or of several.
+
+    Args:
+        manifest: The manifest of the dataset.
+        splits: The splits.
+        count: The number of records.
+        tile_px: The side of a tile, in pixels.
+
+    Raises:
+        DataError: There is no record.
+        FormatError: A record has no image, is missing or damaged.
+    """
+    places = [(name, i) for name, chosen in spread_evenly(manifest, splits, count).items() for i in chosen]
+    if not places:
+        raise DataError(f"{manifest.address} has no record to show.")
+    if manifest.image_key is None:
+        raise FormatError(f"{manifest.address} must have an image to be drawn, and this dataset has none.")
+    with contextlib.ExitStack() as stack:
+        sources = {name: stack.enter_context(data_source(manifest, name)) for name in splits}
+        for split, index in places:
+            record = sources[split][index]
+            yield record, _make_tiles(manifest, record, tile_px)
+
+
+def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list["Tile"]:
     from tfpipe.images.contact_sheet import Tile, open_thumbnail
 
-    place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list["Tile | None"]()
-    texts = (record.features.get(spec.name) for spec in manifest.schema.features if spec.kind == "text")
+    place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list["Tile"]()
+    texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
     caption = next(
         (values[0].decode("utf-8", "replace") for values in texts if isinstance(values, list) and values), ""
     )
     for number, data in enumerate(record.encoded_images[:_MAX_IMAGES_SHOWN]):
         note = f"{place} image {number}" if manifest.has_several_images else place
         try:
-            image, (width, height) = open_thumbnail(data, get_kind(manifest, record.features, data), _TILE_PX)
+            image, (width, height) = open_thumbnail(data, get_kind(manifest, record.features, data), tile_px)
             classes, boxes = _read_mask(manifest, record.features, width * height), _list_boxes(record.features)
             tiles.append(Tile(image, title, note, f"{width} x {height}", clean_line(caption), classes, boxes))
         except BadImage:

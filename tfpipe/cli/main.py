@@ -12,10 +12,12 @@ from typing import Any
 
 import click
 
+from tfpipe.cli.add import add
 from tfpipe.cli.advise import advise
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
+from tfpipe.cli.help import help_
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.merge import merge
@@ -111,11 +113,11 @@ def tfpipe() -> None:
 
 
 _SECTIONS = {
-    "Make a dataset": (shard, advise, index, merge, reshard),
+    "Make a dataset": (shard, advise, index, add, merge, reshard),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),
-    "Report an error": (report,),
+    "Get help": (help_, report),
 }
 for commands in _SECTIONS.values():
     for command in commands:
@@ -148,7 +150,7 @@ def main(command: click.Command = tfpipe, name: str = "tfpipe") -> None:
             raise
         click.echo(f"Error: {error}", err=True)
         if error.page:
-            click.echo(f"More in {error.page}.", err=True)
+            click.echo(f"More: tfpipe help {error.page}", err=True)
         code = error.exit_code
     sys.exit(code)
 

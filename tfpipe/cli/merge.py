@@ -8,7 +8,6 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import drop_missing
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
@@ -49,7 +48,6 @@ def merge(**options: Any) -> None:
     *datasets, output = paths or ("",)
     if len(datasets) < 2:
         raise ConfigError(f"`tfpipe merge` needs at least two datasets and OUTPUT, got {len(paths)} of these paths.")
-    require_beam("merge")
     config = ShardConfig(
         input=", ".join(datasets),
         output=output,

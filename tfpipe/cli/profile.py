@@ -26,9 +26,19 @@ from tfpipe.system.extras import check_installed
 if TYPE_CHECKING:
     from tfpipe.profiler.types import Report, Trainer
 
+_WITH_LOADER = {
+    *("loader", "step_ms", "images_per_second", "train", "seconds", "price_per_hour", "max_idle", "as_json", "apply"),
+}
+
 
 @click.command(cls=GroupedCommand, short_help="Say why the accelerator waits, and what to change.")
 @click.argument("dataset", required=False)
+@click.option(
+    "--loader",
+    metavar="MODULE:FUNCTION",
+    help="Profile a loader of yours in place of DATASET: a function that returns a PyTorch DataLoader, a Grain "
+    "loader, a Keras PyDataset, or any iterable of batches.",
+)
 @split_option
 @click.option("--step-ms", type=float, metavar="MS", help="Milliseconds that the accelerator computes on a batch.")
 @click.option(
@@ -44,6 +54,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or Keras' fit "
     "on a GPU or TPU, which takes the next batch while the device computes.",
+)
+@click.option(
+    "--train",
+    metavar="MODULE:STEP",
+    help="With --loader, in place of --step-ms: a function of yours that trains on a batch.",
 )
 @batch_option
 @budget_option
@@ -100,10 +115,12 @@ if TYPE_CHECKING:
 @debug_option
 def profile(
     dataset: str | None,
+    loader: str | None,
     split: str | None,
     step_ms: float | None,
     images_per_second: float | None,
     trainer: "Trainer",
+    train: str | None,
     batch_size: int | None,
     cpu_budget: float | None,
     config: str | None,
@@ -124,19 +141,30 @@ def profile(
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
     another tool wrote. --step-ms or --images-per-second gives the accelerator's speed. No real accelerator is used.
+
+    --loader profiles a loader of your own instead, and changes nothing of it.
     """
     _check_max_idle(max_idle)
     if trace is not None:
         from tfpipe.cli import profile_trace
 
-        _check_reads_only("--trace", {"trace", "price_per_hour", "max_idle", "as_json"})
+        _check_goes_with("--trace reads an earlier measurement.", {"trace", "price_per_hour", "max_idle", "as_json"})
         return _fail_above(max_idle, profile_trace.show_trace(trace, price_per_hour, as_json))
+    if loader is not None:
+        from tfpipe.cli import profile_loader
+
+        _check_goes_with("--loader profiles a loader as its code makes it.", _WITH_LOADER)
+        _check_step(train, step_ms, images_per_second, seconds, needed=(max_idle, price_per_hour) != (None, None))
+        args = profile_loader.LoaderArgs(loader, step_ms, images_per_second, train, seconds, price_per_hour, apply)
+        return _fail_above(max_idle, profile_loader.show_loader(args, as_json))
+    if train is not None:
+        raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
     if html is not None:
         _check_page(html)
     if hosts:
         from tfpipe.cli import profile_hosts
 
-        _check_reads_only("--hosts", {"hosts", "html", "max_idle", "as_json"})
+        _check_goes_with("--hosts reads an earlier measurement.", {"hosts", "html", "max_idle", "as_json"})
         return _fail_above(max_idle, profile_hosts.show_hosts(hosts, as_json, html))
     if dataset is None:
         raise ConfigError("Name the DATASET to measure, or a trace to read with --trace LOGDIR.")
@@ -164,11 +192,11 @@ def profile(
     _fail_above(max_idle, compute_idle_after_fixes(report))
 
 
-def _check_reads_only(option: str, goes_with: set[str]) -> None:
-    """Checks that no option for measuring stands beside one that reads an earlier measurement.
+def _check_goes_with(why: str, goes_with: set[str]) -> None:
+    """Checks that no option stands beside one that makes it pointless.
 
     Args:
-        option: The option that reads.
+        why: A sentence about that option.
         goes_with: The names of the parameters that may stand beside it.
 
     Raises:
@@ -182,7 +210,7 @@ def _check_reads_only(option: str, goes_with: set[str]) -> None:
         and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
-        raise ConfigError(f"{option} reads an earlier measurement. Leave out {', '.join(given)}.")
+        raise ConfigError(f"{why} Leave out {', '.join(given)}.")
 
 
 def _check_max_idle(max_idle: float | None) -> None:
@@ -193,6 +221,29 @@ def _check_max_idle(max_idle: float | None) -> None:
 def _check_speed(step_ms: float | None, images_per_second: float | None, seconds: float) -> None:
     if (step_ms is None) == (images_per_second is None):
         raise ConfigError("Say how fast the accelerator is: either --step-ms or --images-per-second.")
+    _check_above_0(step_ms, images_per_second, seconds)
+
+
+def _check_step(
+    train: str | None, step_ms: float | None, images_per_second: float | None, seconds: float, needed: bool
+) -> None:
+    """Checks what gives the step behind a loader.
+
+    Raises:
+        ConfigError: There are two of the options, none where one is needed, or a value is not above 0.
+    """
+    given = [value for value in (train, step_ms, images_per_second) if value is not None]
+    if len(given) > 1:
+        raise ConfigError("A loader has one trainer. Give one of --step-ms, --images-per-second and --train.")
+    if needed and not given:
+        raise ConfigError(
+            "Without a step there is no idle time. Give --step-ms, --images-per-second or --train, or leave out "
+            "--max-idle and --price-per-hour."
+        )
+    _check_above_0(step_ms, images_per_second, seconds)
+
+
+def _check_above_0(step_ms: float | None, images_per_second: float | None, seconds: float) -> None:
     for name, value in (("--step-ms", step_ms), ("--images-per-second", images_per_second), ("--seconds", seconds)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be above 0, got {value:g}.")

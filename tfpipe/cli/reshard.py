@@ -7,7 +7,6 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_features_option,
@@ -68,6 +67,5 @@ def reshard(**options: Any) -> None:
             f"DATASET and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --. "
             "To join several datasets, use `tfpipe merge`."
         )
-    require_beam("reshard")
     form, dataset = take(ImageForm, options), options.pop("dataset")
     run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)

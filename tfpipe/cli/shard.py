@@ -9,7 +9,6 @@ from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
@@ -74,7 +73,6 @@ def shard(**options: Any) -> None:
         raise ConfigError(
             f"INPUT and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
         )
-    require_beam("shard")
     refuse_records("shard", options["input"])
     form = ImageForm(**take(ImageForm, options))
     run_job(ShardConfig(form=form, **drop_missing(options)), run_args)

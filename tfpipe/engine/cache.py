@@ -124,7 +124,7 @@ def _check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
             f"{human_bytes(free)} are free, of which it may take nine tenths. {advice}",
-            page="docs/symptoms.md#memory-grows",
+            page="symptoms#memory-grows",
         )
 
 

@@ -218,7 +218,7 @@ def check_version(version: int, what: str) -> None:
         raise ConfigError(
             f"{what} must be of a run in order version {ORDER_VERSION}, got version {version}, in which other records "
             "come at each step. Begin a new run, or go on with the release of tfpipe that the run began with.",
-            page="docs/symptoms.md#the-run-does-not-go-on",
+            page="symptoms#the-run-does-not-go-on",
         )
 
 

@@ -200,7 +200,7 @@ def _draw_tile(sheet: Image.Image, draw: ImageDraw.ImageDraw, tile: Tile, grid: 
         font = _load_font(grid.note_px)
         draw.text((left + side // 2, top + side // 2), "no image", fill=_FAINT, font=font, anchor="mm")
     else:
-        image = _draw_boxes(_lay_over(_fit(tile.image, side), tile.classes), tile.boxes)
+        image = _draw_boxes(_lay_over(fit(tile.image, side), tile.classes), tile.boxes)
         sheet.paste(image, (left + (side - image.width) // 2, top + (side - image.height) // 2))
     below = top + side + grid.pad
     font = _load_font(grid.title_px)
@@ -226,6 +226,15 @@ def _lay_over(image: Image.Image, classes: NDArray[np.integer] | None) -> Image.
     return Image.fromarray(np.where(shown[..., None] > 0, blended, pixels).astype(np.uint8))
 
 
+def color_mask(classes: Classes, size: tuple[int, int]) -> Image.Image:
+    """Returns a mask, resized to a width and a height, with a palette whose color 0 is the background's."""
+    shown = resize_nearest(classes, size[::-1]).astype(np.int64)
+    places = np.where(shown > 0, (shown - 1) % len(_CLASS_COLORS) + 1, 0)
+    image = Image.fromarray(places.astype(np.uint8))
+    image.putpalette([0, 0, 0, *_CLASS_COLORS.reshape(-1).tolist()])
+    return image
+
+
 def _draw_boxes(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
     draw = ImageDraw.Draw(image)
     for left, top, right, bottom in boxes:
@@ -235,8 +244,13 @@ def _draw_boxes(image: Image.Image, boxes: Sequence[Box]) -> Image.Image:
     return image
 
 
-def _fit(image: Image.Image, side: int) -> Image.Image:
-    """Scales an image to fit a square, as RGB. A very small image grows by a whole factor, so its pixels show."""
+def fit(image: Image.Image, side: int) -> Image.Image:
+    """Scales an image to fit a square, as RGB. A very small image grows by a whole factor, so its pixels show.
+
+    Args:
+        image: The image, of any mode.
+        side: The side of the square, in pixels.
+    """
     steps = side // max(image.size)
     if steps >= _SHOW_PIXELS_FROM:
         size = image.width * steps, image.height * steps

@@ -22,6 +22,7 @@ from tfpipe.images import jpeg_xl
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
+from tfpipe.system.extras import name_install
 
 # A plugin is imported when the first file of its format comes. Most jobs never need one.
 _PLUGINS = {
@@ -113,7 +114,7 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     if kind in _EXTRAS:
         package, module, extra = _EXTRAS[kind]
         if importlib.util.find_spec(module) is None:
-            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: pip install 'tfpipe[{extra}]'")
+            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: {name_install(f'tfpipe[{extra}]')}")
     if kind == "jxl":
         header = jpeg_xl.read_header(data)
         check_size(header.width, header.height, max_pixels)

@@ -76,7 +76,7 @@ def check(user: str) -> None:
     if reason is not None:
         raise MissingDependencyError(
             f"{user} needs tfpipe's native library, and {reason}. Install tfpipe again where a C compiler is.",
-            page="docs/start/install.md#the-native-library",
+            page="install#the-native-library",
         )
 
 

@@ -3,7 +3,7 @@
     with importing("The runner for Dask", "Dask", "tfpipe[dask]"):
         import dask.distributed
 
-raises "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'." if Dask is missing.
+raises "The runner for Dask needs Dask. Install it with: pip install '.[dask]' in a checkout of tfpipe." without Dask.
 """
 
 import contextlib
@@ -11,6 +11,9 @@ import importlib.util
 from collections.abc import Iterator
 
 from tfpipe.errors import MissingDependencyError
+
+_PLACE, _WHERE = ".", " in a checkout of tfpipe"
+"""What pip installs, and where; from the first release on "tfpipe" and "". A test compares the pages with it."""
 
 
 @contextlib.contextmanager
@@ -41,5 +44,11 @@ def check_installed(module: str, user: str, package: str, requirement: str) -> N
         raise _missing(user, package, requirement)
 
 
+def name_install(requirement: str) -> str:
+    """Returns the command that installs a requirement such as "tfpipe[beam]", and says where to run it."""
+    own = requirement.removeprefix("tfpipe")
+    return f"pip install '{requirement}'" if own == requirement else f"pip install '{_PLACE}{own}'{_WHERE}"
+
+
 def _missing(user: str, package: str, requirement: str) -> MissingDependencyError:
-    return MissingDependencyError(f"{user} needs {package}. Install it with: pip install '{requirement}'.")
+    return MissingDependencyError(f"{user} needs {package}. Install it with: {name_install(requirement)}.")

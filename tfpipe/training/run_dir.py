@@ -133,7 +133,7 @@ class RunDir:
                 raise ConfigError(
                     f"The run in {self.path} was begun with {name} {saved_options.get(name)}, got {value}.{why} Ask "
                     "for the same to go on, or choose another folder.",
-                    page="docs/symptoms.md#the-run-does-not-go-on",
+                    page="symptoms#the-run-does-not-go-on",
                 )
 
     def _read_metrics(self) -> list[Line]:

@@ -12,8 +12,8 @@ from beam_jobs.inputs.table import read_sizes
 from beam_jobs.plan.image_ref import ImageRef
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
-from beam_jobs.storage import filesystem
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.storage import file_io
 
 _NO_AREA = "box without an area in its image"
 
@@ -80,7 +80,7 @@ def make_listing(
     if list(names) != list(class_names):
         images = _renumber(images, [list(names).index(name) for name in class_names])
     return Listing(
-        filesystem.make_absolute(root).rpartition("/")[2] or "images",
+        file_io.make_absolute(root).rpartition("/")[2] or "images",
         root,
         images,
         extra=tuple(extra),

@@ -32,9 +32,9 @@ from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
-from beam_jobs.storage import filesystem
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
 _FOLDER = "annotations"
@@ -104,16 +104,14 @@ def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
         return True
     if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
         return config.input_format == "coco"
-    with filesystem.explain_os_errors(f"read {config.input}"):
+    with file_io.explain_os_errors(f"read {config.input}"):
         return f"{_FOLDER}/" in look(config.input) and bool(_find_annotations(config.input))
 
 
 def _find_annotations(source: str) -> list[str]:
-    folder = filesystem.join(source, _FOLDER)
-    names = filesystem.list_names(folder)
-    return [
-        filesystem.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)
-    ]
+    folder = file_io.join(source, _FOLDER)
+    names = file_io.list_names(folder)
+    return [file_io.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)]
 
 
 def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -309,7 +307,7 @@ def _find_folder(source: str, name: str) -> str:
         return f"{name}/"
     if "images/" not in begin:
         return ""
-    return f"images/{name}/" if name and f"{name}/" in list_begin(filesystem.join(source, "images")) else "images/"
+    return f"images/{name}/" if name and f"{name}/" in list_begin(file_io.join(source, "images")) else "images/"
 
 
 def _read_int(values: dict[str, Any], name: str, where: str) -> int:
@@ -321,7 +319,7 @@ def _read_int(values: dict[str, Any], name: str, where: str) -> int:
 
 def _read_name(values: dict[str, Any], where: str) -> str:
     name = values.get("file_name")
-    is_path = isinstance(name, str) and name and _is_unicode(name) and "\0" not in name and not filesystem.is_url(name)
+    is_path = isinstance(name, str) and name and _is_unicode(name) and "\0" not in name and not file_io.is_url(name)
     path = posixpath.normpath(name) if is_path and isinstance(name, str) else ".."
     if path.startswith(("/", "../")) or path in (".", ".."):
         raise DataError(f"{where}: 'file_name' must be a path inside the folder of images, got {name!r:.100}.")

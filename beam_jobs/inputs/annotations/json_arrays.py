@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
+from tfpipe.storage import file_io
 
 _READ_CHARS = 1 << 20
 _MAX_CHARS = 16 << 20
@@ -43,7 +43,7 @@ def iterate_objects(path: str, names: Set[str]) -> Iterator[Element]:
     Raises:
         DataError: The file cannot be read, or is not of this form.
     """
-    with filesystem.explain_os_errors(f"read {path}"), filesystem.open_read(path) as file:
+    with file_io.explain_os_errors(f"read {path}"), file_io.open_read(path) as file:
         try:
             with io.TextIOWrapper(file, "utf-8-sig") as text:
                 yield from _iterate(_Reader(text), path, names)

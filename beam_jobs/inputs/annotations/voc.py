@@ -26,10 +26,10 @@ from beam_jobs.inputs.table_files import is_table
 from beam_jobs.plan.image_ref import ImageRef, MaskRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
-from beam_jobs.storage import filesystem
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
 _ANNOTATIONS, _IMAGES, _SETS, _MASKS = "Annotations", "JPEGImages", "ImageSets/Main", "SegmentationClass"
@@ -71,7 +71,7 @@ def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
     """
     if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
         return config.input_format == "voc"
-    with filesystem.explain_os_errors(f"read {config.input}"):
+    with file_io.explain_os_errors(f"read {config.input}"):
         return {f"{_ANNOTATIONS}/", f"{_IMAGES}/"} <= {*look(config.input)}
 
 
@@ -87,10 +87,10 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """
     source = config.input
     check_folder(source)
-    files = {posixpath.splitext(name)[0]: name for name in filesystem.list_names(filesystem.join(source, _IMAGES))}
+    files = {posixpath.splitext(name)[0]: name for name in file_io.list_names(file_io.join(source, _IMAGES))}
     described = {
         name.removesuffix(".xml")
-        for name in filesystem.list_names(filesystem.join(source, _ANNOTATIONS))
+        for name in file_io.list_names(file_io.join(source, _ANNOTATIONS))
         if name.endswith(".xml")
     }
     if not described:
@@ -103,8 +103,8 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
         splits = dict.fromkeys(sorted(files.keys() | described), "")
     keys = [key for key in splits if key in described]
     skipped[_UNDESCRIBED] = len(splits) - len(keys)
-    paths = [filesystem.join(source, f"{_ANNOTATIONS}/{key}.xml") for key in keys]
-    masks = {f"{key}.png" for key in keys}.intersection(filesystem.list_names(filesystem.join(source, _MASKS)))
+    paths = [file_io.join(source, f"{_ANNOTATIONS}/{key}.xml") for key in keys]
+    masks = {f"{key}.png" for key in keys}.intersection(file_io.list_names(file_io.join(source, _MASKS)))
     has_masks = len(masks) == len(keys)
     skipped[_LONE_MASK] = 0 if has_masks else len(masks)
     scaler, refs, names = BoxScaler(), list[ImageRef](), list[list[str]]()
@@ -127,12 +127,12 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
 
 def _read_splits(source: str) -> dict[str, str]:
     """Returns the split of each image by its name, in the order of the lists; none if there are no lists."""
-    folder = filesystem.join(source, _SETS)
-    stems = [name.removesuffix(".txt") for name in filesystem.list_names(folder) if name.endswith(".txt")]
+    folder = file_io.join(source, _SETS)
+    stems = [name.removesuffix(".txt") for name in file_io.list_names(folder) if name.endswith(".txt")]
     stems = [stem for stem in stems if stem in SPLITS] or [stem for stem in stems if stem == "trainval"]
     splits: dict[str, str] = {}
     for stem in stems:
-        path = filesystem.join(folder, f"{stem}.txt")
+        path = file_io.join(folder, f"{stem}.txt")
         split = SPLITS.get(stem, "")
         for number, line in enumerate(read_lines(path), start=1):
             words = line.split()
@@ -151,14 +151,14 @@ def _read_splits(source: str) -> dict[str, str]:
 
 def _read_all(paths: Sequence[str]) -> Iterator[_Annotation]:
     """Yields the content of each file; several are read at once, since a store answers in tens of milliseconds."""
-    with ThreadPoolExecutor(_READERS if paths and filesystem.is_url(paths[0]) else 1) as pool:
+    with ThreadPoolExecutor(_READERS if paths and file_io.is_url(paths[0]) else 1) as pool:
         for begin in range(0, len(paths), _FILES_AT_ONCE):
             yield from pool.map(_read_annotation, paths[begin : begin + _FILES_AT_ONCE])
 
 
 def _read_annotation(path: str) -> _Annotation:
-    with filesystem.explain_os_errors(f"read {path}"):
-        data = filesystem.read_range(path, 0, _MAX_BYTES + 1)
+    with file_io.explain_os_errors(f"read {path}"):
+        data = file_io.read_range(path, 0, _MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise DataError(f"{path} must have at most 1 MiB.")
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from beam_jobs.run_steps import make_runner
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
-from beam_jobs.runners.choose import make_runner
 from beam_jobs.runners.dataflow import METRICS_EVERY_S
 from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.runners.jobs import make_job
@@ -68,7 +68,7 @@ def test_options_of_a_job_service_become_those_of_beam() -> None:
 def test_an_option_of_another_runner_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         RunnerConfig(max_workers=3)
-    assert str(caught.value) == "`max_workers` goes with `runner` dataflow, got `runner` direct. Leave one of them out."
+    assert str(caught.value) == "`max_workers` goes with `runner` dataflow, got `runner` local. Leave one of them out."
 
 
 def test_zero_workers_are_refused() -> None:

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
+from beam_jobs.run_steps import make_runner
 from beam_jobs.runners.base import Runner, RunnerConfig
-from beam_jobs.runners.choose import make_runner
 from beam_jobs.runners.dask import DaskRunner
 from beam_jobs.runners.dataflow import DataflowRunner
+from beam_jobs.runners.direct import DirectRunner
 from beam_jobs.runners.local import LocalRunner
 from beam_jobs.runners.portable import PortableRunner
 from tfpipe.errors import ConfigError, MissingDependencyError
@@ -19,8 +20,9 @@ from tfpipe.errors import ConfigError, MissingDependencyError
     ("beam_args", "runner_class"),
     [
         ((), LocalRunner),
-        (("--runner=DirectRunner",), LocalRunner),
-        (("--runner=FnApiRunner",), LocalRunner),
+        (("--runner=DirectRunner",), DirectRunner),
+        (("--runner=FnApiRunner",), DirectRunner),
+        (("--direct_running_mode=in_memory",), DirectRunner),
         (("--runner", "DataflowRunner"), DataflowRunner),
         (("--runner=DaskRunner",), DaskRunner),
         (("--runner=apache_beam.runners.dask.dask_runner.DaskRunner",), DaskRunner),
@@ -36,6 +38,7 @@ def test_the_name_decides(beam_args: tuple[str, ...], runner_class: type[Runner]
     ("config", "runner_class"),
     [
         (RunnerConfig(), LocalRunner),
+        (RunnerConfig("direct"), DirectRunner),
         (RunnerConfig("dask", dask_address="tcp://h:1"), DaskRunner),
         (RunnerConfig("portable", job_endpoint="h:1", worker_pool="p:2"), PortableRunner),
         (
@@ -68,4 +71,7 @@ def test_without_dask_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "dask.distributed", None)
     with pytest.raises(MissingDependencyError) as caught:
         make_runner(["--runner=DaskRunner"])
-    assert str(caught.value) == "The runner for Dask needs Dask. Install it with: pip install 'tfpipe[dask]'."
+    assert (
+        str(caught.value)
+        == "The runner for Dask needs Dask. Install it with: pip install '.[dask]' in a checkout of tfpipe."
+    )

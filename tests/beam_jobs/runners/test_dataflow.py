@@ -85,7 +85,8 @@ def test_without_beams_part_for_google_its_extra_is_named(monkeypatch: pytest.Mo
     with pytest.raises(MissingDependencyError) as caught:
         make_dataflow().check(CONFIG)
     assert str(caught.value) == (
-        "The runner for Dataflow needs Beam's part for Google Cloud. Install it with: pip install 'tfpipe[dataflow]'."
+        "The runner for Dataflow needs Beam's part for Google Cloud. "
+        "Install it with: pip install '.[dataflow]' in a checkout of tfpipe."
     )
 
 

@@ -171,10 +171,10 @@ def test_a_shard_of_a_renumbered_dataset_is_mended(sparse: Path, tmp_path: Path)
 
 
 def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from beam_jobs.storage import filesystem
+    from tfpipe.storage import file_io
 
     output = tmp_path / "out"
-    rename, calls = filesystem.rename, []
+    rename, calls = file_io.rename, []
 
     def crash(source: str, target: str) -> None:
         calls.append(target)
@@ -183,7 +183,7 @@ def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch: 
         rename(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(filesystem, "rename", crash)
+        patch.setattr(file_io, "rename", crash)
         with pytest.raises(KeyboardInterrupt):
             make_dataset(sparse, output, **SPARSE)
     make_dataset(sparse, output, **SPARSE)

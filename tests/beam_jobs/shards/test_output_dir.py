@@ -18,10 +18,10 @@ from beam_jobs.shards import output_dir, plan_file
 from beam_jobs.shards.output_dir import check_dataset_output, open_work_dir
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.storage import filesystem
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, write_files, write_tar
 from tfpipe.errors import ConfigError, DataError, TfpipeError
+from tfpipe.storage import file_io
 
 
 def refused(kind: type[TfpipeError], source: Path, output: Path, **options: Any) -> str:
@@ -92,10 +92,10 @@ def test_a_job_that_an_older_version_began(photos: Path, tmp_path: Path) -> None
     config = ShardConfig(str(photos), str(output))
     with contextlib.suppress(RuntimeError), open_work_dir(config, plan_shards(config)) as work:
         raise RuntimeError
-    header = json.loads(filesystem.read_bytes(work.path("plan.json")))
+    header = json.loads(file_io.read_whole(work.path("plan.json")))
     for shard in header["shards"]:
         del shard["part"]  # the plan was one file
-    filesystem.write_bytes(work.path("plan.json"), json.dumps(header).encode())
+    file_io.write_file(work.path("plan.json"), json.dumps(header).encode(), makes_folders=True)
     assert refused(ConfigError, photos, output) == (
         f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
         "an empty directory, or replace it with `overwrite`."
@@ -206,7 +206,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
     make_dataset(photos, tmp_path / "straight", num_shards=2)
     new = read_tree(tmp_path / "straight")
     steps: list[Any] = []
-    rename, remove_tree = os.rename, filesystem.remove_tree
+    rename, remove_tree = os.rename, file_io.remove_tree
 
     def step(real: Any) -> Any:
         def instead(*args: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_crash_in_the_exchange_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", step(rename))
-        patch.setattr(filesystem, "remove_tree", step(remove_tree))
+        patch.setattr(file_io, "remove_tree", step(remove_tree))
         if moment < 3:
             with pytest.raises(CrashError):
                 make_dataset(photos, output, num_shards=2, overwrite=True)
@@ -273,7 +273,7 @@ def test_an_interrupted_preparation_leaves_nothing(
 
 
 def _cut_short(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
-    with filesystem.create(work.plan_path(0)) as out:
+    with file_io.create(work.plan_path(0), makes_folders=True) as out:
         out.write(b"[")
         raise KeyboardInterrupt
 

@@ -53,7 +53,7 @@ def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pyte
     def fail(_: str) -> list[str]:
         raise OSError("no answer")
 
-    monkeypatch.setattr("beam_jobs.storage.filesystem.list_names", fail)
+    monkeypatch.setattr("tfpipe.storage.file_io.list_names", fail)
     assert read_finished(work, header) is None
 
 

@@ -24,12 +24,12 @@ from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import OpenJob, count_search_tasks, load_shards, save_rows, save_shard
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
-from beam_jobs.storage import filesystem
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import ROOT
 from tfpipe.format import file_names
 from tfpipe.format.shard_stats import merge_stats
+from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard
 
 TASKS = 3
@@ -84,8 +84,8 @@ def test_tasks_write_what_one_process_writes(
     duplicates = write_lists(job.work, job.header, shards)
     expected = read_lists(job.work)
     for name in expected:
-        filesystem.remove(job.work.target(name))
-    filesystem.write_bytes(job.work.target("duplicates.00500.jsonl"), b"of an earlier run")
+        file_io.remove(job.work.target(name))
+    file_io.write_file(job.work.target("duplicates.00500.jsonl"), b"of an earlier run", makes_folders=True)
 
     save_rows(job, [save_shard(job, shard) for shard in reversed(shards)])
     run_tasks(job)
@@ -115,18 +115,18 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
     """Whatever lists were written when it ended, the next run writes those of an undisturbed one."""
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", 300)
     make_dataset(Path(config.input), tmp_path / "straight", num_shards=5, splits=SPLITS, max_bad=4)
-    create = filesystem.create
+    create = file_io.create
 
     def run(last_part: int | None) -> None:
         """Runs the job to its end, or until a part of a list is to be written."""
         parts: list[str] = []
 
-        def crash(path: str, temporary: str | None = None) -> Any:
+        def crash(path: str, temporary: str | None = None, **options: Any) -> Any:
             if path.endswith(".jsonl") and "/plan/" not in path:
                 parts.append(path)
                 if len(parts) - 1 == last_part:
                     raise KeyboardInterrupt
-            return create(path, temporary)
+            return create(path, temporary, **options)
 
         with open_work_dir(config, plan_shards(config)) as work:
             header = work.read_header()
@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
             written = (write_shard(work, header, number) for number in range(len(header.shards)))
             save_rows(job, [save_shard(job, shard) for shard in written])
             with monkeypatch.context() as patch:
-                patch.setattr(filesystem, "create", crash)
+                patch.setattr(file_io, "create", crash)
                 run_tasks(job)
             finish_dataset(work, header, load_shards(job), 4, lambda *_: finish_lists(job))
 
@@ -150,24 +150,25 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
 _KILLED_AT_A_PART = """
 import os, signal, sys, threading
 from beam_jobs.shards import search_steps
-from beam_jobs.storage import filesystem
+from beam_jobs.storage import job_stores
+from tfpipe.storage import file_io
 from tfpipe.cli.main import tfpipe
 from tfpipe.format import file_names
 
 file_names.LIST_PART_BYTES, search_steps._RECORDS_PER_TASK = 300, 3
-last_part, create, lock, parts = int(sys.argv.pop(1)), filesystem.create, threading.Lock(), []
+last_part, create, lock, parts = int(sys.argv.pop(1)), file_io.create, threading.Lock(), []
 
 
-def create_or_die(path, temporary=None):
+def create_or_die(path, temporary=None, **options):
     if path.endswith(".jsonl") and "/plan/" not in path:
         with lock:
             parts.append(path)
             if len(parts) - 1 == last_part:
                 os.kill(os.getpid(), signal.SIGKILL)
-    return create(path, temporary)
+    return create(path, temporary, **options)
 
 
-filesystem.create = create_or_die
+file_io.create = create_or_die
 tfpipe()
 """
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from beam_jobs.storage import filesystem
 from beam_jobs.storage.web import WebLimits, WebOptions, WebStore
 from tests.beam_jobs.datasets import make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg
 from tests.conftest import Tfpipe
 from tfpipe.errors import ConfigError
+from tfpipe.storage import file_io
 
 SHORT = WebLimits(10_000, total_s=0.6, connect_s=1.0, silent_s=0.4, redirects=3, attempts=3, first_pause_s=0.01)
 
@@ -182,7 +182,7 @@ def test_a_private_host_hears_nothing(site: Site, scheme: str) -> None:
 
 def test_only_images_may_be_there() -> None:
     with pytest.raises(ConfigError) as error:
-        filesystem.check_stores(["https://example.com/table.csv"])
+        file_io.check_stores(["https://example.com/table.csv"])
     assert str(error.value) == (
         "Only the images that a table names may be on the web, got https://example.com/table.csv. Download a table or "
         "an archive first."

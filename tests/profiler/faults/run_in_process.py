@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -10,7 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.other_libraries import install_libraries
 from tests.profiler.faults.cases import FAULTS
+from tests.profiler.faults.loader_cases import FAULTS as LOADER_FAULTS
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -34,6 +37,32 @@ def run_fault(name: str, folder: Path) -> dict[str, Any]:
     if FAULTS[name].delay_us:
         env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(FAULTS[name].delay_us)}
     command = [sys.executable, "-m", "tests.profiler.faults.run_fault", name, str(folder.resolve())]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} failed:\n{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def run_loader_fault(name: str, folder: Path) -> dict[str, Any]:
+    """Returns the result of `run_loader_fault.py` for a fault. Grain is installed in the folder if it is missing."""
+    fault, env = LOADER_FAULTS[name], {**os.environ, "PYTHONPATH": str(ROOT)}
+    if fault.needs == "grain" and importlib.util.find_spec("grain") is None:
+        libraries = folder / "grain"
+        if not libraries.exists():
+            install_libraries(libraries, "grain==0.2.18")
+        env["PYTHONPATH"] = os.pathsep.join([str(libraries), str(ROOT)])
+    if fault.delay_us:
+        env |= {"LD_PRELOAD": str(build_slow_storage(folder)), "DELAY_US": str(fault.delay_us)}
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.profiler.faults.run_loader_fault",
+        name,
+        str(folder.resolve()),
+    ]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} failed:\n{done.stderr[-3000:]}")

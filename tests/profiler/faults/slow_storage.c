@@ -1,4 +1,5 @@
-/* Storage that answers late: every read of a TFRecord file takes DELAY_US longer, without using the processor.
+/* Storage that answers late: every read of a TFRecord file, or of a JPEG, takes DELAY_US longer, without using the
+   processor.
    cc -shared -fPIC -O2 -o slow_storage.so slow_storage.c -ldl; LD_PRELOAD=./slow_storage.so DELAY_US=5000 ...
 
    Bytes that a program announces (posix_fadvise, POSIX_FADV_WILLNEED) come DELAY_US after that, as with a file system that
@@ -49,7 +50,7 @@ static int is_slow(int fd) {
   ssize_t length = readlink(link, path, sizeof path - 1);
   if (length < 0) return 0;
   path[length] = 0;
-  return strstr(path, ".tfrecord") != NULL;
+  return strstr(path, ".tfrecord") != NULL || strstr(path, ".jpg") != NULL;
 }
 
 /* Returns when bytes come that are announced; if they are not, a delay from now. */

@@ -81,7 +81,7 @@ def test_without_xprof_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(MissingDependencyError) as caught:
         read_trace(tmp_path)
     assert str(caught.value) == (
-        "Reading a trace needs the `xprof` package. Install it with: pip install 'tfpipe[trace]'."
+        "Reading a trace needs the `xprof` package. Install it with: pip install '.[trace]' in a checkout of tfpipe."
     )
 
 

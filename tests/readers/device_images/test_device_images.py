@@ -456,7 +456,7 @@ def test_a_missing_library_is_named(jpegs: Manifest, monkeypatch: pytest.MonkeyP
         make_images(jpegs, device="cuda:0")
     assert str(caught.value) == (
         "`DeviceImages` on a GPU needs torchvision or torchcodec 0.16. Install it with: pip install "
-        "'tfpipe[torch-gpu]'."
+        "'.[torch-gpu]' in a checkout of tfpipe."
     )
 
 

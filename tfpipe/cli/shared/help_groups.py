@@ -101,6 +101,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
     ),
     "profile": (
         Group("Data", "split config stages batch-size cpu-budget"),
+        Group("A loader of your own", "loader train"),
         Group("Accelerator", "step-ms images-per-second price-per-hour"),
         Group("Measuring", "seconds host apply max-idle"),
         Group("Measured before", "hosts trace"),

@@ -22,9 +22,16 @@ def require_tensorflow(command: str) -> None:
     check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
 
 
-def require_beam(command: str) -> None:
-    """Checks that Apache Beam is installed; arguments and errors as `require_tensorflow`."""
-    check_installed("apache_beam", f"`tfpipe {command}`", "Apache Beam", "tfpipe[beam]")
+def require_beam(what: str) -> None:
+    """Checks that Apache Beam is installed.
+
+    Args:
+        what: The option that needs it, as the subject of a sentence.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    check_installed("apache_beam", what, "Apache Beam", "tfpipe[beam]")
 
 
 def require_torch(command: str) -> None:

@@ -17,7 +17,7 @@ price_options = all_options(
     config_option(PriceConfig, "price_per_gib_month", metavar="X"),
 )
 runner_options = all_options(
-    config_option(RunnerConfig, "runner", "Where the job runs; direct means this machine."),
+    config_option(RunnerConfig, "runner", "Where the job runs; local means this machine, direct Beam on it."),
     config_option(RunnerConfig, "project", metavar="ID"),
     config_option(RunnerConfig, "region", metavar="NAME"),
     config_option(RunnerConfig, "max_workers", metavar="N", default="the service decides"),

@@ -13,6 +13,7 @@ from tfpipe.cli.shared.config_option import Command, Size, config_option
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import CountOrShare, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
+from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs, price_options, runner_options
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
 from tfpipe.format.image_form import ImageForm
@@ -83,12 +84,14 @@ def run_job(config: ShardConfig, run_args: RunArgs) -> None:
     if run_args.print_command:
         click.echo(format_command(config, run_args.beam_args))
         return
+    if run_args.beam_args:
+        require_beam("A runner other than `local`")
     if run_args.dry_run:
         _dry_run(config, run_args)
         return
     from beam_jobs import process_pool
 
-    process_pool.start_early()  # before Beam, whose import takes a second
+    process_pool.start_early()  # before this process imports what it needs
     with ShardDisplay() as display:
         from beam_jobs import shard_job
         from beam_jobs.runners.base import GraphWritten

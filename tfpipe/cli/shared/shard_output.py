@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.prices import PriceConfig
-from beam_jobs.storage import filesystem
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.dataset_facts import list_columns, read_quarantined
 from tfpipe.cli.shared.progress import format_duration
@@ -26,6 +25,7 @@ from tfpipe.format import file_names
 from tfpipe.format import schema as keys
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
+from tfpipe.storage import file_io
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -216,5 +216,5 @@ def _explain_no_classes(config: ShardConfig, schema: Schema, *, has_classes: boo
 
 
 def _read_first_quarantined(config: ShardConfig) -> list[dict[str, str]]:
-    path = filesystem.join(filesystem.resolve_links(config.output), file_names.QUARANTINE)
-    return read_quarantined(filesystem.read_range(path, 0, _HEAD_BYTES))
+    path = file_io.join(file_io.resolve_links(config.output), file_names.QUARANTINE)
+    return read_quarantined(file_io.read_range(path, 0, _HEAD_BYTES))

@@ -38,7 +38,7 @@ def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         ConfigError: The file is missing, cannot be read, or is not in the format that its name says.
     """
-    suffix = _check_suffix(path)
+    suffix = check_suffix(path)
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -102,14 +102,14 @@ def write(path: FilePath, table: Table) -> None:
     Raises:
         ConfigError: The name has another ending, or the file cannot be written.
     """
-    text = to_toml(table) if _check_suffix(path) == ".toml" else to_json(table)
+    text = to_toml(table) if check_suffix(path) == ".toml" else to_json(table)
     try:
         file_io.write_file(os.fspath(path), text.encode())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Choose another place.") from None
 
 
-def _check_suffix(path: FilePath) -> str:
+def check_suffix(path: FilePath) -> str:
     """Returns the suffix of a configuration file, which names its format."""
     suffix = os.path.splitext(path)[1]
     if suffix not in (".toml", ".json"):

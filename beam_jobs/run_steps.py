@@ -1,0 +1,52 @@
+"""Runs the steps of a job: on this machine, or by Beam, which is loaded only then."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from beam_jobs.plan.step import Step, StepSettings, run_here
+from beam_jobs.runners.base import Job, Runner, ShardObserver
+from beam_jobs.runners.local import LocalRunner
+
+
+def make_runner(beam_args: Sequence[str]) -> Runner:
+    """Returns the runner that Beam's arguments name; without any, this machine without Beam.
+
+    Raises:
+        ConfigError: Beam does not know an option.
+        MissingDependencyError: Beam, or what the runner needs besides, is not installed.
+    """
+    if not beam_args:
+        return LocalRunner()
+    from beam_jobs.runners import choose
+
+    return choose.make_runner(beam_args)
+
+
+def run_steps(
+    job: Job,
+    steps: Sequence[Step[Any]],
+    settings: StepSettings,
+    runner: Runner,
+    beam_args: Sequence[str],
+    observer: ShardObserver,
+) -> None:
+    """Runs the steps of a job where its runner says.
+
+    Args:
+        job: The job, with the number of tasks of the first step.
+        steps: The steps.
+        settings: The settings of the steps.
+        runner: The runner.
+        beam_args: The arguments for Beam that it was made of.
+        observer: The observer of the job's progress.
+
+    Raises:
+        DataError: A task failed, or a worker died.
+    """
+    if beam_args:
+        from beam_jobs import graph
+
+        graph.run_steps(job, steps, settings, runner, beam_args, observer)
+        return
+    with runner.watch(job, observer):
+        run_here(steps, settings.open(), settings)

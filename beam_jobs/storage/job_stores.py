@@ -1,0 +1,85 @@
+"""The stores of a job: how `file_io` opens a URL in each of its processes, by the options of the pipeline.
+
+Local paths and buckets do not go through Beam. So a worker process imports it (1.2 s and 100 MB) only for what Beam
+alone knows.
+"""
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from tfpipe.errors import DataError
+from tfpipe.storage import stores
+from tfpipe.storage.buckets import SCHEMES, StoreOptions
+from tfpipe.storage.file_store import FileStore
+from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
+from tfpipe.storage.store import Store
+from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.system.extras import importing
+
+
+def configure(beam_args: Iterable[str]) -> None:
+    """Gives the stores of this process the options of the pipeline, such as endpoints and credentials."""
+    global _beam_args, _is_configured
+    _beam_args, _is_configured = tuple(beam_args), True
+    stores.configure(_open_store)
+
+
+def get_options() -> tuple[str, ...]:
+    """Returns the options that `configure` got in this process, for another process that needs the same stores."""
+    return _beam_args
+
+
+def adopt(beam_args: tuple[str, ...]) -> None:
+    """Gives this process the options that another one got, unless it has them or there are none."""
+    if beam_args and beam_args != _beam_args:
+        configure(beam_args)
+
+
+_beam_args: tuple[str, ...] = ()
+_is_configured = False
+
+
+def _open_store(scheme: str, path: str) -> FileStore:
+    if scheme == SCHEME:
+        return HuggingFaceStore(path)
+    if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
+        return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
+    with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
+        from apache_beam.options import pipeline_options
+    options = pipeline_options.PipelineOptions(list(_beam_args))
+    if scheme in SCHEMES:
+        google = options.view_as(pipeline_options.GoogleCloudOptions)
+        return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
+    if scheme in ("http", "https"):
+        from beam_jobs.storage.web import WebOptions, WebStore
+
+        return WebStore(options.view_as(WebOptions))
+    from beam_jobs.storage.beam_store import BeamStore
+
+    try:
+        return BeamStore(path, options)
+    except DataError:
+        if "tensorflow" in sys.modules:  # a trainer that also ran a job: TensorFlow may know the scheme
+            with suppress(DataError):
+                return TensorFlowStore(path)
+        raise
+
+
+def _read_options(google: Any, amazon: Any) -> StoreOptions:
+    """Returns what Beam's `GoogleCloudOptions` and `S3Options` say about a store."""
+    return StoreOptions(
+        credentials="none" if google.no_auth else "needed",
+        impersonate=google.impersonate_service_account,
+        endpoint=amazon.s3_endpoint_url,
+        region=amazon.s3_region_name,
+        access_key_id=amazon.s3_access_key_id,
+        secret_access_key=amazon.s3_secret_access_key,
+        session_token=amazon.s3_session_token,
+        disable_ssl=bool(amazon.s3_disable_ssl),
+        verify=amazon.s3_verify,
+    )
+
+
+stores.configure(_open_store)  # a worker that gets no options needs the web and Beam's file systems all the same

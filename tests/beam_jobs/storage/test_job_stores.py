@@ -1,0 +1,234 @@
+"""Local files, which appear whole or not at all, and URLs."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_jobs.storage import job_stores
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_tar
+from tfpipe.errors import DataError
+from tfpipe.storage import file_io
+
+
+@pytest.mark.parametrize(
+    ("base", "parts", "joined"),
+    [
+        ("/a", ("b", "c"), "/a/b/c"),
+        ("", ("b",), "b"),
+        ("/a", ("/b",), "/b"),
+        ("/a", ("s3://x/y",), "s3://x/y"),
+        ("s3://x", ("y", "z"), "s3://x/y/z"),
+        ("s3://x", ("/abs",), "/abs"),
+    ],
+)
+def test_parts_are_joined_below_paths_and_urls(base: str, parts: tuple[str, ...], joined: str) -> None:
+    assert file_io.join(base, *parts) == joined
+
+
+def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert file_io.make_absolute("a/../b/") == f"{tmp_path}/b"
+    assert file_io.make_absolute("s3://x/y/") == "s3://x/y"
+
+
+def test_a_new_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "a"
+    with file_io.create(str(path), makes_folders=True) as out:
+        out.write(b"half")
+        assert not path.exists()
+        out.write(b" whole")
+    assert path.read_bytes() == b"half whole"
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def fail() -> None:
+        with file_io.create(str(path), str(tmp_path / "tmp" / "a"), makes_folders=True) as out:
+            out.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+def test_files_are_read_whole_or_in_part(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    file_io.write_file(path, b"0123456789", makes_folders=True)
+    assert file_io.read_whole(path) == b"0123456789"
+    assert file_io.read_range(path, 3, 4) == b"3456"
+    assert file_io.read_range(path, 8, 4) == b"89"
+    with file_io.open_read(path) as file:
+        assert (file.seek(5), file.read(2)) == (5, b"56")
+
+
+def test_sizes_are_those_of_regular_files(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("a")
+    (tmp_path / "gone").symlink_to("nowhere")
+    names = ("a", "pipe", "link", "gone", ".", "none")
+    assert file_io.get_sizes([str(tmp_path / name) for name in names]) == [3, -1, 3, -1, -1, -1]
+    assert [file_io.exists(str(tmp_path / name)) for name in names] == [True, True, True, False, True, False]
+
+
+def test_folders_are_listed_and_removed(tmp_path: Path) -> None:
+    base = tmp_path / "x"
+    assert file_io.list_names(str(base)) == []
+    file_io.write_file(str(base / "b"), b"", makes_folders=True)
+    file_io.write_file(str(base / "a" / "c"), b"", makes_folders=True)
+    assert file_io.list_names(str(base)) == ["a", "b"]
+    file_io.rename(str(base / "b"), str(base / "d" / "e"))
+    assert file_io.list_names(str(base)) == ["a", "d"]
+    file_io.remove(str(base / "d" / "e"))
+    file_io.remove(str(base / "d" / "e"))
+    file_io.remove_tree(str(base))
+    file_io.remove_tree(str(base))
+    assert not base.exists()
+
+
+class TestObjectStore:
+    """Every function by URL, over a file system of Beam that keeps objects in a dict."""
+
+    @pytest.fixture(autouse=True)
+    def store(self) -> Any:
+        import io
+
+        from apache_beam.io.filesystem import FileMetadata, FileSystem
+
+        job_stores.configure(())
+        objects: dict[str, bytes] = {}
+
+        class Closing(io.BytesIO):
+            def __init__(self, path: str) -> None:
+                super().__init__()
+                self.path = path
+
+            def close(self) -> None:
+                if not self.closed:
+                    objects[self.path] = self.getvalue()
+                super().close()
+
+        class Memory(FileSystem):  # type: ignore[misc]
+            @classmethod
+            def scheme(cls) -> str:
+                return "memtest"
+
+            def join(self, basepath: str, *paths: str) -> str:
+                return "/".join([basepath, *paths])
+
+            def split(self, path: str) -> Any:
+                return path.rsplit("/", 1)
+
+            def mkdirs(self, path: str) -> None:
+                raise AssertionError("an object store has no folders")
+
+            def has_dirs(self) -> bool:
+                return False
+
+            def _list(self, dir_or_prefix: str) -> Any:
+                for path in sorted(objects):
+                    if path.startswith(dir_or_prefix):
+                        yield FileMetadata(path, len(objects[path]), 0.0)
+
+            def create(self, path: str, mime_type: Any = None, compression_type: Any = None) -> Any:
+                assert compression_type == "uncompressed"
+                return Closing(path)
+
+            def open(self, path: str, mime_type: Any = None, compression_type: Any = None) -> Any:
+                assert compression_type == "uncompressed"
+                if path not in objects:
+                    raise FileNotFoundError(errno.ENOENT, "no such object", path)
+                return io.BytesIO(objects[path])
+
+            def copy(self, sources: Any, targets: Any) -> None:
+                raise NotImplementedError
+
+            def rename(self, sources: list[str], targets: list[str]) -> None:
+                for source, target in zip(sources, targets, strict=True):
+                    objects[target] = objects.pop(source)
+
+            def exists(self, path: str) -> bool:
+                return path in objects
+
+            def size(self, path: str) -> int:
+                return len(objects[path])
+
+            def last_updated(self, path: str) -> float:
+                return 0.0
+
+            def checksum(self, path: str) -> str:
+                return ""
+
+            def metadata(self, path: str) -> Any:
+                return FileMetadata(path, len(objects[path]), 0.0)
+
+            def delete(self, paths: list[str]) -> None:
+                for path in paths:
+                    for key in [key for key in objects if key == path or (path.endswith("/") and key.startswith(path))]:
+                        del objects[key]
+
+        yield objects
+        # Beam finds file systems among the living subclasses.
+        Memory.scheme = classmethod(lambda cls: "memtest-gone")  # type: ignore[method-assign,assignment]
+
+    def test_objects(self, store: dict[str, bytes]) -> None:
+        file_io.write_file("memtest://b/d/a", b"0123", makes_folders=True)
+        file_io.write_file("memtest://b/d/x/c", b"45", makes_folders=True)
+        assert store == {"memtest://b/d/a": b"0123", "memtest://b/d/x/c": b"45"}
+        assert file_io.read_whole("memtest://b/d/a") == b"0123"
+        assert file_io.read_range("memtest://b/d/a", 1, 2) == b"12"
+        assert file_io.get_size("memtest://b/d/a") == 4
+        assert file_io.get_size("memtest://b/d/none") == -1
+        assert file_io.get_sizes(["memtest://b/d/a", "memtest://b/none", "memtest://b/d/x/c"]) == [4, -1, 2]
+        assert [*file_io.list_tree("memtest://b/d/")] == [("a", 4), ("x/c", 2)]
+        assert file_io.list_names("memtest://b/d") == ["a", "x"]
+        file_io.rename("memtest://b/d/a", "memtest://b/d/z")
+        assert file_io.exists("memtest://b/d/z")
+        file_io.remove("memtest://b/d/z")
+        file_io.remove("memtest://b/d/z")
+        file_io.remove_tree("memtest://b/d")
+        file_io.remove_tree("memtest://b/d")
+        assert store == {}
+
+    def test_a_job_from_and_to_an_object_store(self, store: dict[str, bytes], tmp_path: Path) -> None:
+        photos = make_photos({"cat": 3, "dog": 2})
+        store.update({f"memtest://in/photos/{name}": data for name, data in photos.items()})
+        store["memtest://in/photos/cat.tar"] = make_tar({"tarred.jpg": make_jpeg(77)})
+        write_files(tmp_path / "photos", photos)
+        write_tar(tmp_path / "photos" / "cat.tar", {"tarred.jpg": make_jpeg(77)})
+        make_dataset("memtest://in/photos", "memtest://out/ds", num_shards=2)
+        make_dataset(tmp_path / "photos", tmp_path / "ds", num_shards=2)
+        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
+        assert remote == read_tree(tmp_path / "ds")
+
+    def test_reshard_and_merge_on_an_object_store(self, store: dict[str, bytes], tmp_path: Path) -> None:
+        make_dataset(write_files(tmp_path / "photos", make_photos({"cat": 3, "dog": 2})), tmp_path / "ds", num_shards=2)
+        store.update({f"memtest://in/ds/{name}": data for name, data in read_tree(tmp_path / "ds").items()})
+        join_datasets(["memtest://in/ds", tmp_path / "ds"], "memtest://out/ds")
+        join_datasets([tmp_path / "ds", tmp_path / "ds"], tmp_path / "out")
+        remote = {name.removeprefix("memtest://out/ds/"): data for name, data in store.items() if "//out" in name}
+        assert remote == read_tree(tmp_path / "out")
+        with pytest.raises(DataError, match=r"^memtest://in/none holds no manifest\.json: it is not a finished tfpipe"):
+            join_datasets(["memtest://in/none"], "memtest://out/none")
+
+    def test_overwriting_on_an_object_store(self, store: dict[str, bytes]) -> None:
+        store.update({f"memtest://in/photos/{name}": data for name, data in make_photos({"cat": 4}).items()})
+        make_dataset("memtest://in/photos", "memtest://out/ds", num_shards=4)
+        make_dataset("memtest://in/photos", "memtest://out/ds", num_shards=2, overwrite=True)
+        left = [name for name in store if "//out" in name]
+        assert sorted(name for name in left if name.endswith(".tfrecord")) == [
+            "memtest://out/ds/train-00000-of-00002.tfrecord",
+            "memtest://out/ds/train-00001-of-00002.tfrecord",
+        ]
+        assert all(name.startswith("memtest://out/ds/") for name in left)

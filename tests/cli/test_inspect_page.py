@@ -1,0 +1,153 @@
+"""`tfpipe inspect --page`: the records of a dataset as a page, as it is written and as a browser shows it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.beam_jobs.datasets import make_dataset
+from tests.beam_jobs.images import write_files
+from tests.browser import needs_browser
+from tests.conftest import Tfpipe
+from tests.mask_images import MASK_NAME, make_masked_images
+from tfpipe.images.masks import read_mask
+from tfpipe.open_dataset import load_manifest
+from tfpipe.readers.data_source import data_source
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+CLASS_1_TO_5 = [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178)]
+
+
+def make_image(width: int, height: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.full((height, width, 3), (200, 30, 60), np.uint8)).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> Path:
+    """Three records of two classes: a wide one, a high one with a box, and one whose caption wants to be a script."""
+    rows = [
+        {"image": "a.png", "label": "cat", "caption": "a wide one"},
+        {"image": "b.png", "label": "dog", "caption": "a high one", "xmin": 0.25, "ymin": 0.5, "xmax": 0.75, "ymax": 1},
+        {"image": "c.png", "label": "cat", "caption": HOSTILE},
+    ]
+    table = "".join(json.dumps(row) + "\n" for row in rows)
+    images = {"a.png": make_image(40, 20), "b.png": make_image(20, 40), "c.png": make_image(30, 30)}
+    write_files(tmp_path / "in", {**images, "t.jsonl": table.encode()})
+    make_dataset(tmp_path / "in" / "t.jsonl", tmp_path / "boxes", shuffle=False, caption_column="caption")
+    return tmp_path / "boxes"
+
+
+def write_page(tfpipe: Tfpipe, dataset: Path, count: int, *more: object) -> Path:
+    path = dataset.parent / "page.html"
+    done = tfpipe("inspect", dataset, "--page", count, path, *more)
+    assert done.code == 0, done.err
+    return path
+
+
+def read_facts(page: Path) -> Any:
+    """Returns what the page knows."""
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text("utf-8"))
+    return json.loads(data)
+
+
+def decode(address: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+
+
+def test_the_page_has_each_record(tfpipe: Tfpipe, boxes: Path) -> None:
+    facts = read_facts(write_page(tfpipe, boxes, 10))
+    thumbnails = [decode(item.pop("image")) for item in facts["items"]]
+    assert [(image.format, image.size) for image in thumbnails] == [
+        ("JPEG", (200, 100)),
+        ("JPEG", (100, 200)),
+        ("JPEG", (210, 210)),
+    ]
+    sizes = [len(record.encoded) for record in data_source(load_manifest(str(boxes)), "train")]
+    assert facts == {
+        "title": str(boxes),
+        "splits": {"train": 3},
+        "records": 3,
+        "items": [
+            {"place": "train:0", "name": "a.png", "label": "cat", "caption": "a wide one", "bytes": sizes[0]}
+            | {"split": "train", "width": 40, "height": 20},
+            {"place": "train:1", "name": "b.png", "label": "dog", "caption": "a high one", "bytes": sizes[1]}
+            | {"split": "train", "width": 20, "height": 40, "boxes": [[0.25, 0.5, 0.75, 1]]},
+            {"place": "train:2", "name": "c.png", "label": "cat", "caption": HOSTILE, "bytes": sizes[2]}
+            | {"split": "train", "width": 30, "height": 30},
+        ],
+    }
+
+
+def test_masks_lie_over_their_images(tfpipe: Tfpipe, tmp_path: Path) -> None:
+    make_dataset(write_files(tmp_path / "in", make_masked_images(1)), tmp_path / "out")
+    (item,) = read_facts(write_page(tfpipe, tmp_path / "out", 1))["items"]
+    mask, image = decode(item["mask"]), decode(item["image"])
+    assert mask.size == image.size
+    manifest = load_manifest(str(tmp_path / "out"))
+    features = data_source(manifest, "train")[0].features
+    (stored,) = features[MASK_NAME]
+    classes = read_mask(stored, 10_000)
+    step = mask.width // classes.shape[1]
+    shown = np.asarray(mask.convert("RGBA"))[step // 2 :: step, step // 2 :: step]
+    colors = np.array([(0, 0, 0, 0), *((*color, 255) for color in CLASS_1_TO_5)], np.uint8)
+    assert shown.tolist() == colors[classes].tolist()
+
+
+def test_splits_and_views_and_json(tfpipe: Tfpipe, small_dataset: Path, tmp_path: Path) -> None:
+    target = tmp_path / "p.html"
+    document = json.loads(tfpipe("inspect", small_dataset, "--page", 4, target, "--split", "validation", "--json").out)
+    assert document["page"] == {"file": str(target), "records": 3}
+    assert [item["place"] for item in read_facts(target)["items"]] == ["validation:0", "validation:1", "validation:2"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--page", "0", "a.html"], "--page must be from 1 to 5,000 records, got 0."),
+        (["--page", "1", "a.png"], "--page writes HTML: the file's name must end in .html, got 'a.png'."),
+        (["--record", "train:0", "--page", "1", "a.html"], "--record and --page exclude each other."),
+    ],
+)
+def test_a_wrong_option(tfpipe: Tfpipe, small_dataset: Path, args: list[str], message: str) -> None:
+    done = tfpipe("inspect", small_dataset, *args)
+    assert (done.code, done.out, done.err) == (2, "", f"Error: {message}\n")
+
+
+@needs_browser
+def test_a_browser_finds_and_orders_records(tfpipe: Tfpipe, boxes: Path, browser: Any) -> None:
+    page = write_page(tfpipe, boxes, 10)
+    browser.get_log("browser")
+    browser.get(page.as_uri())
+
+    def list_places() -> list[str]:
+        script = "return [...document.querySelectorAll('figure')].map(e => e.textContent.match(/train:\\d/)[0])"
+        return list(browser.execute_script(script))
+
+    def choose(name: str, value: str) -> None:
+        field = f"document.forms[0][{name!r}]"
+        event = "new Event('input', {bubbles: true})"
+        browser.execute_script(f"{field}.value = {value!r}; {field}.dispatchEvent({event})")
+
+    assert browser.title == str(boxes)
+    assert list_places() == ["train:0", "train:2", "train:1"]
+    assert browser.execute_script("return document.querySelectorAll('figure i').length") == 1
+    choose("order", "small")
+    assert list_places() == ["train:0", "train:1", "train:2"]
+    choose("text", "HIGH one")
+    assert list_places() == ["train:1"]
+    choose("text", "")
+    choose("label", "=cat")
+    assert list_places() == ["train:0", "train:2"]
+    assert browser.find_element("css selector", "output").text == "2 of 3"
+    assert HOSTILE in browser.execute_script("return document.querySelector('main').textContent")
+    assert browser.get_log("browser") == []

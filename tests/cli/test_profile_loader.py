@@ -1,0 +1,90 @@
+"""`tfpipe profile --loader`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Tfpipe
+
+pytest.importorskip("torch")
+
+MODULE = """
+import glob, os, time
+import numpy as np
+from PIL import Image
+from torch.utils.data import DataLoader
+
+FILES = sorted(glob.glob(os.path.join(os.path.dirname(__file__), "images/train/*/*")))
+FILES = [file for file in FILES if "broken" not in file]
+
+class Photos:
+    def __len__(self):
+        return 500
+
+    def __getitem__(self, number):
+        time.sleep(0.002)
+        with Image.open(FILES[number % len(FILES)]) as image:
+            return np.asarray(image.convert("RGB").resize((32, 24)))
+
+def make():
+    return DataLoader(Photos(), batch_size=4)
+
+def step(batch):
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, draw_images: object, monkeypatch: pytest.MonkeyPatch) -> Path:
+    draw_images(tmp_path / "images")  # type: ignore[operator]
+    (tmp_path / "own_loader.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "own_loader", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_a_report_in_text(folder: Path, tfpipe: Tfpipe) -> None:
+    done = tfpipe("profile", "--loader", "own_loader:make", "--step-ms", "5", "--seconds", "0.4")
+    assert done.code == 0, done.err
+    assert done.lines[0].startswith("Bottleneck: too few workers (own_loader.py:")
+    assert "needed 800 images/s, given" in done.out
+    assert "1. num_workers=" in done.out
+    assert "measured on 12 images" in done.lines[-1]
+
+
+def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfpipe.profiler.loader.trials._ROUNDS", 1)
+    line = ["profile", "--loader", "own_loader:make", "--train", "own_loader:step", "--seconds", "0.4", "--json"]
+    done = tfpipe(*line, "--apply", folder / "kept.json")
+    assert (done.code, done.err.splitlines()[-1]) == (0, f"Wrote {folder / 'kept.json'}.")
+    report = done.json
+    assert (report["version"], report["loader"], report["step"]) == (1, "PyTorch DataLoader", "trains")
+    kept = {name: value for fix in report["fixes"] if fix["kept"] for name, value in fix["changes"].items()}
+    assert json.loads((folder / "kept.json").read_text()) == kept
+    assert report["fixes"][0]["measured_gain"] is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--html", "page.html"], "--loader profiles a loader as its code makes it. Leave out --html."),
+        (["DATASET", "--split", "train"], "Leave out DATASET, --split."),
+        (["--step-ms", "5", "--images-per-second", "9"], "A loader has one trainer."),
+        (["--max-idle", "5%"], "Without a step there is no idle time."),
+        (["--seconds", "0"], "--seconds must be above 0, got 0."),
+        (["--apply", "kept.yaml"], "must end in .toml or .json"),
+    ],
+)
+def test_options_that_make_no_sense(options: list[str], message: str, tfpipe: Tfpipe) -> None:
+    done = tfpipe("profile", "--loader", "own_loader:make", *options)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_step_goes_with_a_loader(tfpipe: Tfpipe) -> None:
+    done = tfpipe("profile", "DATASET", "--train", "own_loader:step")
+    assert (done.code, "--train goes with --loader." in done.err) == (2, True)

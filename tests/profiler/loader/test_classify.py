@@ -1,0 +1,83 @@
+"""Which activity a stack shows, and at which line of the user's code."""
+
+from __future__ import annotations
+
+import sysconfig
+
+import pytest
+
+from tfpipe.profiler.loader import classify as module
+from tfpipe.profiler.loader.classify import Doing, Frame, classify
+
+STDLIB, SITE = sysconfig.get_path("stdlib"), "/venv/lib/python3/site-packages"
+USER = Frame("/home/me/train.py", "Photos.load", 31, "image = image.convert('RGB')")
+FETCH = Frame(f"{SITE}/torch/utils/data/_utils/fetch.py", "_MapDatasetFetcher.fetch", 54, "data = [self.dataset[idx]]")
+WORKER = Frame(f"{SITE}/torch/utils/data/_utils/worker.py", "_worker_loop", 320, "data = fetcher.fetch(index)")
+OURS = Frame(module.__file__, "ProbedTarget.__call__", 9, "return self._target()")
+PARENT = Frame("/home/me/train.py", "<module>", 99, "main()")
+
+STACKS = {
+    "pillow decodes": (
+        [Frame(f"{SITE}/PIL/ImageFile.py", "ImageFile.load", 1, "n, err = decoder.decode(b)"), USER],
+        "decoding",
+        True,
+    ),
+    "pillow reads": (
+        [Frame(f"{SITE}/PIL/ImageFile.py", "ImageFile.load", 2, "s = read(self.decodermaxblock)"), USER],
+        "reading",
+        True,
+    ),
+    "pillow resizes": (
+        [Frame(f"{SITE}/PIL/Image.py", "Image.resize", 1, "return self._new(self.im.resize(size))"), USER],
+        "functions",
+        True,
+    ),
+    "a call of OpenCV": ([USER._replace(text="image = cv2.imdecode(data, 1)"), FETCH], "decoding", True),
+    "a file is read": ([USER._replace(text="data = file.read()"), FETCH], "reading", True),
+    "the user sleeps": ([USER._replace(text="time.sleep(0.01)"), FETCH], "waiting", True),
+    "a lock of the user": ([USER._replace(text="with self.lock:"), FETCH], "waiting", True),
+    "the user computes": ([USER, FETCH, WORKER], "functions", True),
+    "collates": (
+        [Frame(f"{SITE}/torch/utils/data/_utils/collate.py", "collate", 1, "torch.stack(batch)"), FETCH],
+        "collating",
+        False,
+    ),
+    "packs": (
+        [Frame(f"{STDLIB}/multiprocessing/queues.py", "_feed", 1, "obj = _ForkingPickler.dumps(obj)")],
+        "handing over",
+        False,
+    ),
+    "waits for an index": (
+        [Frame(f"{STDLIB}/multiprocessing/connection.py", "wait", 1, "ready = selector.select(t)"), WORKER],
+        "idle",
+        False,
+    ),
+    "serves": ([Frame(f"{STDLIB}/socket.py", "accept", 1, "fd, addr = self._accept()")], "idle", False),
+    "between": ([FETCH, WORKER], "other", False),
+    "nothing of it": ([], "other", False),
+}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_innermost_frame_that_is_known_decides(name: str) -> None:
+    stack, activity, has_place = STACKS[name]
+    assert classify(stack) == Doing(activity, "train.py:31 load" if has_place else "")
+
+
+def test_the_state_of_a_thread() -> None:
+    read = [USER._replace(text="data = file.read()"), FETCH]
+    pipe = [Frame(f"{STDLIB}/multiprocessing/connection.py", "_recv", 1, "chunk = read(handle, remaining)")]
+    place = "train.py:31 load"
+    assert [classify(read, "", state).activity for state in "RSD"] == ["reading", "storage", "storage"]
+    assert classify([USER, FETCH], "", "D") == Doing("storage", place)
+    assert [classify(pipe, "", state).activity for state in "RS"] == ["handing over", "idle"]
+
+
+def test_frames_of_the_parent_of_a_forked_process_do_not_count() -> None:
+    assert classify([FETCH, WORKER, OURS, PARENT]) == Doing("other", "")
+
+
+def test_the_users_own_collating() -> None:
+    stack = [USER, Frame("/home/me/train.py", "stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
+    assert classify(stack, collate="stack_all") == Doing("collating", "train.py:31 load")
+    assert classify(stack).activity == "functions"

@@ -1,0 +1,141 @@
+"""The wall that holds a loader, and its fixes, from figures written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.profiler.loader.profiles import BATCH, OPTIONS, make_profile, make_use
+from tfpipe.profiler.loader.diagnose import find_wall
+from tfpipe.profiler.loader.fixes import list_fixes
+from tfpipe.profiler.loader.model import compute_costs
+from tfpipe.profiler.loader.types import Drive, LoaderProfile, ProcessUse
+
+IDLE = make_use(2, cpu_s=1.0, seconds={"functions": 1.0, "idle": 9.0}, record_s=(0.02,) * 50)
+BUSY_MAIN = ProcessUse(
+    3, 10.0, cpu_s=9.0, seconds={"functions": 9.0}, functions=(("train.py:9 pad", "functions", 9.0),)
+)
+LATE = make_use(
+    1,
+    cpu_s=1.0,
+    seconds={"reading": 1.0, "storage": 9.0},
+    bytes=10**6,
+    functions=(("train.py:5 load", "reading", 9.0),),
+)
+ALONE = ProcessUse(3, 10.0, cpu_s=10.0, seconds={"decoding": 10.0}, functions=(("train.py:5 load", "decoding", 10.0),))
+
+CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
+    "cores": (make_profile(), "cores", "train.py:7 blur", "Make train.py:7 blur faster"),
+    "fed": (make_profile(step_s=1.0), "accelerator", "", ""),
+    "zero workers": (
+        make_profile(main=ALONE, options=OPTIONS | {"num_workers": 0}, workers=()),
+        "too few workers", "train.py:5 load", "num_workers=2",
+    ),
+    "one worker": (make_profile(make_use(1)), "too few workers", "train.py:7 blur", "num_workers=2"),
+    "many workers": (
+        make_profile(*[make_use(n, cpu_s=2.0, seconds={"functions": 2.0, "no core": 8.0}) for n in range(10)]),
+        "too many workers", "train.py:7 blur", "num_workers=2",
+    ),
+    "lock": (
+        make_profile(make_use(1, seconds={"functions": 8.0, "lock": 12.0})),
+        "lock", "train.py:7 blur", "num_workers=2",
+    ),
+    "slow record": (
+        make_profile(make_use(1, record_s=(0.01,) * 49 + (6.0,), slowest="17"), make_use(2, record_s=(0.01,) * 50)),
+        "slow record", "record 17", "in_order=False",
+    ),
+    "slow worker": (make_profile(make_use(1), IDLE), "slow worker", "process 1", "in_order=False"),
+    "storage latency": (
+        make_profile(LATE, replace(LATE, pid=2)), "storage latency", "train.py:5 load", "num_workers=4",
+    ),
+    "storage bytes": (
+        make_profile(replace(LATE, bytes=10**10)), "storage bytes", "train.py:5 load", "num_workers=2",
+    ),
+    "main process": (
+        make_profile(IDLE, replace(IDLE, pid=4), main=BUSY_MAIN),
+        "main process", "train.py:9 pad", "Move train.py:9 pad",
+    ),
+    "objects": (
+        make_profile(
+            *[make_use(n, seconds={"handing over": 9.0}) for n in range(2)], batch=replace(BATCH, objects=5000)
+        ),
+        "hand-over", "", "Hand over tensors or arrays",
+    ),
+    "float64": (
+        make_profile(
+            *[make_use(n, seconds={"handing over": 9.0}) for n in range(2)], batch=replace(BATCH, dtype="float64")
+        ),
+        "hand-over", "", "Hand over uint8 in place of float64",
+    ),
+    "waits": (
+        make_profile(
+            make_use(
+                1,
+                cpu_s=0.1,
+                seconds={"waiting": 10.0},
+                functions=(("train.py:3 ask", "waiting", 10.0),),
+            )
+        ),
+        "waits", "train.py:3 ask", "num_workers=2",
+    ),
+    "restarts": (
+        make_profile(
+            IDLE, replace(IDLE, pid=4), options=OPTIONS | {"persistent_workers": False}, steps_per_epoch=2,
+            free=Drive(10, 10.0, 9.0, 8.0, 5), paced=Drive(10, 10.0, 9.0, 8.0, 5),
+        ),
+        "restarts", "", "persistent_workers=True",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_wall_and_the_first_fix(name: str) -> None:
+    profile, kind, where, first = CASES[name]
+    wall = find_wall(profile)
+    assert (wall.kind, wall.where) == (kind, where), wall.reason
+    fixes = list_fixes(profile, wall)
+    if not first:
+        assert fixes == ()
+        return
+    assert fixes[0].name.startswith(first), [(fix.name, fix.predicted_gain) for fix in fixes]
+    assert all(fix.predicted_gain >= 1 for fix in fixes)
+
+
+def test_the_sentence_of_a_wall() -> None:
+    wall = find_wall(CASES["zero workers"][0])
+    assert wall.reason == (
+        "No worker process makes batches: the loop does it itself, and the step waits meanwhile. 100 % of the work is "
+        "decoding, most of it in train.py:5 load."
+    )
+
+
+def test_many_slow_records_are_no_exception() -> None:
+    uses = [make_use(n, record_s=(0.01,) * 44 + (1.0,) * 6) for n in range(2)]
+    assert find_wall(make_profile(*uses)).kind == "cores"
+
+
+def test_costs() -> None:
+    costs = compute_costs(make_profile())
+    assert (costs.num_workers, costs.worker_s, costs.stall_s, costs.restart_s, costs.step_s) == (2, 0.2, 0.0, 0.0, 0.05)
+    assert (costs.cpu_s, costs.main_s) == (pytest.approx(0.201), pytest.approx(0.001))
+    assert costs.rate == pytest.approx(1 / 0.1005)  # the cores
+    assert replace(costs, cores=4.0).rate == pytest.approx(10.0)  # the workers
+    assert replace(costs, cores=4.0, num_workers=8).rate == pytest.approx(1 / 0.051)  # the step
+    assert replace(costs, num_workers=0).rate == pytest.approx(1 / 0.25)  # all one after another
+
+
+@pytest.mark.parametrize(("gain", "found"), [(None, False), (1.0, False), (2.0, True)])
+def test_a_faster_way_of_pillow(gain: float | None, found: bool) -> None:
+    uses = [make_use(n, seconds={"decoding": 10.0}) for n in range(2)]
+    profile = make_profile(*uses)
+    fixes = list_fixes(profile, find_wall(profile), draft_gain=gain)
+    drafts = [fix for fix in fixes if "image.draft" in fix.instruction]
+    assert [round(fix.predicted_gain, 1) for fix in drafts] == ([2.0] if found else [])
+
+
+def test_pinned_memory_is_for_a_gpu() -> None:
+    profile: Any = make_profile(step_s=0.9, copy_s=0.5)
+    pins = [dict(fix.changes) for fix in list_fixes(profile, find_wall(profile), has_cuda=True)]
+    assert ({"pin_memory": True} in pins, find_wall(profile).kind) == (False, "cores")

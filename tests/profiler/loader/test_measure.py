@@ -1,0 +1,102 @@
+"""Real loaders: what the probes see in the process of the trainer and in workers."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.profiler.loader.loaders import LoaderSource, describe_batch
+from tfpipe.profiler.loader.measure import Trainer, measure_loader
+from tfpipe.profiler.loader.types import BatchFacts
+
+torch_data = pytest.importorskip("torch.utils.data")
+
+
+class Waits:
+    """Records that take 2 ms without a core."""
+
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, number: int) -> Any:
+        time.sleep(0.002)
+        return np.full((4, 4, 3), number % 200, np.uint8)
+
+
+def make() -> Any:
+    return torch_data.DataLoader(Waits(), batch_size=5, num_workers=0)
+
+
+def make_batches() -> Iterator[Any]:
+    for _ in range(3):
+        time.sleep(0.001)
+        yield {"image": np.zeros((2, 8, 8, 3), np.float32), "label": [1, 2]}
+
+
+def test_workers_and_their_records(tmp_path: Path) -> None:
+    loader = LoaderSource(make, "make").make({"num_workers": 2, "persistent_workers": True})
+    assert (loader.kind, loader.options["num_workers"], loader.length) == ("PyTorch DataLoader", 2, 2000)
+    profile = measure_loader(loader, Trainer(step_s=0.1), 0.5, tmp_path)
+    assert (profile.batch.images, profile.batch.shape, len(profile.workers)) == (5, (5, 4, 4, 3), 2)
+    for use in profile.workers:
+        assert 0.002 <= statistics.median(use.record_s) < 0.1
+        assert use.functions[0][1] == "waiting"
+        assert use.functions[0][0].startswith("test_measure.py:")
+    assert profile.main.sum("waiting") == 0
+    assert type(Waits()).__getitem__.__name__ == "__getitem__"
+
+
+def test_without_workers_this_process_is_seen(tmp_path: Path) -> None:
+    profile = measure_loader(LoaderSource(make, "make").make(), Trainer(images_per_second=1000.0), 0.5, tmp_path)
+    assert (profile.workers, profile.step_s) == ((), 0.005)
+    assert profile.main.functions[0][0].endswith("__getitem__")
+    assert profile.idle_fraction > 0.3
+    assert "timing" not in repr(Waits.__getitem__.__code__)
+
+
+def test_an_iterator_is_made_anew_for_each_epoch(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    profile = measure_loader(
+        LoaderSource(make_batches, "make_batches").make(), Trainer(train=seen.append), 0.3, tmp_path
+    )
+    assert profile.kind == "generator"
+    assert profile.free.epochs > 2
+    assert (profile.step_method, profile.batch) == ("trains", BatchFacts(2, 1536, "float32", (2, 8, 8, 3), 4))
+    assert seen[0]["label"] == [1, 2]
+
+
+def test_mistakes_are_sentences(tmp_path: Path) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no such folder")
+
+    with pytest.raises(ConfigError, match=r"^--loader: fail raises RuntimeError: no such folder$"):
+        LoaderSource(fail, "fail").make()
+    with pytest.raises(ConfigError, match=r"^--loader: len must return a loader or an iterable of batches, got int\.$"):
+        LoaderSource(lambda: 5, "len").make()
+    with pytest.raises(DataError, match=r"^The loader gives no batch"):
+        measure_loader(LoaderSource(list, "list").make(), Trainer(), 0.1, tmp_path)
+    loader = torch_data.DataLoader(Waits())
+    with pytest.raises(ConfigError, match="Make the DataLoader inside of the function"):
+        LoaderSource(lambda: loader, "get").make({"num_workers": 2})
+    with pytest.raises(ConfigError, match=r"^--train: the step raises RuntimeError: no such folder$"):
+        measure_loader(LoaderSource(make_batches, "make").make(), Trainer(train=fail), 0.1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("batch", "facts"),
+    [
+        (np.zeros((4, 3, 8, 6), np.float64), BatchFacts(4, 4608, "float64", (4, 3, 8, 6))),
+        ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchFacts(5, 720, "uint8", (8, 6, 3), 1)),
+        ((["a", "b"], [1, 2]), BatchFacts(2, 0, "", (), 7)),
+    ],
+)
+def test_facts_about_a_batch(batch: Any, facts: BatchFacts) -> None:
+    assert describe_batch(batch) == facts
+    assert facts.image_size == ((8, 6) if len(facts.shape) == 4 else None)

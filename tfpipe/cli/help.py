@@ -1,0 +1,37 @@
+"""`tfpipe help`: pages of the documentation, without a browser or a network."""
+
+import re
+from pathlib import Path
+
+import click
+
+from tfpipe.errors import ConfigError
+
+
+@click.command(name="help", short_help="Print a page of the documentation.")
+@click.argument("topic", default="")
+def help_(topic: str) -> None:
+    """Print the page TOPIC of the documentation, or a section of it, as in `tfpipe help symptoms#memory-grows`.
+
+    Without TOPIC it lists the pages.
+    """
+    package = Path(__file__).parents[1]
+    folder = next((path for path in (package / "pages", package.parent / "docs") if path.is_dir()), package)
+    found = [*folder.glob("howto/*.md"), folder / "symptoms.md", folder / "faq.md", folder / "start" / "install.md"]
+    pages = {
+        path.stem: path for path in sorted(found, key=lambda path: path.stem) if path.is_file() and path.stem != "index"
+    }
+    name, _, anchor = topic.partition("#")
+    if name and name not in pages:
+        raise ConfigError(f"TOPIC must be one of the pages that `tfpipe help` lists, got {name!r}.")
+    text = _find_section(pages[name].read_text(encoding="utf-8"), anchor) if name else "\n".join(pages)
+    click.echo(re.sub(r"^%.*\n", "", text, flags=re.MULTILINE).strip())
+
+
+def _find_section(text: str, anchor: str) -> str:
+    """Returns a page from the heading with an anchor up to the next one of its level, else all of it."""
+    for heading in re.finditer(r"^(#+) (.*)\n", text, re.MULTILINE):
+        if re.sub(r"[^\w\- ]", "", heading[2].lower()).replace(" ", "-") == anchor:
+            end = re.compile(rf"^#{{1,{len(heading[1])}}} ", re.MULTILINE).search(text, heading.end())
+            return text[heading.start() : end.start() if end else None]
+    return text

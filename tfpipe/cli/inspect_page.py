@@ -1,0 +1,87 @@
+"""For `tfpipe inspect --page`: many records as one page to look through in a browser, which needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from tfpipe.cli.inspect_sheet import read_tiles
+from tfpipe.cli.shared.outputs import check_target, write_file
+from tfpipe.errors import ConfigError
+from tfpipe.images.contact_sheet import color_mask, fit
+
+if TYPE_CHECKING:
+    from tfpipe.format.manifest import Manifest
+    from tfpipe.images.contact_sheet import Tile
+    from tfpipe.readers.data_source import Record
+
+MAX_RECORDS = 5_000
+"""The most records of a page. Each takes about 8 KB of it."""
+
+_THUMBNAIL_PX = 224
+_QUALITY = 80
+
+
+def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
+    """Writes up to `count` records, spread evenly over the splits, as a page.
+
+    Returns:
+        The number of records on it.
+
+    Raises:
+        ConfigError: `count` or `path` cannot be used.
+        DataError: There is no record, or `path` cannot be written.
+        FormatError: A record is missing or damaged.
+    """
+    if not 1 <= count <= MAX_RECORDS:
+        raise ConfigError(f"--page must be from 1 to {MAX_RECORDS:,} records, got {count}.")
+    if not path.lower().endswith((".html", ".htm")):
+        raise ConfigError(f"--page writes HTML: the file's name must end in .html, got {path!r}.")
+    check_target(path)
+    items, num_records = list[dict[str, Any]](), 0
+    for record, tiles in read_tiles(manifest, splits, count, _THUMBNAIL_PX):
+        num_records += 1
+        items += [_describe(record, tile, number, len(tiles)) for number, tile in enumerate(tiles)]
+    facts = {
+        "title": manifest.address,
+        "splits": {name: manifest.splits[name].records for name in splits},
+        "records": num_records,
+        "items": items,
+    }
+    # In a script element only `<` could end the data.
+    data = json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c")
+    template = resources.files("tfpipe.cli").joinpath("inspect_page.html").read_text("utf-8")
+    write_file(path, template.replace("{{data}}", data).encode())
+    return num_records
+
+
+def _describe(record: Record, tile: Tile, number: int, count: int) -> dict[str, Any]:
+    """Returns what the page shows of one image of a record."""
+    item: dict[str, Any] = {
+        "place": f"{record.split}:{record.index}" + (f" image {number}" if count > 1 else ""),
+        "split": record.split,
+        "name": record.name.encode("utf-8", "replace").decode(),
+        "label": record.label_name or ("" if record.label is None else str(record.label)),
+        "caption": tile.text,
+        "bytes": len(record.encoded_images[number]),
+    }
+    if tile.image is None:
+        return item
+    image = fit(tile.image, _THUMBNAIL_PX)
+    width, height = map(int, tile.size.split(" x "))
+    item |= {"width": width, "height": height, "image": _encode(image, "JPEG", quality=_QUALITY)}
+    if tile.boxes:
+        item["boxes"] = [list(box) for box in tile.boxes if all(0 <= side <= 1 for side in box)]
+    if tile.classes is not None:
+        item["mask"] = _encode(color_mask(tile.classes, image.size), "PNG", transparency=0)
+    return item
+
+
+def _encode(image: Any, kind: str, **options: Any) -> str:
+    """Returns an image of Pillow as an address that holds all of it."""
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -1,0 +1,121 @@
+"""The costs of an image in a loader, and the rate that follows from them. Pure.
+
+    workers: num_workers / worker_s ─┐
+    cores:   cores / cpu_s ──────────┼─▶ the slowest, beside the loop: step_s + main_s
+    slow records, restarts ──────────┘
+
+A prediction is the rate that was measured, times the ratio of two results of this model: so only what a fix changes has
+to be known.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+
+from tfpipe.profiler.loader.types import LoaderProfile
+
+_OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
+"""A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
+_SLOWER, _IDLE = 2.5, 0.3
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of an image, in seconds.
+
+    Attributes:
+        num_workers: The worker processes; 0 if this process does all.
+        worker_s: The time of a worker, without waits for a core that this loader's own processes took.
+        slowest_s: The time of the slowest worker, which all wait for if batches come in order.
+        cpu_s: The processor time of all processes.
+        main_s: The time of this process while it fetches.
+        lock_s: The time in which Python's lock is held, if several threads of one process want it; else 0.
+        stall_s: The time that slow records take beyond the others.
+        restart_s: The time to start workers for an epoch.
+        step_s: The time of the trainer's step.
+        cores: The cores.
+    """
+
+    num_workers: int
+    worker_s: float
+    slowest_s: float
+    cpu_s: float
+    main_s: float
+    lock_s: float
+    stall_s: float
+    restart_s: float
+    step_s: float
+    cores: float
+
+    @property
+    def rate(self) -> float:
+        """The images per second of the loop with steps."""
+        limits = self.cpu_s / self.cores, self.lock_s
+        if not self.num_workers:
+            return 1 / max(max(self.worker_s, *limits) + self.stall_s + self.step_s, 1e-9)
+        made_s = max(self.slowest_s / self.num_workers, *limits) + self.stall_s
+        return 1 / max(max(made_s, self.step_s + self.main_s) + self.restart_s, 1e-9)
+
+    def save(self, seconds: float) -> Costs:
+        """Returns the costs if an image takes less of a worker and of a core."""
+        names = ("worker_s", "slowest_s", "cpu_s", "lock_s")
+        return replace(self, **{name: max(getattr(self, name) - seconds, 0.0) for name in names})
+
+
+def compute_costs(profile: LoaderProfile) -> Costs:
+    """Returns the costs of an image in a profile."""
+    images = profile.free.batches * profile.batch.images
+    workers, main, makers = profile.workers, profile.main, profile.makers
+    cpu_s = main.cpu_s + sum(use.cpu_s for use in workers)
+    # Where others take cores, more workers get more of them, and each waits as before.
+    own = cpu_s / max(cpu_s + profile.others_cores * profile.free.wall_s, 1e-9)
+    busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
+    busy_s = [max(time - own * use.sum("no core"), 0.1 * time) for time, use in zip(busy_s, makers, strict=True)]
+    stall_s = sum(list_excess(profile)) / images
+    slowest_s = worker_s = max(sum(busy_s) / images - stall_s, 0.0)
+    if is_worker_slow(profile):  # in order, each makes as many images
+        slowest_s = max(busy_s) * len(busy_s) / images
+        worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
+    locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
+    return Costs(
+        num_workers=len(workers),
+        worker_s=worker_s,
+        slowest_s=slowest_s,
+        cpu_s=cpu_s / images,
+        main_s=min(main.working_s - main.sum("waiting", "lock"), main.wall_s) / images if workers else 0.0,
+        lock_s=max(locked, default=0.0) / images,
+        stall_s=stall_s,
+        restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
+        step_s=profile.step_s / profile.batch.images,
+        cores=profile.cores,
+    )
+
+
+def list_excess(profile: LoaderProfile) -> list[float]:
+    """Returns the time of each slow record beyond the median; nothing if there are none, or more than a few."""
+    times = [seconds for use in profile.makers for seconds in use.record_s]
+    if len(times) < 20:
+        return []
+    median = statistics.median(times)
+    excess = [seconds - median for seconds in times if seconds > max(_OUTLIER * median, _OUTLIER_S)]
+    return excess if len(excess) <= _FEW * len(times) else []
+
+
+def is_worker_slow(profile: LoaderProfile) -> bool:
+    """Returns whether a record takes 2.5 times as long in one worker as in the others, which wait for it."""
+    times = sorted(
+        (statistics.median(use.record_s), use.sum("idle")) for use in profile.workers if len(use.record_s) > 2
+    )
+    if len(times) < 2 or times[-1][0] < _SLOWER * statistics.median(time for time, _ in times[:-1]):
+        return False
+    return statistics.fmean(idle_s for _, idle_s in times[:-1]) > _IDLE * profile.free.wall_s
+
+
+def get_restart_s(profile: LoaderProfile) -> float:
+    """Returns the time that starting the workers takes at the beginning of an epoch, in seconds."""
+    if not profile.workers or profile.options.get("persistent_workers", True):
+        return 0.0
+    drives = {id(one): one for one in (profile.free, profile.paced)}.values()
+    epochs = sum(one.epochs for one in drives)
+    return sum(one.restart_s for one in drives) / epochs if epochs else profile.first_batch_s

@@ -1,0 +1,267 @@
+"""Runs inside every process of a loader: samples the stacks of its threads and writes what they do to a file.
+
+    trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.25 s
+
+A thread looks at the stacks fifty times a second. It needs Python's lock for that, and gets it at the next bytecode
+of the thread that holds the lock. So the thread is seen at the call that it came from, also if that was a long function
+in C. Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would
+be taken where a thread gives the lock away by itself, in calls that read or decode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+PERIOD_S, FLUSH_S, _SWITCH_S = 0.02, 0.25, 0.0002
+_DEPTH, _MAX_FILES = 40, 1000
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+
+Stack = tuple[tuple[CodeType, int], ...]
+
+
+class Probe:
+    """A sampler of this process's threads.
+
+    Args:
+        folder: The folder that gets the file.
+
+    Attributes:
+        phase: A word for what the main thread does at the moment; it is noted with its samples.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.phase = ""
+        self._path = folder / f"{os.getpid()}.jsonl"
+        self._counts: Counter[tuple[str, int, Stack, str]] = Counter()
+        self._numbers: dict[Stack, int] = {}
+        self._records: list[tuple[float, str]] = []
+        self._files: dict[str, None] = {}
+        self._states: dict[int, int] = {}  # the open file with the state of each thread, by its native number
+        self._clocks = threading.local()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tfpipe-probe", daemon=True)
+
+    def start(self) -> None:
+        """Begins to sample, and to note the image files that are opened."""
+        sys.addaudithook(self._hear)
+        self._old_switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends sampling and writes what is left."""
+        self._stopped.set()  # it also silences the audit hook, which cannot be removed
+        self._thread.join()
+        sys.setswitchinterval(self._old_switch_s)
+
+    def note_record(self, started: float, name: str) -> None:
+        """Adds the time that a record took since `started`, by `read_clock`."""
+        self._records.append((round(max(self.read_clock() - started, 0.0), 6), name))
+
+    def read_clock(self) -> float:
+        """Returns the time of this thread in seconds, which stands still while the thread waits for a core."""
+        if not hasattr(self._clocks, "times"):
+            self._clocks.times = None
+            with contextlib.suppress(OSError):
+                path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+                self._clocks.times = path.open("rb", buffering=0)  # closed with its thread
+        words = os.pread(self._clocks.times.fileno(), 80, 0).split() if self._clocks.times else (0, 0)
+        return time.perf_counter() - int(words[1]) / 1e9
+
+    def _run(self) -> None:
+        flushed = time.perf_counter()
+        with open(self._path, "w", encoding="utf-8") as file:
+            self._flush(file)
+            while not self._stopped.is_set():
+                time.sleep(PERIOD_S)
+                self._sample()
+                if time.perf_counter() - flushed >= FLUSH_S:
+                    self._flush(file)
+                    flushed = time.perf_counter()
+            self._flush(file)
+        self._close_all_but(())
+
+    def _sample(self) -> None:
+        frames, phase, main = sys._current_frames(), self.phase, threading.main_thread()
+        for thread in threading.enumerate():
+            frame, native = frames.get(thread.ident or 0), thread.native_id
+            if thread is not self._thread and frame is not None and native is not None:
+                name = f"main/{phase}" if thread is main else thread.name
+                self._counts[name, native, _walk(frame), self._read_state(native)] += 1
+
+    def _read_state(self, native: int) -> str:
+        """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
+        try:
+            if native not in self._states:
+                self._states[native] = os.open(f"/proc/self/task/{native}/stat", os.O_RDONLY)
+            return os.pread(self._states[native], 256, 0).rpartition(b") ")[2][:1].decode()
+        except OSError:
+            return ""
+
+    def _close_all_but(self, natives: Collection[int | None]) -> None:
+        for native in [native for native in self._states if native not in natives]:
+            os.close(self._states.pop(native))
+
+    def _flush(self, file: Any) -> None:
+        counts, self._counts = self._counts, Counter()
+        records, self._records = self._records, []
+        files, self._files = self._files, dict.fromkeys(self._files)
+        stacks = {}
+        for _, _, stack, _ in counts:
+            if stack not in self._numbers:
+                self._numbers[stack] = len(self._numbers)
+                stacks[self._numbers[stack]] = [_describe(*frame) for frame in stack]
+        line = {
+            "at": time.perf_counter(),
+            "cpu": time.process_time(),
+            "threads": {native: _read_times(native) for native in self._states},
+            "bytes": int((_read_now("io") or b"rchar: 0").split()[1]),
+            "counts": [
+                (name, native, self._numbers[stack], state, n) for (name, native, stack, state), n in counts.items()
+            ],
+            "stacks": stacks,
+            "records": records,
+            "files": list(files),
+        }
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        self._close_all_but({thread.native_id for thread in threading.enumerate()})
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and len(self._files) < _MAX_FILES and not self._stopped.is_set():
+            name = os.fspath(args[0]) if isinstance(args[0], (str, os.PathLike)) else b""
+            if isinstance(name, str) and name.lower().endswith(IMAGE_ENDINGS):
+                self._files[os.path.abspath(name)] = None
+
+
+class ProbedTarget:
+    """The target of a worker process, with a probe around it. It can be pickled if the target can.
+
+    Args:
+        target: The function that the process runs.
+        folder: The folder that gets the probe's file.
+    """
+
+    def __init__(self, target: Callable[..., Any], folder: Path) -> None:
+        self._target, self._folder = target, folder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the target."""
+        probe = Probe(self._folder)
+        probe.start()
+        dataset = args[1] if getattr(self._target, "__name__", "") == "_worker_loop" and len(args) > 1 else None
+        try:
+            with timing_records(dataset, probe):
+                return self._target(*args, **kwargs)
+        finally:
+            probe.stop()
+
+
+@contextlib.contextmanager
+def watching_processes(folder: Path) -> Iterator[None]:
+    """Puts a probe into every process that `multiprocessing` starts meanwhile, by any start method."""
+    start = BaseProcess.start
+
+    def start_probed(process: Any) -> None:
+        target = getattr(process, "_target", None)
+        if target is not None and not isinstance(target, ProbedTarget):
+            process._target = ProbedTarget(target, folder)
+        start(process)
+
+    BaseProcess.start = start_probed  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        BaseProcess.start = start  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
+    """Measures each record that a dataset of PyTorch gives in this process, until the block ends.
+
+    Args:
+        dataset: The dataset, or None. Of a `Subset` it is the dataset below.
+        probe: The probe of this process.
+    """
+    while type(dataset).__name__ == "Subset" and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    kind: Any = type(dataset)
+    name = next((name for name in ("__getitem__", "__iter__") if hasattr(kind, name)), "")
+    if not name or hasattr(kind, "__getitems__"):  # whole batches at once
+        yield
+        return
+    own, method = name in vars(kind), getattr(kind, name)
+
+    @functools.wraps(method)
+    def get(self: Any, key: Any) -> Any:
+        started = probe.read_clock()
+        record = method(self, key)
+        if self is dataset:
+            probe.note_record(started, str(key)[:40])
+        return record
+
+    @functools.wraps(method)
+    def iterate(self: Any) -> Iterator[Any]:
+        records, number = iter(method(self)), 0
+        while True:
+            started = probe.read_clock()
+            try:
+                record = next(records)
+            except StopIteration:
+                return
+            if self is dataset:
+                probe.note_record(started, str(number))
+            yield record
+            number += 1
+
+    try:
+        setattr(kind, name, get if name == "__getitem__" else iterate)
+    except TypeError:  # a list, or another type that is built in
+        yield
+        return
+    try:
+        yield
+    finally:
+        if own:
+            setattr(kind, name, method)
+        else:
+            delattr(kind, name)
+
+
+def _walk(frame: FrameType | None) -> Stack:
+    stack: list[tuple[CodeType, int]] = []
+    while frame is not None and len(stack) < _DEPTH:
+        stack.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(stack)
+
+
+def _describe(code: CodeType, instruction: int) -> tuple[str, str, int]:
+    """Returns the file, the function and the line of a frame."""
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None)
+    return code.co_filename, getattr(code, "co_qualname", code.co_name), next(lines, code.co_firstlineno)
+
+
+def _read_now(path: str) -> bytes:
+    """Returns the beginning of a file in /proc; nothing where there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/self/{path}", "rb", buffering=0) as file:
+        return file.read(256)
+    return b""
+
+
+def _read_times(thread: int) -> tuple[int, int]:
+    """Returns the nanoseconds in which a thread ran, and in which it waited for a core; zeros if nobody knows."""
+    words = _read_now(f"task/{thread}/schedstat").split()
+    return (int(words[0]), int(words[1])) if len(words) > 1 else (0, 0)
