@@ -44,7 +44,7 @@ CONFIG = PipelineConfig(batch_size=4, image_size=32, tf_data=TfDataOptions(map_f
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warms up briefly and tries stages and options briefly, so that half a second of a pipeline is enough."""
     monkeypatch.setattr(alone, "SECONDS", 0.01)
-    monkeypatch.setattr(functions, "SECONDS", 0.02)
+    monkeypatch.setattr(functions, "SECONDS", 0.05)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
     monkeypatch.setattr(turns, "_SECONDS", 0.01)
 

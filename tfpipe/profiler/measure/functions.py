@@ -84,13 +84,16 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
     ready = statistics.median((two.cpu_s + two.queue_s) / two.wall_s for _, two in turns)
     waits = cpu_s < _WAITS * (one_s - queue_s)
-    is_locked = statistics.median(one.wall_s / two.wall_s for one, two in turns) < _HELPS
-    if not waits:
+    # Other programs only make a call longer, so of calls that wait the fastest runs count.
+    fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*turns, strict=True))
+    if waits:
+        is_locked = fastest_one_s < _HELPS * fastest_two_s
+    else:
+        is_locked = statistics.median(one.wall_s / two.wall_s for one, two in turns) < _HELPS
         is_locked = is_locked and ready < _HELPS and cores > 1
     hold_s = None
     if is_locked:
-        # Other programs only make it longer.
-        fastest_s = min(run.wall_s for pair in turns for run in pair)
+        fastest_s = min(fastest_one_s, fastest_two_s)
         hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
     return CallTimes(cpu_s, max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0, hold_s)
 
