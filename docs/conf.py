@@ -15,6 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no lines of TensorFlow's s
 import figures  # noqa: E402
 
 from tfpipe import __version__  # noqa: E402
+from tfpipe.engine.config import toml_json  # noqa: E402
 
 project = "tfpipe"
 author = "The tfpipe authors"
@@ -38,6 +39,9 @@ smartquotes = False  # an option such as --workers in a sentence would begin wit
 html_theme = "furo"
 html_title = f"tfpipe {release}"
 html_static_path = ["_static"]
+repository = toml_json.read(DOCS.parent / "pyproject.toml")["project"].get("urls", {}).get("Repository")
+if repository:  # a link to it, and "edit this page"
+    html_theme_options = {"source_repository": repository, "source_branch": "main", "source_directory": "docs/"}
 html_css_files = ["site.css"]
 html_extra_path = ["llms.txt"]
 html_copy_source = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tfpipe._version import __version__
 
 if TYPE_CHECKING:
+    from tfpipe.columns.add import add_column
     from tfpipe.distribution import (
         distribute_dataset,
         distribute_over_mesh,
@@ -57,6 +58,7 @@ __all__ = [
     "TfpipeError",
     "Values",
     "__version__",
+    "add_column",
     "build_dataset",
     "build_stages",
     "data_source",
@@ -94,6 +96,7 @@ _MODULES = {
     "Text": "tfpipe.writer.fields",
     "TfpipeError": "tfpipe.errors",
     "Values": "tfpipe.writer.fields",
+    "add_column": "tfpipe.columns.add",
     "build_dataset": "tfpipe.pipeline.build",
     "build_stages": "tfpipe.pipeline.build",
     "distribute_dataset": "tfpipe.distribution",

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -36,6 +37,13 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
         MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
     """
     directory, view = split_address(directory.removeprefix("file://"))
+    manifest = load_own_manifest(directory, root=root)
+    manifest = use_columns(manifest, [load_column(manifest, name) for name in list_columns(directory)])
+    return use_view(manifest, load_view(manifest, view)) if view else manifest
+
+
+def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
+    """Reads the manifest of a dataset without its columns; arguments and errors are those of `load_manifest`."""
     path = file_io.join(directory, file_names.MANIFEST)
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
@@ -45,8 +53,55 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
-    manifest = _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
-    return use_view(manifest, load_view(manifest, view)) if view else manifest
+    return _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
+
+
+def list_columns(directory: str) -> list[str]:
+    """Lists the names of the columns of a dataset. Where a store lists nothing to us there are none, with a warning."""
+    try:
+        names = file_io.list_names(file_io.join(directory, file_names.COLUMNS_DIR))
+    except DataError as error:
+        _logger.warning("%s is read without columns, which cannot be listed: %s", directory, error)
+        return []
+    return list(filter(file_names.is_column_name, names))
+
+
+def load_column(manifest: Manifest, name: str) -> Manifest:
+    """Reads the manifest of a column, and checks that it belongs to the records of the dataset.
+
+    Raises:
+        DataError: The column is not complete.
+        FormatError: Its manifest is damaged, or it was made for other records.
+    """
+    directory = file_io.join(manifest.directory, file_names.COLUMNS_DIR, name)
+    column = load_own_manifest(directory)
+    fits = column.foreign is None and column.splits.keys() == manifest.splits.keys()
+    for split, info in manifest.splits.items() if fits else ():
+        fits &= column.stands_on.get(split) == info.fingerprint
+        fits &= column.splits[split].records_per_shard == info.records_per_shard
+    if not fits:
+        raise FormatError(
+            f"{directory} was made for other records than those of {manifest.directory}. Remove this folder, and add "
+            "the column again by `tfpipe add`."
+        )
+    return column
+
+
+def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
+    """Returns the manifest of a dataset with its columns.
+
+    Raises:
+        FormatError: Two of them, or one and the records, have a feature of the same name.
+    """
+    seen = dict.fromkeys(manifest.schema.names, manifest.directory)
+    for column in columns:
+        for name in column.schema.names:
+            if name in seen:
+                raise FormatError(
+                    f"{seen[name]} and {column.directory} both have a feature {name!r}. Remove the folder of a column."
+                )
+            seen[name] = column.directory
+    return replace(manifest, columns=tuple(columns))
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -45,7 +45,8 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
     datasets = _name_datasets([_open(directory) for directory in config.datasets])
     merged = merge_manifests(datasets, config.form_changes, config.drop_features)
     if config.refuse_nan:
-        check_nan(datasets.values(), merged.schema)
+        columns = (column for manifest in datasets.values() for column in manifest.columns)
+        check_nan([*datasets.values(), *columns], merged.schema)
     refs = (ref for name, manifest in datasets.items() for ref in _list_records(name, manifest))
     images = ImageTable.from_refs(_count(refs, observer))
     unpack = tuple(
@@ -71,7 +72,7 @@ def _count(refs: Iterator[ImageRef], observer: Observer | None) -> Iterator[Imag
 
 
 def _open(directory: str) -> Manifest:
-    """Returns the manifest of a dataset, with the absolute path of its directory."""
+    """Returns the manifest of a dataset, with absolute paths. Its schema has the features of its columns too."""
     with file_io.explain_os_errors(f"read {directory}"):
         manifest = load_manifest(directory)
     if manifest.foreign is None:
@@ -82,7 +83,9 @@ def _open(directory: str) -> Manifest:
         missing = next((name for name in needed.names if name not in manifest.schema), None)
         if missing is not None:
             raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
-    return replace(manifest, directory=file_io.make_absolute(manifest.directory))
+    columns = tuple(replace(each, directory=file_io.make_absolute(each.directory)) for each in manifest.columns)
+    directory = file_io.make_absolute(manifest.directory)
+    return replace(manifest, directory=directory, schema=manifest.full_schema, columns=columns)
 
 
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:

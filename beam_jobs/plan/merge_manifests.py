@@ -33,6 +33,7 @@ class SourceDataset:
         square: Whether its images are squeezed. Its records then have the heights and widths from before that.
         labels: The new number of each of its classes.
         foreign: The facts about records that another program wrote; None for tfpipe's own. Its `root` is not used.
+        columns: The folders of the columns whose features become those of the records.
     """
 
     directory: str
@@ -40,12 +41,14 @@ class SourceDataset:
     square: bool
     labels: tuple[int, ...]
     foreign: Foreign | None = None
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
         """Builds the dataset from the JSON values of `dataclasses.asdict`."""
         foreign = fields["foreign"] and Foreign(**fields["foreign"])
-        return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign})
+        columns = tuple(fields["columns"])
+        return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign, "columns": columns})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class InputDatasets:
             del fields["seekable"]  # other datasets keep their fingerprints
         del fields["dropped"]  # the schema tells
         for source in fields["sources"].values():
-            del source["directory"]
+            del source["directory"], source["columns"]
             if source["foreign"] is None:
                 del source["foreign"]
         return fields
@@ -189,13 +192,14 @@ def merge_manifests(
 
 def _make_source(manifest: Manifest, form: ImageForm, labels: tuple[int, ...]) -> SourceDataset:
     foreign = manifest.foreign and replace(manifest.foreign, root=".")  # the place does not shape the new dataset
-    described = manifest_json.dumps(replace(manifest, foreign=foreign))
+    described = "".join(map(manifest_json.dumps, [replace(manifest, foreign=foreign), *manifest.columns]))
     return SourceDataset(
         directory=manifest.shard_directory(manifest.directory),
         manifest_sha256=hashlib.sha256(described.encode()).hexdigest(),
         square=form.square is not None,
         labels=labels,
         foreign=foreign,
+        columns=tuple(column.directory for column in manifest.columns),
     )
 
 

@@ -17,12 +17,12 @@ from beam_jobs.plan.image_ref import ImageRef, PlannedImage
 from beam_jobs.plan.merge_manifests import InputDatasets, SourceDataset
 from beam_jobs.shards.foreign_records import NO_CLASS, identify_foreign, make_record
 from beam_jobs.shards.record import Record, RejectedImage, check_source_size, make_image_features, make_list_features
+from beam_jobs.shards.stored_records import read_columns, read_payload
 from beam_jobs.shards.work_dir import PlanHeader, PlannedShard, WorkDir
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
 from tfpipe.format.example import Feature, FeatureLike, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
-from tfpipe.format.tfrecord import read_record, read_record_at
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.images.seekable import is_seekable
 from tfpipe.storage import file_io
@@ -148,7 +148,7 @@ def identify(datasets: InputDatasets, planned: ImageRef) -> tuple[bytes, int]:
 def _read_features(
     datasets: InputDatasets, planned: PlannedImage | ImageRef, unpacked: Mapping[str, str]
 ) -> tuple[SourceDataset, bytes, dict[str, Feature]]:
-    """Checks the checksums, and returns the dataset of a record, its payload and its features.
+    """Checks the checksums, and returns the dataset of a record, its payload and its features with those of columns.
 
     Args:
         datasets: The datasets.
@@ -158,22 +158,15 @@ def _read_features(
     location = planned.location
     source, file_name = datasets.locate(location.file)
     path = unpacked.get(location.file) or file_io.join(source.directory, file_name)
+    payload = read_payload(path, file_name, location.offset, planned.size)
     try:
-        payload = _read_payload(path, location.offset, planned.size)
-        return source, payload, decode_example(payload)
+        features = decode_example(payload)
     except FormatError as error:
         raise UnreadableError(f"{file_name}: {str(error).rstrip('.')}") from error
-    except OSError as error:
-        raise UnreadableError(f"{file_name} cannot be read: {error.strerror or error}") from error
-
-
-def _read_payload(path: str, offset: int, size: int) -> bytes:
-    """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered."""
-    if not file_io.is_url(path):
-        with file_io.open_file(path) as file:
-            return read_record(file, offset, size)
-    data = file_io.read_range(path, offset, size)
-    return read_record_at(lambda at, count: data[at - offset : at - offset + count], offset + len(data), offset, size)
+    if source.columns:
+        features |= read_columns(source.columns, planned.path)
+        payload = encode_example(features)
+    return source, payload, features
 
 
 def _get_images(features: Mapping[str, Feature], several: bool) -> tuple[PreparedImage, ...]:

@@ -50,7 +50,8 @@ def make_record(header: PlanHeader, source: SourceDataset, planned: PlannedImage
         label = get_foreign_label(old, source)
         text = header.label_names[label] if label != NO_CLASS else ""
         values |= {keys.CLASS_LABEL: label, keys.CLASS_TEXT: text.encode("utf-8", "surrogateescape")}
-    values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in values}
+    made = values.keys() | header.schema.sizes_keys
+    values |= {spec.name: _get_values(old, spec) for spec in header.schema.features if spec.name not in made}
     features = header.schema.check(values)
     return Record(encode_example(features), features, images, digest, name.decode("utf-8", "surrogateescape"))
 
@@ -110,6 +111,8 @@ def _get_name(old: Mapping[str, Feature], planned: PlannedImage | ImageRef) -> b
 
 def _get_values(old: Mapping[str, Feature], spec: FeatureSpec) -> Any:
     """Returns a feature's values for the encoder. A list that a record lacks is empty."""
+    if spec.tensor is not None and spec.tensor.encoding == "raw":  # of a column
+        return spec.decode(old)
     value = old.get(spec.name)
     if value is None or not len(value):
         if spec.shape is not None:

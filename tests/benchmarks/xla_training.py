@@ -1,6 +1,6 @@
 """Trains small_cnn by PyTorch/XLA and by plain PyTorch on the same records, and compares the loss of each step.
 
-    python3.11 -m venv xla && xla/bin/pip install torch==2.9.0 torch-xla==2.9.0 '.[torch,beam]'
+    python3.11 -m venv xla && xla/bin/pip install torch==2.9.0 torch-xla==2.9.0 '.[torch,shard]'
     xla/bin/python tests/benchmarks/xla_training.py
 
 torch-xla needs PyTorch of its own version, whose package for CUDA takes 7 GB with its libraries, so it gets an

@@ -25,6 +25,7 @@ _LISTED = "/storage/v1/b/data/o"
 _FOLDER = "/data"
 _CHANGED = {"generation": "1", "updated": "2026-01-01T00:00:00.000Z"}  # what the client compares
 _DATED = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"), ("ETag", '"1"')]
+_PREFIX = "<CommonPrefixes><Prefix>{}/</Prefix></CommonPrefixes>"
 _ENTRY = (
     "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>1</ETag>"
     "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
@@ -51,7 +52,8 @@ class FolderStore(Server):
         if command == "GET" and parts.path == _LISTED:
             return self._list_objects(parse_qs(parts.query))
         if command == "GET" and parts.path == _FOLDER and "list-type" in parts.query:
-            return self._list_folder(parse_qs(parts.query)["prefix"][0])
+            query = parse_qs(parts.query)
+            return self._list_folder(query["prefix"][0], is_deep="delimiter" not in query)
         for pattern, answer in ((_OBJECT, self._describe), (_CONTENT, self._read)):
             match = pattern.fullmatch(parts.path)
             if command in ("GET", "HEAD") and match is not None:
@@ -70,11 +72,13 @@ class FolderStore(Server):
         items = [{"name": name, **_CHANGED} for name in names if name.startswith(prefix)][:most]
         return _to_json({"items": items} if items else {})
 
-    def _list_folder(self, prefix: str) -> Answer:
-        """Lists the files of one folder in the form of the other interface, which is Amazon's too."""
+    def _list_folder(self, prefix: str, is_deep: bool) -> Answer:
+        """Lists what lies in a folder, or all files below it, in the form of the other interface, Amazon's too."""
         folder = self._folder / prefix
-        files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-        entries = [_ENTRY.format(key=escape(prefix + path.name), size=path.stat().st_size) for path in files]
+        paths = sorted(folder.rglob("*") if is_deep else folder.iterdir()) if folder.is_dir() else []
+        keys = {path: escape(path.relative_to(self._folder).as_posix()) for path in paths}
+        entries = [_ENTRY.format(key=keys[path], size=path.stat().st_size) for path in paths if path.is_file()]
+        entries += [_PREFIX.format(keys[path]) for path in paths if path.is_dir() and not is_deep]
         document = f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(entries)}</ListBucketResult>"
         return Answer(200, [("Content-Type", "application/xml")], document.encode())
 

@@ -16,13 +16,14 @@ import pytest
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
-from tfpipe import PipelineConfig, build_dataset, load_manifest
+from tfpipe import PipelineConfig, Values, add_column, build_dataset, load_manifest
 from tfpipe.engine import batch
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.open_maker import open_maker
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.pipeline.build import build_stages
 from tfpipe.readers.data_source import data_source
 from tfpipe.storage import stores
@@ -91,6 +92,24 @@ def test_training_in_tensorflow(store: FolderStore, copy: Path, name: str) -> No
     assert_equal(read("gs://data/photos", config, 7), read(copy, local, 7))
     if config.cache == "none":
         assert_equal(read("gs://data/photos", config, 2, begin=5), read(copy, local, 7)[5:])
+
+
+def test_columns_come_with_their_records(store: FolderStore, copy: Path) -> None:
+    add_column(copy, "place", lambda record: [record.index, 7], Values("int64", (2,)))
+    for options in ({}, {"training": False, "batch_size": 2}):
+        config = replace(CONFIG, extra_features=("place", "image/filename"), **options)
+        assert_equal(read("gs://data/photos", config, 6), read(copy, replace(config, order="exact"), 6))
+    records, local = data_source("gs://data/photos", "train"), data_source(str(copy), "train")
+    assert records[7].features["place"].tolist() == [7, 7]  # type: ignore[union-attr]
+    assert [record.features["place"].tolist() for record in records] == [  # type: ignore[union-attr]
+        record.features["place"].tolist()  # type: ignore[union-attr]
+        for record in local
+    ]
+    assert verify("gs://data/photos", VerifyConfig(quick=True, workers=0)).damaged == []
+    file = "columns/place/train-00000-of-00002.tfrecord"
+    Path(copy, file).write_bytes(b"")
+    damaged = verify("gs://data/photos", VerifyConfig(quick=True, workers=0)).damaged
+    assert {damage.file for damage in damaged} == {file}
 
 
 def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
@@ -174,7 +193,7 @@ def test_a_public_bucket_needs_no_credentials(
 
     monkeypatch.setattr(amazon.proxy, "ask", note)
     assert load_manifest(bucket).splits["train"].records == 12
-    assert signed == [True]
+    assert signed == [True, True]  # the second one lists columns
     for name in amazon.keys:
         if name != "AWS_EC2_METADATA_DISABLED":
             monkeypatch.delenv(name)
@@ -183,7 +202,7 @@ def test_a_public_bucket_needs_no_credentials(
     amazon._client.put_object_acl(Bucket="data", Key=name, ACL="public-read")
     stores.configure()
     assert load_manifest(bucket).splits["train"].records == 12
-    assert signed == [True, False]
+    assert signed == [True, True, False, False]
 
 
 def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:

@@ -45,7 +45,7 @@ def test_files_are_read_whole_and_in_part(store: FolderStore) -> None:
     assert file_io.read_start("gs://data/photos/a", 2) == DATA[:2]
     assert file_io.read_start("gs://data/photos/a", 5000) == DATA
     assert file_io.read_start("gs://data/photos/b&c", 3) == b""
-    assert file_io.list_names("gs://data/photos") == ["a", "b&c"]
+    assert file_io.list_names("gs://data/photos") == ["a", "b&c", "more"]
     assert file_io.list_names("gs://data/nothing") == []
     assert [file_io.exists(f"gs://data/photos{name}") for name in ("", "/a", "/none")] == [True, True, False]
     assert file_io.find("gs://data/photos/*a*") == ["gs://data/photos/a"]

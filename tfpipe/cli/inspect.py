@@ -102,8 +102,9 @@ def _inspect_dataset(
         for made in written.values():
             click.echo(f"Wrote {made['file']}: {made['records']:,} of {total:,} records.")
     for name in names:
-        source = Source.from_manifest(manifest, name)
-        check_files(source.files, [shard.bytes for shard in splits[name].shards])
+        for stored in (manifest, *manifest.columns):
+            source = Source.from_manifest(stored, name)
+            check_files(source.files, source.file_bytes)
 
 
 def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str | None, as_json: bool) -> None:

@@ -52,7 +52,7 @@ def read_one(manifest: Manifest, split: str, index: int) -> Record:
     with RecordReader(manifest.directory, manifest, split) as reader:
         features = reader[index]
         # People know the order of the schema; the bytes have keys in alphabetical order.
-        in_schema_order = {spec.name: features[spec.name] for spec in manifest.schema.features if spec.name in features}
+        in_schema_order = {name: features[name] for name in manifest.full_schema.names if name in features}
         return Record(split, index % len(reader), manifest, reader.locate(index), {**in_schema_order, **features})
 
 
@@ -116,7 +116,7 @@ def write_image(record: Record, path: str) -> dict[str, Any]:
 
 def _describe_tensor(record: Record, name: str) -> dict[str, Any] | None:
     """Returns the type and the range of a tensor; None for anything else, and for damaged bytes."""
-    spec = next((spec for spec in record.manifest.schema.tensors if spec.name == name), None)
+    spec = next((spec for spec in record.manifest.full_schema.tensors if spec.name == name), None)
     if spec is None or spec.tensor is None:
         return None
     with contextlib.suppress(FormatError):

@@ -92,7 +92,7 @@ def make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list["Tile"]
     from tfpipe.images.contact_sheet import Tile, open_thumbnail
 
     place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list["Tile"]()
-    texts = (record.features.get(spec.name) for spec in manifest.schema.features if spec.kind == "text")
+    texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
     caption = next(
         (values[0].decode("utf-8", "replace") for values in texts if isinstance(values, list) and values), ""
     )

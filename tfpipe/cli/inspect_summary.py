@@ -19,7 +19,7 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
 from tfpipe.format.manifest_json import images_to_json, label_counts_to_json
 from tfpipe.storage.file_io import read_start
-from tfpipe.system.units import human_bytes
+from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -85,12 +85,16 @@ def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitIn
         "duplicates": asdict(manifest.duplicates),
         "image": dict(manifest.image),
         "seed": manifest.seed,
-        "schema": manifest.schema.to_json(),
+        "schema": manifest.full_schema.to_json(),
+        **({"columns": {each.name: _describe_added(each) for each in manifest.columns}} if manifest.columns else {}),
     }
 
 
 def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
     mixed = compute_mixing(manifest, split)
+    added = [column.splits[split.name] for column in manifest.columns]
+    tensors = {name: stats.to_json() for info in (split, *added) for name, stats in info.tensors.items()}
+    label_counts = {name: counts for info in (split, *added) for name, counts in info.label_counts.items()}
     return {
         "records": split.records,
         "shards": split.num_shards,
@@ -99,13 +103,18 @@ def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
         "seekable": split.seekable,
         "seekable_jpegs": split.seekable_jpegs,
         "sizes": asdict(split.sizes),
-        **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
+        **({"tensors": tensors} if tensors else {}),
         **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
         **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
-        **label_counts_to_json(split.label_counts),
+        **label_counts_to_json(label_counts),
         "class_counts": list(split.class_counts),
         "mixing": None if mixed is None else mixed._asdict(),
     }
+
+
+def _describe_added(column: Manifest) -> dict[str, Any]:
+    num_bytes = sum(split.bytes for split in column.splits.values())
+    return {"features": list(column.schema.names), "bytes": num_bytes}
 
 
 def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
@@ -219,7 +228,7 @@ def _class_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator["Ta
     counts = {name: split["class_counts"] for name, split in splits.items() if split["class_counts"]}
     if counts:
         yield _class_table("Class", manifest.label_names, counts)
-    for spec in manifest.schema.class_lists:
+    for spec in manifest.full_schema.class_lists:
         found = {name: split.get("label_counts", {}).get(spec.name) for name, split in splits.items()}
         padded = {name: [*some, *[0] * (len(spec.names) - len(some))] for name, some in found.items() if some}
         if padded:
@@ -242,7 +251,7 @@ def _class_table(title: str, names: Sequence[str], counts: Mapping[str, Sequence
 
 def _tensor_tables(splits: Mapping[str, Any], manifest: Manifest) -> Iterator["Table"]:
     """Yields a table for each split that holds tensors: their types, their ranges, and the share that is NaN."""
-    kinds = {spec.name: spec.tensor for spec in manifest.schema.tensors if spec.tensor is not None}
+    kinds = {spec.name: spec.tensor for spec in manifest.full_schema.tensors if spec.tensor is not None}
     for name, split in splits.items():
         if "tensors" in split:
             table = _new_table(f"Tensors of {name}", "Type", "Range", "NaN")
@@ -295,8 +304,9 @@ def _facts(document: Mapping[str, Any], manifest: Manifest) -> "RenderableType":
 
     facts = {
         "Labels": _list_names(manifest.label_names),
-        **{clean_line(spec.name): _list_names(spec.names) for spec in manifest.schema.features if spec.names},
+        **{clean_line(spec.name): _list_names(spec.names) for spec in manifest.full_schema.features if spec.names},
         "Columns": ", ".join(map(clean_line, list_columns(manifest))),
+        "Added": ", ".join(_name_column(name, column) for name, column in document.get("columns", {}).items()),
         **{name.capitalize(): _list_counts(document[name]) for name in ("changed", "noticed", "skipped")},
         "Quarantined": _describe_quarantine(document["dataset"], document["quarantined"]),
         "Duplicates": _describe_duplicates(document["duplicates"]),
@@ -309,6 +319,10 @@ def _facts(document: Mapping[str, Any], manifest: Manifest) -> "RenderableType":
         if text or name == "Labels":
             table.add_row(name, Text(text or "none", "yellow" if name == "Quarantined" else ""))
     return table
+
+
+def _name_column(name: str, column: Mapping[str, Any]) -> str:
+    return f"{clean_line(name)} ({human_count(len(column['features']), 'feature')}, {human_bytes(column['bytes'])})"
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tfpipe.cli.add import add
 from tfpipe.cli.advise import advise
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
@@ -112,7 +113,7 @@ def tfpipe() -> None:
 
 
 _SECTIONS = {
-    "Make a dataset": (shard, advise, index, merge, reshard),
+    "Make a dataset": (shard, advise, index, add, merge, reshard),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),

@@ -1,7 +1,7 @@
 """The run behind `tfpipe profile --loader`: any loader of batches, as its user made it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -49,15 +49,19 @@ def show_loader(args: LoaderArgs, as_json: bool) -> float:
         toml_json.check_suffix(args.apply)
     make = load_function(args.loader, "--loader")
     with status_line("Making the loader") as observer:
+        from tfpipe.profiler.diagnose.diagnosis import compute_idle_price_per_day
         from tfpipe.profiler.loader.loaders import LoaderSource
         from tfpipe.profiler.loader.measure import Trainer
         from tfpipe.profiler.loader.report import to_json, to_text
-        from tfpipe.profiler.loader.run import LoaderRun, profile_loader
+        from tfpipe.profiler.loader.run import profile_loader
 
         train = None if args.train is None else load_function(args.train, "--train")
         trainer = Trainer(None if args.step_ms is None else args.step_ms / 1e3, args.images_per_second, train)
-        run = LoaderRun(args.seconds, args.price_per_hour, applies=args.apply is not None)
-        report, kept = profile_loader(LoaderSource(make, args.loader), trainer, run, observer)
+        source, applies = LoaderSource(make, args.loader), args.apply is not None
+        report, kept = profile_loader(source, trainer, args.seconds, applies, observer)
+        if args.price_per_hour is not None:
+            idle = report.profile.idle_fraction
+            report = replace(report, price_per_day=compute_idle_price_per_day(args.price_per_hour, idle))
     click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
     if args.apply is not None:
         toml_json.write(args.apply, kept)

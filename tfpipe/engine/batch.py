@@ -221,7 +221,11 @@ class BatchMaker:
                 "Leave one of them out."
             )
         self.plan, self.manifest, self.split = plan, manifest, split
+        self.kinds = self._choose_kinds()
+        manifest = manifest.keep_columns(self.kinds)  # the others are not read
         self.reader = RecordReader(manifest.directory, manifest, split)
+        columns = (column.splits[split] for column in manifest.columns)
+        self._record_bytes = source.record_bytes + sum(column.bytes / column.records for column in columns)
         self.form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
         self.clocks = Clocks()
         self.bad_records = BadRecords(config.max_bad_records)
@@ -230,7 +234,6 @@ class BatchMaker:
             self._cache = BytesCache(choose_kept(plan, self.reader))
         self._transform = transform
         self._classes = None if classes is None else np.array(classes, np.int64)
-        self.kinds = self._choose_kinds()
         size = config.size
         if config.augment == "device":
             size = plan.decoded_size
@@ -258,7 +261,7 @@ class BatchMaker:
         """
         if not (self.plan.config.training and self.is_remote):
             return 1
-        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self.plan.source.record_bytes))
+        affordable = int(_MOST_BLOCK_BYTES / (max(self.plan.batch_size, 1) * self._record_bytes))
         return max(min(self.plan.order.block_records, _MOST_BLOCK_STEPS, affordable), 1)
 
     def list_numbers(self, epoch: int, step: int) -> IntArray:
@@ -303,7 +306,7 @@ class BatchMaker:
         numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
         # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its own.
         if memory is None:
-            memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self.plan.source.record_bytes)], np.uint8)
+            memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
         asked, numbers = numbers, strip_copies(numbers)
         if self.plan.config.max_bad_records:
             block, numbers = self._read_undamaged(numbers, memory)
@@ -506,7 +509,7 @@ class BatchMaker:
     def _choose_kinds(self) -> dict[str, DType]:
         """Chooses the features that a batch needs of each record."""
         names = list_stored_features(self.plan.source, self.plan.features)
-        return {name: self.manifest.schema[name].dtype for name in names}
+        return {name: self.plan.source.schema[name].dtype for name in names}
 
     def _choose_values(self, stored: StoredBatch) -> tuple[Column, IntArray | None]:
         """Chooses the images of each record: a column of them, and their places in the records, int64 [n, images]."""

@@ -74,27 +74,29 @@ class Spans(NamedTuple):
     Attributes:
         table: The file, the offset, the size and the place in the block of each: int64 [spans, 4].
         ats: The place of each record in the block, int64 [records].
+        num_bytes: The size of the block.
     """
 
     table: _IntArray
     ats: _IntArray
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the block."""
-        return int(self.table[-1, 2:].sum()) if len(self.table) else 0
+    num_bytes: int
 
 
-def plan_spans(files: _IntArray, begins: _IntArray, sizes: _IntArray) -> Spans:
+def plan_spans(files: _IntArray, begins: _IntArray, sizes: _IntArray, room: _IntArray | None = None) -> Spans:
     """Chooses which parts of files are read for some records: at most twice the bytes of the records.
 
     Args:
         files: The file of each record, int64 [records], as any number.
         begins: The byte of its file at which it begins. In a file they ascend, and no records overlap.
         sizes: The bytes that it takes there, framing included.
+        room: The bytes to leave free behind each record, int64 [records]; every record is then read on its own. None:
+            no bytes.
     """
+    if room is not None:
+        ats = np.cumsum(sizes + room) - sizes - room
+        return Spans(np.stack((files, begins, sizes, ats), axis=1), ats, int((sizes + room).sum()))
     if not len(files):
-        return Spans(np.empty((0, 4), np.int64), np.empty(0, np.int64))
+        return Spans(np.empty((0, 4), np.int64), np.empty(0, np.int64), 0)
     gaps = begins[1:] - begins[:-1] - sizes[:-1]
     # Half of each neighbor is the most that may lie between two, so the gaps together are not more than the records.
     joins = (files[1:] == files[:-1]) & (gaps <= np.minimum((sizes[1:] + sizes[:-1]) // 2, _MAX_GAP_BYTES))
@@ -103,7 +105,7 @@ def plan_spans(files: _IntArray, begins: _IntArray, sizes: _IntArray) -> Spans:
     offsets = begins[firsts]
     span_sizes = begins[lasts] + sizes[lasts] - offsets
     table = np.stack((files[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
-    return Spans(table, begins + np.repeat(table[:, 3] - offsets, lasts - firsts + 1))
+    return Spans(table, begins + np.repeat(table[:, 3] - offsets, lasts - firsts + 1), int(span_sizes.sum()))
 
 
 def read_spans(table: _IntArray, frames: _IntArray, memory: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -127,6 +129,25 @@ def read_spans(table: _IntArray, frames: _IntArray, memory: NDArray[np.uint8]) -
 def frame_block(memory: NDArray[np.uint8], ats: _IntArray, sizes: _IntArray, whole: NDArray[np.bool_]) -> RecordBlock:
     """Makes a block of records that were read into memory with their framing."""
     return RecordBlock(memory.data, ats + HEADER_BYTES, ats + sizes - FOOTER_BYTES, whole)
+
+
+def append_payloads(block: RecordBlock, memory: NDArray[np.uint8], added: RecordBlock) -> RecordBlock:
+    """Copies the payloads of one block behind those of another: two Examples joined are one with all features.
+
+    Args:
+        block: The block, whose memory has room behind each payload.
+        memory: Its memory.
+        added: The block with as many payloads.
+    """
+    data, places = memory.data, zip(block.ends.tolist(), added.begins.tolist(), added.ends.tolist(), strict=True)
+    for at, begin, end in places:
+        data[at : at + end - begin] = added.data[begin:end]
+    return RecordBlock(block.data, block.begins, block.ends + added.ends - added.begins, block.whole & added.whole)
+
+
+def join_payloads(payloads: Sequence[bytes | None]) -> bytes | None:
+    """Joins the payloads of a record and its columns; returns None if one of them is not whole."""
+    return None if None in payloads else b"".join(payloads)  # type: ignore[arg-type]
 
 
 def take_memory(num_bytes: int, memory: NDArray[np.uint8] | None) -> NDArray[np.uint8]:

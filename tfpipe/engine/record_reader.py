@@ -29,8 +29,10 @@ from numpy.typing import NDArray
 from tfpipe.engine.parse import BadRecord, parse_columns
 from tfpipe.engine.record_block import (
     RecordBlock,
+    append_payloads,
     frame_block,
     join_block,
+    join_payloads,
     plan_spans,
     read_at,
     read_spans,
@@ -96,7 +98,8 @@ class RecordReader:
     a pickled one opens the files anew.
 
     Records come as they are stored. In a dataset that `tfpipe index` described, a class is the stored label less the
-    manifest's `label_base`. Of a view, `reader[17]` is the 18th record that it chose.
+    manifest's `label_base`. Of a view, `reader[17]` is the 18th record that it chose. The features of the manifest's
+    columns follow those of the record, with one more read for each column.
 
     Args:
         directory: The dataset, which holds the manifest and the indexes: a local directory, or a URL of gs://, s3://
@@ -126,9 +129,10 @@ class RecordReader:
         self._ranges = RangeReader(remote) if remote else None
         self._ends = list(accumulate(shard.records for shard in self._shards))
         self._end_array = np.array(self._ends, np.int64)
-        self._num_bytes = manifest.splits[split].bytes
+        self._num_bytes = sum(each.splits[split].bytes for each in (manifest, *manifest.columns))
         chosen = manifest.splits[split].chosen
         self._chosen = None if chosen is None else chosen.numbers
+        self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
         self._lock = threading.Lock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._index_bytes = 0
@@ -186,6 +190,13 @@ class RecordReader:
 
     def read_payload(self, index: int) -> bytes:
         """Reads the bytes of one `tf.train.Example`; arguments and errors are those of `reader[index]`."""
+        payload = self._read_own_payload(index)
+        if not self._columns:
+            return payload
+        number = self._find_stored_one(index)
+        return payload + b"".join([column.read_payload(number) for column in self._columns])
+
+    def _read_own_payload(self, index: int) -> bytes:
         place = self.locate(index)
         read_at = self._open(place.shard).read_at if self._ranges is None else self._make_remote_read(index)
         try:
@@ -205,6 +216,8 @@ class RecordReader:
             soon: The numbers of records that are read after those. An object store is asked at once for all that lie
                 behind each other.
         """
+        for column in self._columns:
+            column.announce(self._find_stored(numbers), None if soon is None else self._find_stored(soon))
         if self._ranges is not None and len(numbers):
             self._announce_remote(
                 self._ranges, *map(self._find_stored, (np.unique(numbers), numbers if soon is None else soon))
@@ -358,8 +371,11 @@ class RecordReader:
         if not len(numbers):
             return np.empty(0, np.int64)
         unique, inverse = np.unique(numbers, return_inverse=True)
-        sizes: NDArray[np.int64] = self._locate_many(self._find_stored(unique))[2][inverse]
-        return sizes
+        stored = self._find_stored(unique)
+        sizes: NDArray[np.int64] = self._locate_many(stored)[2]
+        for column in self._columns:
+            sizes = sizes + column.list_sizes(stored)
+        return sizes[inverse]
 
     def replace_shards(self, shards: Sequence[ShardInfo]) -> None:
         """Takes the sizes of files that were not there before, and of which nothing was read. Other facts must stay."""
@@ -376,12 +392,19 @@ class RecordReader:
 
     def _try_to_read_block(self, numbers: NDArray[np.int64], memory: NDArray[np.uint8] | None) -> RecordBlock:
         unique, inverse = np.unique(numbers, return_inverse=True)
-        shards, begins, sizes = self._locate_many(self._find_stored(unique))
+        stored = self._find_stored(unique)
+        shards, begins, sizes = self._locate_many(stored)
+        added = [column._try_to_read_block(stored, None) for column in self._columns]
         if self._ranges is not None:
             places = np.stack((shards, begins, begins + sizes), axis=1).tolist()
             frames = self._ranges.read([Range(*at) for at in places])
-            return join_block([unframe(frame) for frame in frames], memory).choose(inverse)
-        spans = plan_spans(shards, begins, sizes)
+            parts = [[unframe(frame) for frame in frames], *(block.list_payloads() for block in added)]
+            return join_block([join_payloads(payloads) for payloads in zip(*parts, strict=True)], memory).choose(
+                inverse
+            )
+        # A record to which columns are added is read to where there is room for them behind it.
+        room = np.sum([block.ends - block.begins for block in added], axis=0) if added else None
+        spans = plan_spans(shards, begins, sizes, room)
         memory = take_memory(spans.num_bytes, memory)
         table, frames_at = spans.table.copy(), np.stack((spans.ats, sizes), axis=1)
         whole = np.empty(len(unique), np.bool_)
@@ -393,7 +416,10 @@ class RecordReader:
             part = table[first_span:end_span]
             part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
             whole[first:end] = read_spans(part, frames_at[first:end], memory)
-        return frame_block(memory, spans.ats, sizes, whole).choose(inverse)
+        block = frame_block(memory, spans.ats, sizes, whole)
+        for column in added:
+            block = append_payloads(block, memory, column)
+        return block.choose(inverse)
 
     def _get_kind(self, name: str) -> DType:
         """Returns the kind of a feature that has one value.
@@ -401,7 +427,7 @@ class RecordReader:
         Raises:
             ConfigError: There is no such feature, or it is a list.
         """
-        schema = self.manifest.schema
+        schema = self.manifest.full_schema
         if name not in schema or schema[name].shape != ():
             single = [spec.name for spec in schema.features if spec.shape == ()]
             raise ConfigError(f"A column must be a feature with one value, of {', '.join(single)}; got {name!r}.")
@@ -420,6 +446,8 @@ class RecordReader:
         """Closes all files; reading opens them again."""
         with self._lock:
             self._files.clear()
+        for column in self._columns:
+            column.close()
 
     def __enter__(self) -> "RecordReader":
         return self

@@ -104,7 +104,7 @@ class Source:
         return cls(
             name=f"{split!r} of {manifest.address}",
             files=tuple(file_io.join(root, shard.file) for shard in info.shards),
-            schema=manifest.schema,
+            schema=manifest.full_schema,
             images=StoredImages.from_manifest(manifest, split),
             record_bytes=info.bytes / info.records,
             total_bytes=info.bytes,

@@ -140,7 +140,8 @@ def _identify(config: ExportConfig, manifest: Manifest, splits: Sequence[str]) -
     """Returns a hash of everything that shapes the result. After a change of the dataset an export begins anew."""
     facts = [
         *(__version__, config.to, {name: manifest.splits[name].fingerprint for name in splits}),
-        *(manifest.name, manifest.label_names, manifest.schema.to_json(), dict(manifest.image)),
+        *(manifest.name, manifest.label_names, manifest.full_schema.to_json(), dict(manifest.image)),
+        [column.splits[name].fingerprint for column in manifest.columns for name in splits],
         None if manifest.foreign is None else asdict(manifest.foreign),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -153,8 +154,9 @@ def _finish(
     if config.to == "folder":
         folder.gather_files(workshop.path("parts"), jobs, workshop.result(), manifest)
     files: dict[str, bytes] = {}
+    whole = replace(manifest, schema=manifest.full_schema)
     if config.to == "arrayrecord":
-        files |= array_record.describe_for_tfds(manifest, list(dict.fromkeys(job.file.split for job in jobs)))
+        files |= array_record.describe_for_tfds(whole, list(dict.fromkeys(job.file.split for job in jobs)))
     notes = []
     if config.to == "webdataset" and (captions := webdataset.describe_captions(list_columns(manifest))):
         notes.append(captions)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
@@ -95,16 +96,25 @@ class ShardJob:
 
 def list_columns(manifest: Manifest) -> tuple[FeatureSpec, ...]:
     """Returns the features but the image, the class and sizes of tensors, in the schema's order."""
-    taken = {manifest.image_key, manifest.label_key, *manifest.schema.sizes_keys}
-    return tuple(spec for spec in manifest.schema.features if spec.name not in taken)
+    schema = manifest.full_schema
+    taken = {manifest.image_key, manifest.label_key, *schema.sizes_keys}
+    return tuple(spec for spec in schema.features if spec.name not in taken)
 
 
-def read_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, bytes]]:
+def read_payloads(job: ShardJob, manifest: Manifest, progress: Progress) -> Iterator[tuple[int, bytes]]:
     """Yields the number in the split and the bytes of each `tf.train.Example` of a shard that is to be exported.
 
+    The features of columns follow those of the record.
+
     Raises:
-        FormatError: The shard is damaged, or it does not hold what the manifest says.
+        FormatError: The shard or a column is damaged, or it does not hold what the manifest says.
     """
+    columns = [RecordReader(column.directory, column, job.file.split) for column in manifest.columns]
+    for number, payload in _scan_payloads(job, progress):
+        yield number, payload + b"".join([column.read_payload(number) for column in columns])
+
+
+def _scan_payloads(job: ShardJob, progress: Progress) -> Iterator[tuple[int, bytes]]:
     path, shard, count, num_bytes = job.file.path, job.file.shard, 0, 0
     assert shard is not None
     try:
@@ -135,7 +145,7 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Itera
     columns = list_columns(manifest)
     form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
     name_key = find_name_key(manifest.schema)
-    for number, payload in read_payloads(job, progress):
+    for number, payload in read_payloads(job, manifest, progress):
         try:
             features = decode_example(payload)
             key = manifest.image_key

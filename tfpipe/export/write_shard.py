@@ -80,7 +80,7 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progres
     target, temporary = workshop.result(f"{job.name}.{endings[to]}"), workshop.path("parts", f"{job.name}.tmp")
     with file_io.create(target, temporary, expected_bytes=shard.bytes) as file:
         if to == "arrayrecord":
-            array_record.write_array_record(file, (payload for _, payload in read_payloads(job, progress)))
+            array_record.write_array_record(file, (payload for _, payload in read_payloads(job, manifest, progress)))
         else:
             write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
             write(file, read_samples(job, manifest, progress), manifest)

@@ -5,6 +5,7 @@ flowers/
   train-00003-of-00008.tfrecord        one shard
   index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
   manifest.json                        written last: its presence means that the dataset is complete
+  columns/captions/                    features that were added to the records later: shards, indexes and a manifest
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, if there are any; if they are many, the first part of the list
   duplicates.00001.jsonl               the next part
@@ -27,6 +28,7 @@ TFDS_INFO = "dataset_info.json"
 DUPLICATES = "duplicates.jsonl"
 REPAIR = "repair.json"
 INDEX_DIR = "index"
+COLUMNS_DIR = "columns"
 QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
 QUARANTINED_BYTES_DIR = "quarantine/bytes"
@@ -56,6 +58,7 @@ SPLITS = {
 
 _LIST_SUFFIX = ".jsonl"
 _MAX_PARTS = 100_000  # a file of a larger number is not ours
+_COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot: working folders have one
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
 
 
@@ -158,6 +161,21 @@ def check_foreign_name(name: str) -> str:
     parts = name.split("/")
     if len(name) > _MAX_PATH or not name.isprintable() or "://" in name or {"", ".", ".."} & set(parts):
         raise FormatError(f"A shard's name must be a relative path without . and .., got {name[:200]!r}.")
+    return name
+
+
+def is_column_name(name: str) -> bool:
+    """Returns whether a column can have this name."""
+    return _COLUMN.fullmatch(name) is not None
+
+
+def check_column_name(name: str) -> str:
+    """Returns `name`. Raises `ConfigError` if it cannot name a column."""
+    if not is_column_name(name):
+        raise ConfigError(
+            "A column's name must have at most 64 letters, digits, dashes and underscores, and begin with a letter or "
+            f"a digit, got {name!r}."
+        )
     return name
 
 

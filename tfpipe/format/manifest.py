@@ -5,7 +5,7 @@ The manifest is written last, so its presence means that every shard is complete
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -209,9 +209,12 @@ class Manifest:
         fingerprint: The hash of the inputs and options. Equal fingerprints give equal shards.
         tool_version: The version of tfpipe that wrote the dataset, or its manifest.
         foreign: The facts about shards that another program wrote; None if tfpipe wrote them, beside the manifest.
+        stands_on: The fingerprint of each split that a column belongs to; empty for a dataset of its own.
         directory: The directory that the manifest was loaded from, a local path or a URL. It is not part of the file.
         view: The name of the view through which the dataset is read, as in `flowers@large`; empty for all records. It
             is not part of the file either.
+        columns: The columns that were added to the records. Each lies in a folder of its own as a dataset does, with as
+            many records in each split. They are not part of the file either.
     """
 
     name: str
@@ -228,8 +231,10 @@ class Manifest:
     fingerprint: str = ""
     tool_version: str
     foreign: Foreign | None = None
+    stands_on: Mapping[str, str] = field(default_factory=dict)
     directory: str = field(default="", compare=False)
     view: str = field(default="", compare=False)
+    columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
 
     @property
     def address(self) -> str:
@@ -265,6 +270,17 @@ class Manifest:
     def compression(self) -> Compression:
         """The compression of every shard."""
         return "" if self.foreign is None else self.foreign.compression
+
+    @property
+    def full_schema(self) -> Schema:
+        """The features of every record with those of its columns, which come last."""
+        added = (spec for column in self.columns for spec in column.schema.features)
+        return Schema((*self.schema.features, *added)) if self.columns else self.schema
+
+    def keep_columns(self, features: Iterable[str]) -> "Manifest":
+        """Returns the manifest with only those columns that hold one of the features."""
+        kept = set(features)
+        return replace(self, columns=tuple(column for column in self.columns if kept & set(column.schema.names)))
 
     def choose(self, split: str, chosen: ViewSplit | None) -> "Manifest":
         """Returns the manifest with a view of one split; None shows all of its records."""

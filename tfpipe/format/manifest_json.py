@@ -50,6 +50,7 @@ def dumps(manifest: Manifest) -> str:
         "schema": manifest.schema.to_json(),
         "label_names": list(manifest.label_names),
         **({} if manifest.foreign is None else {"foreign": asdict(manifest.foreign)}),
+        **({"stands_on": _sorted(manifest.stands_on)} if manifest.stands_on else {}),
         "splits": {name: _split_to_json(split) for name, split in sorted(manifest.splits.items())},
         "changed": _sorted(manifest.changed),
         "noticed": _sorted(manifest.noticed),
@@ -139,6 +140,7 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     for name, split in splits.items() if several else ():
         _check_number(root.field("splits").field(name), split, schema)
     duplicates = root.field("duplicates")
+    stands_on = dict(root.items()).get("stands_on")  # only a column has it
     return Manifest(
         name=root.field("name").text(),
         splits=splits,
@@ -158,6 +160,7 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
         fingerprint=root.field("fingerprint").text(),
         tool_version=root.field("tool_version").text(),
         foreign=foreign,
+        stands_on={} if stands_on is None else {name: node.text() for name, node in stands_on.items()},
     )
 
 

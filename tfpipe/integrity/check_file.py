@@ -26,7 +26,7 @@ from tfpipe.integrity.check_record import IDENTITY_BYTES, Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.storage.file_io import open_file
 
-_FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
+FRAMING_KINDS = ("length_crc", "payload_crc", "truncated", "garbage", "missing", "compressed")
 _LEAST_LINE_BYTES = len("0 16\n")
 _REPORT_EVERY_S = 0.2
 _MAX_PAYLOAD_BYTES = 2**31  # a protocol buffer cannot be larger
@@ -270,7 +270,7 @@ def _describe(name: str, reader: HashedReader, damage: FrameDamage) -> Damage:
 
 def _compare(report: FileReport, shard: ShardInfo, reader: HashedReader) -> None:
     """Compares the file with its entry in the manifest, unless a damaged record explains every difference."""
-    if any(damage.record is not None and damage.kind in _FRAMING_KINDS for damage in report.damaged):
+    if any(damage.record is not None and damage.kind in FRAMING_KINDS for damage in report.damaged):
         return
     name, add = report.job.name, report.damaged.append
     if report.bytes != shard.bytes:

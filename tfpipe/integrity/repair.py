@@ -8,7 +8,7 @@ same call completes a run that was killed.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -22,7 +22,7 @@ from tfpipe.integrity.recover_manifest import recover_manifest
 from tfpipe.integrity.repair_shard import RepairFolder, repair_shard
 from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure
 from tfpipe.integrity.write_repaired import write_repaired
-from tfpipe.open_dataset import load_manifest
+from tfpipe.open_dataset import list_columns, load_column, load_own_manifest, use_columns
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import check_output
@@ -77,18 +77,21 @@ def repair(
     output = staging.output
     with file_io.explain_os_errors(f"write to {output}"):
         manifest, inferred = _manifest(source, listing)
+        manifest, unusable = _find_columns(source, manifest)
         jobs = dataset_jobs(source, manifest)
-        identity = _identity(source, jobs, quick)
+        files = [job for column in manifest.columns for job in dataset_jobs(column.directory, column)]
+        identity = _identity(source, [*jobs, *files], quick)
         if (done := _finished(output, identity)) is not None:
             file_io.remove_tree(staging.base)
             return done
     with staging.open(identity, f"repairs into {output}"):
         content = ContentCheck.from_manifest(manifest, decode=not quick)
-        sized, shared = measure(jobs, source, listing), (content, staging)
+        sized, shared = measure(jobs, source, listing), (content, manifest, staging)
         run_on_files(WORKERS, repair_shard, sized, shared, workers=workers, observer=observer)
         shards = _read_rows(staging, jobs)
         document = {"identity": identity, "source": source, "manifest_inferred": inferred}
-        write_repaired(staging, manifest, shards, source, document)
+        folded = replace(manifest, schema=manifest.full_schema, columns=())
+        write_repaired(staging, folded, shards, document, unusable)
         staging.publish()
     result = _finished(output, identity)
     assert result is not None
@@ -98,7 +101,7 @@ def repair(
 def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
     """Returns the dataset's manifest or one inferred from its records, and whether it was inferred."""
     try:
-        manifest = load_manifest(source)
+        manifest = load_own_manifest(source)
     except (FormatError, DataError) as error:
         inferred = recover_manifest(source, listing)
         if inferred is None:
@@ -110,6 +113,19 @@ def _manifest(source: str, listing: Mapping[str, int]) -> tuple[Manifest, bool]:
             f"`tfpipe reshard {source} OUTPUT` writes the undamaged ones as a dataset of tfpipe and lists the others."
         )
     return manifest, False
+
+
+def _find_columns(source: str, manifest: Manifest) -> tuple[Manifest, list[Damage]]:
+    """Returns the manifest with the columns that can be used, and a damage for each other one."""
+    columns, unusable = list[Manifest](), []
+    for name in list_columns(source):
+        try:
+            columns = [*columns, load_column(replace(manifest, directory=source), name)]
+            manifest = use_columns(manifest, columns)
+        except (FormatError, DataError) as error:
+            columns = list(manifest.columns)
+            unusable.append(Damage(f"{file_names.COLUMNS_DIR}/{name}", "column", str(error).rstrip(".")))
+    return manifest, unusable
 
 
 def _identity(source: str, jobs: list[FileJob], quick: bool) -> str:

@@ -1,16 +1,27 @@
 """Writes the undamaged records of one shard as a clean shard. This is the work of a repair's worker process."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
-from tfpipe.errors import FormatError
-from tfpipe.format.example import Feature
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import DataError, FormatError
+from tfpipe.format.example import Feature, encode_example
+from tfpipe.format.manifest import Manifest
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.images.errors import BadImage
 from tfpipe.images.seekable import is_seekable
-from tfpipe.integrity.check_file import Counters, FileJob, FileReport, Progress, load_places, scan_content
+from tfpipe.integrity.check_file import (
+    FRAMING_KINDS,
+    Counters,
+    FileJob,
+    FileReport,
+    Progress,
+    load_places,
+    scan_content,
+)
 from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.storage.file_io import open_file, write_file
@@ -25,7 +36,9 @@ class RepairFolder(ShardFolder):
     ending = ".tfpipe-repair"
 
 
-def repair_shard(content: ContentCheck, staging: RepairFolder, counters: Counters, job: FileJob) -> FileReport:
+def repair_shard(
+    content: ContentCheck, manifest: Manifest, staging: RepairFolder, counters: Counters, job: FileJob
+) -> FileReport:
     """Writes the clean shard, its index, digests and row, or keeps those that an earlier run wrote.
 
     Returns:
@@ -37,18 +50,20 @@ def repair_shard(content: ContentCheck, staging: RepairFolder, counters: Counter
     report = FileReport(job)
     written = staging.find_finished(job.name)
     if written is None:
-        written = _write_shard(content, staging, Progress(counters), report)
+        written = _write_shard(content, _ColumnValues(manifest, job), staging, Progress(counters), report)
     report.records = written.info.records
     return report
 
 
-def _write_shard(content: ContentCheck, staging: RepairFolder, progress: Progress, report: FileReport) -> WrittenShard:
+def _write_shard(
+    content: ContentCheck, columns: "_ColumnValues", staging: RepairFolder, progress: Progress, report: FileReport
+) -> WrittenShard:
     job, lost = report.job, report.damaged
-    count, digests = partial(_count, content, job.seekable), bytearray()
+    count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
     with staging.new_shard(job.name, count) as writer:
         if (source := _open(job, lost)) is not None:
             with source:
-                for payload, record in _good_records(source, content, progress, report):
+                for payload, record in _good_records(source, content, columns, progress, report):
                     writer.add(record.features, payload)
                     digests += record.digest
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
@@ -58,7 +73,7 @@ def _write_shard(content: ContentCheck, staging: RepairFolder, progress: Progres
 
 
 def _good_records(
-    source: BinaryIO, content: ContentCheck, progress: Progress, report: FileReport
+    source: BinaryIO, content: ContentCheck, columns: "_ColumnValues", progress: Progress, report: FileReport
 ) -> Iterator[tuple[bytes, Content]]:
     """Yields the payload and the content of every undamaged record, and adds the damages to `report.damaged`."""
     job, lost = report.job, report.damaged
@@ -72,11 +87,70 @@ def _good_records(
                 kind, text = record.faults[0]
                 lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
             else:
-                yield reader.payload(item.offset, item.size), record
+                is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
+                if places is not None:
+                    is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
+                try:
+                    yield columns.join(item.number, reader.payload(item.offset, item.size), record, is_sure)
+                except _NoValue as error:
+                    lost.append(Damage(job.name, "column", str(error), item.number, item.offset, record.key))
     except FormatError as error:
         lost.append(Damage(job.name, "changed", str(error).rstrip(".")))
     except OSError as error:
         lost.append(Damage(job.name, "unreadable", f"it cannot be read on: {error.strerror or error}"))
+
+
+class _NoValue(Exception):
+    """The error for a record of which a column has no value that can be used."""
+
+
+class _ColumnValues:
+    """The values that columns have of the records of a shard.
+
+    Args:
+        manifest: The manifest of the dataset with its columns.
+        job: The shard.
+
+    Attributes:
+        schema: The features of the records with those of the columns.
+    """
+
+    def __init__(self, manifest: Manifest, job: FileJob) -> None:
+        assert job.shard is not None
+        self.schema, self._records = manifest.full_schema, job.shard.records
+        shards = manifest.splits[job.split].shards
+        self._first = sum(shard.records for shard in shards[: [shard.file for shard in shards].index(job.name)])
+        self._columns = [
+            (ContentCheck.from_manifest(column), RecordReader(column.directory, column, job.split))
+            for column in manifest.columns
+        ]
+
+    def join(self, number: int, payload: bytes, record: Content, is_sure: bool) -> tuple[bytes, Content]:
+        """Returns the payload and the content of a record with the values of all columns.
+
+        Args:
+            number: The number of the record in the shard.
+            payload: Its payload.
+            record: Its content.
+            is_sure: Whether it has this number for sure, and not only among the records that were found.
+
+        Raises:
+            _NoValue: A column has no value for it.
+        """
+        if not self._columns:
+            return payload, record
+        if not is_sure or number >= self._records:
+            raise _NoValue("without the index of the shard nobody knows which values of the columns belong to it")
+        features = dict(record.features)
+        for check, reader in self._columns:
+            try:
+                found = check.check(reader.read_payload(self._first + number))
+            except (FormatError, DataError) as error:
+                raise _NoValue(str(error).rstrip(".")) from None
+            if found.faults:
+                raise _NoValue(found.faults[0][1])
+            features |= found.features
+        return encode_example(features), replace(record, features=features)
 
 
 def _open(job: FileJob, lost: list[Damage]) -> BinaryIO | None:

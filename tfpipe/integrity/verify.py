@@ -4,7 +4,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,15 @@ from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.open_dataset import load_manifest, load_view, split_address, use_view
+from tfpipe.open_dataset import (
+    list_columns,
+    load_column,
+    load_own_manifest,
+    load_view,
+    split_address,
+    use_columns,
+    use_view,
+)
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
@@ -100,6 +108,8 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     for file in reports:
         report.damaged += file.damaged
     if manifest is not None and listing is not None:
+        _check_columns(manifest, listing, options, report, observer)
+    if manifest is not None and listing is not None:
         report.damaged += [*_find_extra_and_missing(listing, manifest), *_check_views(manifest, listing)]
         if not options.quick:
             report.damaged += _check_counts(manifest, reports)
@@ -168,7 +178,7 @@ def _list_names(directory: str, folder: str) -> list[str]:
 def _open_manifest(directory: str, listing: Mapping[str, int], report: VerifyReport) -> Manifest | None:
     """Loads the manifest. Returns None for one that cannot be used, which is a damage if there are shards."""
     try:
-        return load_manifest(directory)
+        return load_own_manifest(directory)
     except (FormatError, DataError) as error:
         if not shard_files(listing):
             raise
@@ -245,6 +255,34 @@ def _check_views(manifest: Manifest, listing: Mapping[str, int]) -> Iterator[Dam
             use_view(manifest, load_view(manifest, name.removesuffix(VIEW_SUFFIX)))
         except (ConfigError, FormatError) as error:
             yield Damage(file, "view", str(error).rstrip("."))
+
+
+def _check_columns(
+    manifest: Manifest,
+    listing: Mapping[str, int],
+    options: VerifyConfig,
+    report: VerifyReport,
+    observer: Observer | None,
+) -> None:
+    """Checks the columns, each as a dataset of its own that must belong to the records, and adds what was found."""
+    sound, prefix = [], f"{file_names.COLUMNS_DIR}/"
+    names = sorted({file.split("/")[1] for file in listing if file.startswith(prefix)})  # of a bucket, which lists all
+    if not file_io.is_url(manifest.directory):
+        names = list_columns(manifest.directory)
+    for name in filter(file_names.is_column_name, names):
+        folder = f"{file_names.COLUMNS_DIR}/{name}"
+        try:
+            sound.append(load_column(manifest, name))
+            found = verify(sound[-1].directory, replace(options, allow_duplicates=True), observer)
+        except (FormatError, DataError) as error:
+            report.damaged.append(Damage(folder, "column", str(error).rstrip(".")))
+            continue
+        report.files, report.bytes = report.files + found.files, report.bytes + found.bytes
+        report.damaged += [replace(damage, file=f"{folder}/{damage.file}") for damage in found.damaged]
+    try:
+        use_columns(manifest, sound)
+    except FormatError as error:
+        report.damaged.append(Damage(file_names.COLUMNS_DIR, "column", str(error).rstrip(".")))
 
 
 def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator[Damage]:

@@ -21,6 +21,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record
 from tfpipe.integrity.check_record import DIGEST_BYTES
+from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.repair_shard import RepairFolder
 from tfpipe.storage import file_io
 from tfpipe.writer.describe import make_dataset_files
@@ -35,8 +36,8 @@ def write_repaired(
     staging: RepairFolder,
     manifest: Manifest,
     shards: Mapping[str, Sequence[WrittenShard]],
-    source: str,
     document: Mapping[str, object],
+    lost: Sequence[Damage] = (),
 ) -> None:
     """Puts the dataset together in `staging/data`.
 
@@ -44,12 +45,13 @@ def write_repaired(
         staging: The working folder, with all repaired shards.
         manifest: The manifest of the source.
         shards: The repaired shards of each split, one for each shard of the source, in the manifest's order.
-        source: The directory of the source.
-        document: The content of `repair.json`, without the list of losses.
+        document: The content of `repair.json`, with the directory of the source and without the list of losses.
+        lost: The losses beside those of the shards.
 
     Raises:
         DataError: No record is undamaged.
     """
+    source = str(document["source"])
     splits = {split: named for split in shards if (named := renumber(split, shards[split]))}
     if not splits:
         raise DataError(f"{source} has no undamaged record.")
@@ -61,10 +63,11 @@ def write_repaired(
     for number, part in enumerate(file_names.cut_list(lines)):
         path = file_io.join(data, file_names.list_part_name(file_names.DUPLICATES, number))
         file_io.write_file(path, b"".join(part))
-    lost = [damage for shard in chain(*shards.values()) for damage in shard.left_out]
+    losses = [damage.to_json() for damage in lost]
+    losses += [damage for shard in chain(*shards.values()) for damage in shard.left_out]
     infos = [shard.info for _, shard in chain(*splits.values())]
     counts = {"records": sum(info.records for info in infos), "shards": len(infos)}
-    text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": lost}, indent=1)
+    text = json.dumps({"version": 1, "tool_version": __version__, **document, **counts, "lost": losses}, indent=1)
     file_io.write_file(file_io.join(data, file_names.REPAIR), text.encode() + b"\n")
     for name, content in make_dataset_files(new).items():
         file_io.write_file(file_io.join(data, name), content)

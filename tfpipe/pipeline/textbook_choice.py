@@ -68,6 +68,13 @@ def check_textbook(plan: BatchPlan, reason: str) -> None:
         raise ConfigError(f"`order` exact must know where each record lies, and {reason}. Use order='throughput'.")
     if source.chosen is not None:
         raise ConfigError(f"{source.name} is a view: it is for batches by their steps, and {reason}. Leave one out.")
+    columns = () if source.manifest is None else source.manifest.columns
+    added = {name for column in columns for name in column.schema.names}
+    if named := next((feature.name for feature in plan.features if feature.name in added), None):
+        raise ConfigError(
+            f"The feature {named!r} lies in a column beside the shards: it is for batches by their steps, and {reason}."
+            " Name only others in `extra_features`, or write the dataset anew by `tfpipe reshard`."
+        )
     asked: dict[str, bool] = {
         "service": bool(config.service.workers),
         "cache_dir": config.cache_dir is not None,

@@ -280,5 +280,7 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
         raise ConfigError("The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie.")
     if not is_url(directory):
         directory = os.path.abspath(directory)  # a copy in another process may have another working directory
+        columns = (replace(column, directory=os.path.abspath(column.directory)) for column in manifest.columns)
+        manifest = replace(manifest, columns=tuple(columns))
     reader = RecordReader(directory, replace(manifest, directory=directory), split)
     return DataSource(reader, range(len(reader)), RecordLookup(reader, find_name_key(manifest.schema)))

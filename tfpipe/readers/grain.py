@@ -88,7 +88,7 @@ class RecordSource:
         self._records = data_source(manifest, split)
         self.manifest, self.split = self._records.manifest, split
         self.features, self.decode = tuple(features), decode
-        schema = self.manifest.schema
+        schema = self.manifest.full_schema
         for name in self.features:
             if name not in schema:
                 raise ConfigError(f"`features` must be among {', '.join(schema.names)}, got {name!r}.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ def make_view(manifest: Manifest, config: ViewConfig) -> View:
     check_local(manifest.directory)
     if manifest.view:
         raise ConfigError(f"A view is made of a dataset and not of the view {manifest.view!r}. Leave the @ out.")
-    with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), _open_facts(manifest) as table:
+    with importing("A view", "DuckDB and PyArrow", "tfpipe[views]"), open_facts(manifest) as table:
         found = {name: table.choose(name, config) for name in manifest.splits}
         check_names(table, config.without)
     splits = {name: _make_split(manifest, name, _sample(rows, config, name), config) for name, rows in found.items()}
@@ -100,18 +100,26 @@ class _Rows:
         return _Rows(self.numbers[rows], labels, None if self.weights is None else self.weights[rows])
 
 
-class _Table:
+class FactsTable:
     """The facts of all splits in DuckDB.
 
     Args:
         connection: The connection of DuckDB.
         files: The files with the facts of each split, in the order of its shards.
         manifest: The manifest of the dataset.
+        added: The facts of its columns: the names of each, and the files in the order of those of the records.
     """
 
-    def __init__(self, connection: Any, files: Mapping[str, list[str]], manifest: Manifest) -> None:
-        self._connection, self._manifest = connection, manifest
-        self.columns = ("split", *facts.list_columns(manifest), "duplicate")
+    def __init__(
+        self,
+        connection: Any,
+        files: Mapping[str, list[str]],
+        manifest: Manifest,
+        added: Sequence[tuple[Sequence[str], list[str]]] = (),
+    ) -> None:
+        self.connection, self._manifest = connection, manifest
+        names = [*facts.list_columns(manifest), *(name for names, _ in added for name in names)]
+        self.columns = ("split", *names, "duplicate")
         starts, splits = [], []
         for split, paths in files.items():
             records = [shard.records for shard in manifest.splits[split].shards]
@@ -122,10 +130,19 @@ class _Table:
         connection.executemany(
             "INSERT INTO shards VALUES (?, ?, ?, ?)", list(zip(every, range(len(every)), starts, splits, strict=True))
         )
-        columns = ", ".join(_quote(name) for name in facts.list_columns(manifest))
+        joins = "".join(f" JOIN added{k} USING (shard, file_row_number)" for k in range(len(added)))
+        for k, (chosen, paths) in enumerate(added):
+            connection.execute(f"CREATE TABLE files{k} (filename VARCHAR, shard INTEGER)")
+            numbered = list(zip(paths, range(len(paths)), strict=True))
+            connection.executemany(f"INSERT INTO files{k} VALUES (?, ?)", numbered)
+            connection.execute(
+                f"CREATE VIEW added{k} AS SELECT shard, file_row_number, {', '.join(map(quote, chosen))} "
+                f"FROM read_parquet({paths!r}, filename = true, file_row_number = true) JOIN files{k} USING (filename)"
+            )
         connection.execute(
-            f"CREATE VIEW numbered AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, {columns} "
-            f"FROM read_parquet({every!r}, filename = true, file_row_number = true) JOIN shards USING (filename)"
+            "CREATE VIEW numbered AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, "
+            f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({every!r}, filename = true, "
+            f"file_row_number = true) JOIN shards USING (filename)){joins}"
         )
         duplicate = "false"
         if facts.DIGEST in self.columns:
@@ -147,7 +164,7 @@ class _Table:
         if config.weights == CLASS_BALANCED and not has_labels:
             raise ConfigError(f"`weights` {CLASS_BALANCED} needs labels, and {self._manifest.directory} has none.")
         wanted = ["row_number_", f"coalesce({facts.LABEL_ID}, -1)" if has_labels else "-1"]
-        wanted.append(f"CAST({_quote(str(config.weights))} AS DOUBLE)" if by_column else "1.0")
+        wanted.append(f"CAST({quote(str(config.weights))} AS DOUBLE)" if by_column else "1.0")
         # Without the condition's `duplicate` the table is read in pieces, with it all digests are sorted.
         condition = f"({config.where})" if config.where.strip() else "true"
         query = f"SELECT {', '.join(wanted)} FROM facts WHERE split = ? AND {condition}"
@@ -165,13 +182,13 @@ class _Table:
     def list_unknown(self, names: tuple[str, ...]) -> list[str]:
         """Lists the names that no record has."""
         query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {facts.NAME} FROM numbered)"
-        return [name for (name,) in self._connection.execute(query, [list(names)]).fetchall()]
+        return [name for (name,) in self.connection.execute(query, [list(names)]).fetchall()]
 
     def _run(self, query: str, parameters: list[Any], where: str) -> dict[str, Any]:
         import duckdb
 
         try:
-            rows: dict[str, Any] = self._connection.execute(query, parameters).fetchnumpy()
+            rows: dict[str, Any] = self.connection.execute(query, parameters).fetchnumpy()
             return rows
         except duckdb.ConversionException as error:
             raise ConfigError(
@@ -184,7 +201,7 @@ class _Table:
             ) from None
 
 
-def check_names(table: _Table, names: tuple[str, ...]) -> None:
+def check_names(table: FactsTable, names: tuple[str, ...]) -> None:
     """Refuses names that no record has.
 
     Raises:
@@ -201,19 +218,28 @@ def check_names(table: _Table, names: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def _open_facts(manifest: Manifest) -> Iterator[_Table]:
+def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
     """Opens the facts of all splits, and first makes those that are missing."""
     import duckdb
 
     with tempfile.TemporaryDirectory(prefix="tfpipe-facts-") as folder:
         threads = host_limits.usable_cpus()
         files = {split: facts.find_facts(manifest, split, folder, threads) for split in manifest.splits}
+        added, taken = [], {"split", "duplicate", *facts.list_columns(manifest)}
+        for column in manifest.columns:
+            names = [name for name in facts.list_columns(column) if name not in taken]
+            taken |= set(names)
+            if names:
+                place = os.path.join(folder, os.path.basename(column.directory))
+                os.mkdir(place)
+                found = (facts.find_facts(column, split, place, threads) for split in manifest.splits)
+                added.append((names, [path for paths in found for path in paths]))
         with duckdb.connect() as connection:
             connection.execute(
                 f"SET memory_limit = '{_MEMORY}'; SET threads = {threads}; SET enable_progress_bar = false"
             )
             connection.execute(f"SET temp_directory = '{folder}'")
-            yield _Table(connection, files, manifest)
+            yield FactsTable(connection, files, manifest, added)
 
 
 def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
@@ -260,6 +286,6 @@ def _to_units(weights: NDArray[np.float64], split: str) -> NDArray[np.uint32]:
     return np.round(weights * WEIGHT_UNITS).astype(np.uint32)
 
 
-def _quote(name: str) -> str:
+def quote(name: str) -> str:
     """Returns a name as SQL writes that of a column."""
     return '"' + name.replace('"', '""') + '"'

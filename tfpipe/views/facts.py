@@ -75,7 +75,7 @@ def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) ->
     """
     with _importing_parquet():
         import pyarrow.parquet  # noqa: F401
-    reader = RecordReader(manifest.directory, manifest.choose(split, None), split)
+    reader = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
     shards = manifest.splits[split].shards
     starts = np.concatenate([[0], np.cumsum([shard.records for shard in shards])]).tolist()
     with ThreadPoolExecutor(threads) as pool:

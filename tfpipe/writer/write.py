@@ -10,6 +10,8 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tfpipe._version import __version__
@@ -79,8 +81,8 @@ def write(
         check_key(form, schema, key)
     job = WriteJob(WriteFolder(target), form, key, refuse_nan, usable_cpus() if workers is None else workers)
     with job.folder.open(_identify(job, counts), f"writes to {path}"):
-        written = {split: _write_split(job, split, counts[split], by_split[split]) for split in counts}
-        _finish(job, os.path.basename(target), written)
+        written = {split: write_split(job, split, counts[split], by_split[split]) for split in counts}
+        put_together(job, os.path.basename(target), written)
         job.folder.publish()
     return load_manifest(path)
 
@@ -108,7 +110,13 @@ def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:
+def write_split(job: WriteJob, split: str, num_shards: int, records: Records) -> list[WrittenShard]:
+    """Writes the shards of a split into the working folder, or keeps those that an earlier run wrote.
+
+    Raises:
+        ConfigError: A record does not fit the schema.
+        DataError: The user's code raised an error, or there is no record.
+    """
     if callable(records):
         written = write_from_function(job, split, num_shards, records)
     else:
@@ -118,11 +126,24 @@ def _write_split(job: WriteJob, split: str, num_shards: int, records: Records) -
     return written
 
 
-def _finish(job: WriteJob, name: str, written: Mapping[str, list[WrittenShard]]) -> None:
-    """Puts the dataset together, with the manifest last."""
+def put_together(
+    job: WriteJob,
+    name: str,
+    written: Mapping[str, list[WrittenShard]],
+    stands_on: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Puts a dataset together in the working folder, with the manifest last.
+
+    Args:
+        job: The settings.
+        name: The name of the dataset.
+        written: The shards of each split.
+        stands_on: The fingerprints of the splits that a column belongs to; empty for a dataset of its own.
+    """
     for shards in written.values():
         job.folder.move_shards((shard.info.file, shard) for shard in shards)
     num_classes = len(job.form.label_names)
     splits = {split: make_split_info(split, shards, num_classes) for split, shards in written.items()}
-    for file, data in make_dataset_files(make_manifest(name, job.form, splits)).items():
+    manifest = replace(make_manifest(name, job.form, splits), stands_on=dict(stands_on))
+    for file, data in make_dataset_files(manifest).items():
         file_io.write_file(job.folder.path("data", file), data)

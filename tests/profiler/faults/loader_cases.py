@@ -129,9 +129,8 @@ def get_by_network(number: int) -> Any:
 
 
 def get_objects(number: int, as_array: bool = False) -> Any:
-    if as_array:
-        return np.arange(number, number + 3000)
-    return {"image": make_pixels(number, 32), "boxes": [{"x": number + k, "y": str(k)} for k in range(1500)]}
+    boxes = [{"x": number + k, "y": str(k)} for k in range(1500)]
+    return np.array([box["x"] for box in boxes]) if as_array else {"image": make_pixels(number, 32), "boxes": boxes}
 
 
 def keep(records: list[Any]) -> list[Any]:
@@ -166,18 +165,23 @@ def list_images(folder: Path, number: int = 60, size: tuple[int, int] = (1200, 9
     return sorted(str(path) for path in folder.glob("*.jpg"))
 
 
-def make_grain(get: Callable[[int], Any], workers: int = 0, batch: int = 16) -> Any:
+def make_grain(get: Callable[[int], Any], workers: int = 0, threads: int = 1, epoch: int = 100_000) -> Any:
     import grain
 
     class Source:
         def __len__(self) -> int:
-            return 100_000
+            return epoch
 
         def __getitem__(self, number: int) -> Any:
             return get(int(number))
 
-    dataset = grain.MapDataset.source(Source()).to_iter_dataset(grain.ReadOptions(1, 2)).batch(batch)
+    options = grain.ReadOptions(threads, max(threads, 2))
+    dataset = grain.MapDataset.source(Source()).to_iter_dataset(options).batch(16)
     return dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
+
+
+def by_grain(get: Callable[[int], Any], **options: Any) -> Callable[[Path], Any]:
+    return lambda _: make_grain(get, **options)
 
 
 def by_torch(get: Callable[[int], Any], **options: Any) -> Callable[[Path], Any]:
@@ -208,7 +212,7 @@ FAULTS: dict[str, LoaderFault] = {
         where="compute",
     ),
     "slow_worker": LoaderFault(by_torch(get_from_slow_worker, workers=4), ("slow worker",), "in_order=False"),
-    "slow_record": LoaderFault(by_torch(get_one_large), ("slow record",), "in_order=False", where="149"),
+    "slow_record": LoaderFault(by_torch(get_one_large), ("slow record",), "in_order=False", where="record"),
     "late_storage": LoaderFault(
         of_files(get_late, size=(200, 150)), ("storage latency",), "num_workers=", delay_us=5000, where="get_late"
     ),
@@ -241,8 +245,43 @@ FAULTS: dict[str, LoaderFault] = {
     ),
     "restarts": LoaderFault(by_torch(get_slowly, length=96), ("restarts",), "persistent_workers=True"),
     "fed": LoaderFault(by_torch(make_pixels), ("accelerator",), "", step_s=0.05),
-    "grain_zero_workers": LoaderFault(
-        lambda _: make_grain(get_slowly), ("too few workers",), "num_workers=", needs="grain"
+    "grain_zero_workers": LoaderFault(by_grain(get_slowly), ("too few workers",), "num_workers=", needs="grain"),
+    "grain_too_few_workers": LoaderFault(
+        by_grain(get_slowly, workers=1), ("too few workers",), "num_workers=", needs="grain"
     ),
+    "grain_too_many_workers": LoaderFault(
+        by_grain(get_slowly, workers=6 * CORES), ("too many workers",), "num_workers=", needs="grain"
+    ),
+    "grain_lock": LoaderFault(
+        by_grain(get_slowly, threads=8), ("lock",), "num_workers=", where="compute", needs="grain"
+    ),
+    "grain_network": LoaderFault(
+        by_grain(get_by_network, workers=2), ("waits",), "num_workers=", where="get_by_network", needs="grain"
+    ),
+    "grain_function": LoaderFault(
+        by_grain(get_slowly, workers=CORES),
+        ("cores",),
+        "Make ",
+        by_grain(functools.partial(get_slowly, ms=2.0), workers=CORES),
+        where="compute",
+        needs="grain",
+    ),
+    "grain_pillow": LoaderFault(
+        lambda folder: make_grain(functools.partial(get_decoded, list_images(folder)), workers=CORES),
+        ("cores",),
+        "Call `image.draft",
+        lambda folder: make_grain(functools.partial(get_decoded, list_images(folder), draft=True), workers=CORES),
+        where="get_decoded",
+        needs="grain",
+    ),
+    "grain_late_storage": LoaderFault(
+        lambda folder: make_grain(functools.partial(get_late, list_images(folder, size=(200, 150))), workers=2),
+        ("storage latency",),
+        "num_workers=",
+        delay_us=5000,
+        where="get_late",
+        needs="grain",
+    ),
+    "grain_fed": LoaderFault(by_grain(make_pixels, workers=1), ("accelerator",), "", step_s=0.05, needs="grain"),
 }
 """Every fault by its name."""

@@ -19,7 +19,7 @@ from tfpipe.profiler.loader.diagnose import find_wall
 from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
 from tfpipe.profiler.loader.measure import Trainer, measure_loader
-from tfpipe.profiler.loader.report import name_fix, to_text
+from tfpipe.profiler.loader.report import to_text
 from tfpipe.profiler.loader.shards import find_files, measure_draft_gain
 from tfpipe.profiler.loader.trials import run_turn
 from tfpipe.profiler.loader.types import LoaderReport, ShardsResult
@@ -40,7 +40,7 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
     fixes = list_fixes(profile, wall, False, draft_gain)
     if os.environ.get("SHOW"):
         print(to_text(LoaderReport(profile, wall, fixes, ShardsResult(why_not="-"))), file=sys.stderr)
-    first = name_fix(fixes[0]) if fixes else ""
+    first = fixes[0].name if fixes else ""
     result = {
         "fault": name,
         "wall": wall.kind,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tfpipe.profiler.loader.types import BatchFacts, Drive, FunctionUse, LoaderProfile, ProcessUse
+from tfpipe.profiler.loader.types import BatchFacts, Drive, LoaderProfile, ProcessUse
 
 BATCH = BatchFacts(10, 10 * 150_528, "uint8", (10, 224, 224, 3))
 OPTIONS = {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True, "pin_memory": False, "in_order": True}
@@ -18,7 +18,7 @@ def make_use(pid: int = 1, **facts: Any) -> ProcessUse:
         10.0,
         cpu_s=10.0,
         seconds={"functions": 8.0, "decoding": 2.0},
-        functions=(FunctionUse("train.py:7 blur", "functions", 8.0), FunctionUse("train.py:5 load", "decoding", 2.0)),
+        functions=(("train.py:7 blur", "functions", 8.0), ("train.py:5 load", "decoding", 2.0)),
         record_s=(0.2,) * 50,
     )
     return replace(use, **facts)
@@ -37,7 +37,7 @@ def make_profile(*workers: ProcessUse, **facts: Any) -> LoaderProfile:
         drive,
         drive,
         workers or (make_use(1), make_use(2)),
-        ProcessUse(3, 10.0, cpu_s=0.1, seconds={"handing over": 0.1}, idle_s=9.9),
+        ProcessUse(3, 10.0, cpu_s=0.1, seconds={"handing over": 0.1, "idle": 9.9}),
         steps_per_epoch=100,
         cores=2.0,
         num_cores=2,

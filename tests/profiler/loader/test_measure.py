@@ -47,17 +47,16 @@ def test_workers_and_their_records(tmp_path: Path) -> None:
     assert (profile.batch.images, profile.batch.shape, len(profile.workers)) == (5, (5, 4, 4, 3), 2)
     for use in profile.workers:
         assert 0.002 <= statistics.median(use.record_s) < 0.1
-        assert use.functions[0].activity == "waiting"
-        assert use.functions[0].place.startswith("test_measure.py:")
-    assert profile.main.seconds.get("waiting", 0) == 0
-    assert profile.needed_rate == 50.0
+        assert use.functions[0][1] == "waiting"
+        assert use.functions[0][0].startswith("test_measure.py:")
+    assert profile.main.sum("waiting") == 0
     assert type(Waits()).__getitem__.__name__ == "__getitem__"
 
 
 def test_without_workers_this_process_is_seen(tmp_path: Path) -> None:
     profile = measure_loader(LoaderSource(make, "make").make(), Trainer(images_per_second=1000.0), 0.5, tmp_path)
     assert (profile.workers, profile.step_s) == ((), 0.005)
-    assert profile.main.functions[0].place.endswith("__getitem__")
+    assert profile.main.functions[0][0].endswith("__getitem__")
     assert profile.idle_fraction > 0.3
     assert "timing" not in repr(Waits.__getitem__.__code__)
 
@@ -69,7 +68,7 @@ def test_an_iterator_is_made_anew_for_each_epoch(tmp_path: Path) -> None:
     )
     assert profile.kind == "generator"
     assert profile.free.epochs > 2
-    assert (profile.step_method, profile.batch) == ("trains", BatchFacts(2, 1536, "float32", (2, 8, 8, 3), 3))
+    assert (profile.step_method, profile.batch) == ("trains", BatchFacts(2, 1536, "float32", (2, 8, 8, 3), 4))
     assert seen[0]["label"] == [1, 2]
 
 
@@ -95,7 +94,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     [
         (np.zeros((4, 3, 8, 6), np.float64), BatchFacts(4, 4608, "float64", (4, 3, 8, 6))),
         ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchFacts(5, 720, "uint8", (8, 6, 3), 1)),
-        ((["a", "b"], [1, 2]), BatchFacts(2, 0, "", (), 6)),
+        ((["a", "b"], [1, 2]), BatchFacts(2, 0, "", (), 7)),
     ],
 )
 def test_facts_about_a_batch(batch: Any, facts: BatchFacts) -> None:

@@ -7,7 +7,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from tfpipe.profiler.loader.types import FunctionUse
+import pytest
+
 from tfpipe.profiler.loader.windows import make_use, read_uses
 
 USER, WAIT = ["/home/me/train.py", "load", 7], [f"{sysconfig.get_path('stdlib')}/queue.py", "get", 1]
@@ -37,12 +38,9 @@ def test_shares_of_a_window() -> None:
     ]
     use = make_use(5, lines, 0.0, 2.0)
     assert use is not None
-    assert (use.pid, use.wall_s, use.cpu_s, use.storage_s, round(use.idle_s, 6)) == (5, 1.0, 0.5, 0.2, 0.3)
-    assert {name: value for name, value in use.seconds.items() if value} == {"functions": 0.5}
-    assert use.functions == (
-        FunctionUse("train.py:7 load", "functions", 0.5),
-        FunctionUse("train.py:7 load", "reading", 0.2),
-    )
+    assert (use.pid, use.wall_s, use.cpu_s) == (5, 1.0, 0.5)
+    assert use.seconds == pytest.approx({"functions": 0.5, "storage": 0.2, "idle": 0.3})
+    assert use.functions == (("train.py:7 load", "functions", 0.5), ("train.py:7 load", "storage", 0.2))
     assert make_use(5, lines, 20.0, 30.0) is None
 
 
@@ -51,24 +49,27 @@ def test_threads_that_neither_run_nor_wait_for_a_core_wait_for_the_lock() -> Non
     last = make_line(1.0, 1.0, counts, threads={"9": [500_000_000, 100_000_000, 1], "8": [400_000_000, 0, 1]})
     use = make_use(5, [make_line(0.0, 0.0), last], 0.0, 2.0)
     assert use is not None
-    assert (round(use.lock_s, 6), use.delay_s, round(use.pool_s, 6)) == (1.0, 0.1, 0.1)
+    assert (use.seconds, use.pool_s) == (
+        pytest.approx({"functions": 0.9, "lock": 1.0, "no core": 0.1}),
+        pytest.approx(0.1),
+    )
     alone = make_use(5, [make_line(0.0, 0.0), {**last, "counts": counts[:1]}], 0.0, 2.0)
     assert alone is not None
-    assert alone.lock_s == 0.0
+    assert alone.sum("lock") == 0.0
 
 
 def test_a_main_thread_that_waits_for_its_threads_does_nothing_itself() -> None:
     counts = [["main/next", 9, 1, "S", 100], ["pool", 8, 0, "R", 80], ["pool", 8, 1, "S", 20]]
     use = make_use(5, [make_line(0.0, 0.0), make_line(1.0, 0.8, counts)], 0.0, 2.0)
     assert use is not None
-    assert round(use.idle_s, 6) == 0.2
+    assert use.sum("idle") == pytest.approx(0.2)
 
 
 def test_steps_of_the_trainer_are_left_out() -> None:
     counts = [["main/step", 9, 0, "R", 50], ["main/next", 9, 0, "R", 50]]
     use = make_use(5, [make_line(0.0, 0.0), make_line(1.0, 0.8, counts)], 0.0, 2.0)
     assert use is not None
-    assert (use.seconds["functions"], use.idle_s) == (0.5, 0.5)
+    assert use.seconds == {"functions": 0.5, "idle": 0.5}
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:

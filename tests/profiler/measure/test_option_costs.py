@@ -113,7 +113,7 @@ def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) 
 def test_a_damaged_image_is_left_to_the_pipeline(source: Source, monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
     features: dict[str, Any] = dict(decode_example(sample_records(source)[0]))
     damaged = encode_example({**features, "image/encoded": [b"no image"]})
-    monkeypatch.setattr(option_costs, "sample_records", lambda _: [damaged] * RECORDS)
+    monkeypatch.setattr(option_costs, "sample_records", lambda *_: [damaged] * RECORDS)
     assert measure_option_costs(source, replace(CONFIG, order=order), None) == OptionCosts()
 
 

@@ -13,7 +13,8 @@ _OURS = frozenset((*keys.IMAGE_KEYS, *keys.class_schema().names, *keys.BOX_COLUM
 
 def list_columns(manifest: Manifest) -> list[str]:
     """Returns the features that are kept beside the image, the class, the boxes and the mask."""
-    return [name for name in manifest.schema.names if name not in _OURS | manifest.schema.sizes_keys]
+    schema = manifest.full_schema
+    return [name for name in schema.names if name not in _OURS | schema.sizes_keys]
 
 
 def read_quarantined(head: bytes) -> list[dict[str, str]]:

@@ -209,7 +209,7 @@ class CacheFolder:
             size = file_io.get_size(self.shard_path(shard))
             if size != shard.bytes or not os.path.exists(self.index_path(shard)):
                 raise FormatError(f"{shard.file} is not whole.")
-        return manifest
+        return dataclasses.replace(manifest, columns=self.manifest.columns)  # which stay where they are
 
     def measure(self, shard: ShardInfo) -> ShardInfo | None:
         """Returns a shard of the source with the size that it has in the cache; None if it is not complete there."""

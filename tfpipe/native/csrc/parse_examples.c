@@ -159,12 +159,13 @@ static int read_entry(parser *self, message entry, size_t guess) {
 static int read_example(parser *self, message example, size_t last) {
     message features, entry;
     const size_t first = self->out->num_features;
-    if (example.at == example.end) return 1;
-    if (!read_field(self, &example, FIRST_FIELD, &features) || example.at < example.end) return 0;
-    while (features.at < features.end) {
-        const size_t before = last + self->out->num_features - first;
-        const size_t guess = before < first ? (size_t)self->out->features[before].key : 0;
-        if (!read_field(self, &features, FIRST_FIELD, &entry) || !read_entry(self, entry, guess)) return 0;
+    while (example.at < example.end) { /* twice or more where the features of columns follow */
+        if (!read_field(self, &example, FIRST_FIELD, &features)) return 0;
+        while (features.at < features.end) {
+            const size_t before = last + self->out->num_features - first;
+            const size_t guess = before < first ? (size_t)self->out->features[before].key : 0;
+            if (!read_field(self, &features, FIRST_FIELD, &entry) || !read_entry(self, entry, guess)) return 0;
+        }
     }
     return 1;
 }

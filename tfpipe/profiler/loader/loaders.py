@@ -1,7 +1,7 @@
 """Recognizes the loader that a function returns, and makes it with other options.
 
     source = LoaderSource(make_loader)
-    loader = source.make()                       # Loader(kind, options, batches of an epoch, ...)
+    loader = source.make()                       # Loader(kind, open_epoch, options, ...)
     source.make({"num_workers": 4})              # the same code, another option of the DataLoader in it
 
 No framework is loaded here: a loader of a framework exists only where its user has loaded that.
@@ -13,7 +13,7 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,61 +68,69 @@ class LoaderSource:
         Raises:
             ConfigError: The function raises an error, or returns something else; or nothing in it has these options.
         """
-        made: list[Any] = []
-        with _overriding(changes or {}, made):
+        changes, made = changes or {}, list[Any]()
+        with _overriding(changes, made):
             try:
-                result = self._make()
+                loader = self._make()
             except Exception as error:
                 raise ConfigError(f"--loader: {self._name} raises {type(error).__name__}: {error}") from error
         if changes and not made:
-            if not _is_keras(result):
+            if not _is_a(loader, "keras.utils", "PyDataset"):
                 raise ConfigError(
                     f"--apply makes the loader with other options, and {self._name} returns one that was made before. "
                     "Make the DataLoader inside of the function."
                 )
             for name, value in changes.items():
-                setattr(result, name, value)
-        return self._describe(result, made)
+                setattr(loader, name, value)
+        return self._describe(loader, made)
 
-    def _describe(self, loader: Any, made: Sequence[Any]) -> Loader:
-        inner = next((one for one in (loader, *reversed(made)) if _is_torch(one)), None)
-        again = _open_epochs(loader, self._make)
+    def _describe(self, loader: Any, made: list[Any]) -> Loader:
+        length = None
+        with contextlib.suppress(TypeError, NotImplementedError, ValueError):
+            length = len(loader)
+        open_epoch = _open_epochs(loader, self._make)
+        name = _name_type(loader)
+        inner = next((one for one in (loader, *made) if _is_a(one, "torch.utils.data", "DataLoader")), None)
         if inner is not None:
-            collate = getattr(inner.collate_fn, "__qualname__", type(inner.collate_fn).__qualname__)
-            own = not getattr(inner.collate_fn, "__module__", "").startswith("torch.")
-            options = {name: getattr(inner, name) for name in _TORCH if hasattr(inner, name)}
-            kind = "PyTorch DataLoader" if inner is loader else f"{_name_type(loader)} around a PyTorch DataLoader"
-            return Loader(kind, again, options, inner.dataset, collate if own else "", _get_length(loader))
-        if _is_keras(loader):
-            options = {name: getattr(loader, name) for name in _KERAS}
-            return Loader("Keras PyDataset", lambda: _iterate_keras(loader), options, None, "", loader.num_batches)
+            own = not inner.collate_fn.__module__.startswith("torch.")
+            collate = getattr(inner.collate_fn, "__qualname__", "") if own else ""
+            options = {option: getattr(inner, option) for option in _TORCH if hasattr(inner, option)}
+            kind = "PyTorch DataLoader" if inner is loader else f"{name} around a PyTorch DataLoader"
+            return Loader(kind, open_epoch, options, inner.dataset, collate, length)
+        if _is_a(loader, "keras.utils", "PyDataset"):
+            options = {option: getattr(loader, option) for option in _KERAS}
+            return Loader("Keras PyDataset", lambda: _iterate_keras(loader), options, length=loader.num_batches)
         if not hasattr(loader, "__iter__"):
-            raise ConfigError(
-                f"--loader: {self._name} must return a loader or an iterable of batches, got {_name_type(loader)}."
-            )
-        if type(loader).__module__.startswith("grain."):
-            workers = next((one for one in made if isinstance(one, int)), None)
-            options = {} if workers is None else {"num_workers": workers}
-            return Loader("Grain loader", again, options, None, "", _get_length(loader))
-        return Loader(_name_type(loader), again, {}, None, "", _get_length(loader))
+            raise ConfigError(f"--loader: {self._name} must return a loader or an iterable of batches, got {name}.")
+        options = {"num_workers": made[-1]} if made and isinstance(made[-1], int) else {}
+        if name.startswith("grain ") and "absl.flags" in sys.modules:
+            sys.modules["absl.flags"].FLAGS.mark_as_parsed()  # as a program of Grain's users does; its workers need it
+        return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
 
 
 def describe_batch(batch: Any) -> BatchFacts:
     """Returns the facts about a batch: arrays in dictionaries, tuples and lists at any depth."""
     arrays: list[Any] = []
     objects = _collect(batch, arrays)
-    largest = max(arrays, key=_count_bytes, default=None)
-    if largest is None:
-        return BatchFacts(_count_entries(batch), 0, objects=objects)
-    first = next((array for array in arrays if len(array.shape)), largest)
-    images = len(batch) if _is_list_of_records(batch) else int(first.shape[0]) if len(first.shape) else 1
+    first: Any = next((array for array in arrays if len(array.shape)), None)
+    if first is None or _is_list_of_records(batch):
+        entries = next(iter(batch.values())) if isinstance(batch, Mapping) and batch else batch
+        if isinstance(entries, tuple) and not _is_list_of_records(entries) and entries:
+            entries = entries[0]
+        images = len(entries) if isinstance(entries, (list, tuple)) else 1
+    else:
+        images = int(first.shape[0])
+    if not arrays:
+        return BatchFacts(images, 0, objects=objects)
+    sizes = [int(getattr(array, "nbytes", 0) or 0) for array in arrays]
+    largest = arrays[sizes.index(max(sizes))]
     shape = tuple(int(side) for side in largest.shape)
-    return BatchFacts(images, sum(map(_count_bytes, arrays)), _name_dtype(largest), shape, objects)
+    return BatchFacts(images, sum(sizes), str(largest.dtype).rpartition(".")[2], shape, objects)
 
 
 def _is_list_of_records(batch: Any) -> bool:
     """Returns whether a batch is a list of equal records, not a list such as `[images, labels]`."""
-    if not isinstance(batch, (list, tuple)) or len(batch) < 2:
+    if not isinstance(batch, (list, tuple)) or len(batch) < 2 or isinstance(batch[0], list):
         return False
     shapes = [tuple(getattr(one, "shape", ())) for one in batch[:2]]
     return type(batch[0]) is type(batch[1]) and shapes[0] == shapes[1]
@@ -134,24 +142,10 @@ def _collect(value: Any, arrays: list[Any]) -> int:
         arrays.append(value)
         return 0
     if isinstance(value, Mapping):
-        return sum(_collect(one, arrays) for one in value.values())
+        return 1 + sum(_collect(one, arrays) for one in value.values())
     if isinstance(value, (list, tuple)):
-        return (type(value) is list) + sum(_collect(one, arrays) for one in value)
+        return 1 + sum(_collect(one, arrays) for one in value)
     return 1
-
-
-def _count_entries(batch: Any) -> int:
-    if isinstance(batch, Mapping):
-        return next(map(_count_entries, batch.values()), 1)
-    return len(batch) if isinstance(batch, (list, tuple)) else 1
-
-
-def _count_bytes(array: Any) -> int:
-    return int(getattr(array, "nbytes", 0) or 0)
-
-
-def _name_dtype(array: Any) -> str:
-    return str(array.dtype).rpartition(".")[2]
 
 
 def _name_type(value: Any) -> str:
@@ -159,12 +153,6 @@ def _name_type(value: Any) -> str:
     return (
         kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]} {kind.__qualname__}"
     )
-
-
-def _get_length(loader: Any) -> int | None:
-    with contextlib.suppress(TypeError, NotImplementedError, ValueError):
-        return len(loader)
-    return None
 
 
 def _open_epochs(loader: Any, make: Callable[[], Any]) -> Callable[[], Iterator[Any]]:
@@ -182,37 +170,45 @@ def _open_epochs(loader: Any, make: Callable[[], Any]) -> Callable[[], Iterator[
 
 
 def _iterate_keras(dataset: Any) -> Iterator[Any]:
-    module: Any = sys.modules.get("keras.src.trainers.data_adapters.py_dataset_adapter")
-    if module is None:
-        return (dataset[number] for number in range(dataset.num_batches))
+    """Yields the batches of an epoch as `fit` gets them, with the workers of the dataset."""
+    module: Any = sys.modules["keras.src.trainers.data_adapters.py_dataset_adapter"]
     batches: Iterator[Any] = iter(module.PyDatasetAdapter(dataset, shuffle=False).get_numpy_iterator())
     return batches
 
 
-def _is_torch(loader: Any) -> bool:
-    module: Any = sys.modules.get("torch.utils.data")
-    return module is not None and isinstance(loader, module.DataLoader)
-
-
-def _is_keras(loader: Any) -> bool:
-    module: Any = sys.modules.get("keras.utils")
-    return module is not None and isinstance(loader, module.PyDataset)
+def _is_a(loader: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(loader, kind)
 
 
 @contextlib.contextmanager
 def _overriding(changes: Changes, made: list[Any]) -> Iterator[None]:
-    """Gives options other values in every loader that is made meanwhile, and lists those loaders in `made`."""
+    """Gives options other values in every loader that is made meanwhile.
+
+    Args:
+        changes: The options.
+        made: A list that gets each DataLoader of PyTorch, and the number of workers of each loader of Grain.
+    """
+
+    def change_torch(bound: inspect.BoundArguments) -> None:
+        made.append(bound.arguments["self"])
+        bound.arguments.update({name: value for name, value in changes.items() if name in bound.signature.parameters})
+        if not bound.arguments.get("num_workers"):
+            for name in _NEED_WORKERS:
+                bound.arguments.pop(name, None)
+
+    def change_grain(bound: inspect.BoundArguments) -> None:
+        if "num_workers" in changes:
+            bound.arguments["options"] = grain.MultiprocessingOptions(num_workers=changes["num_workers"])
+        made.append(bound.arguments.get("options", grain.MultiprocessingOptions(10)).num_workers)
+
     with contextlib.ExitStack() as stack:
         torch: Any = sys.modules.get("torch.utils.data")
         if torch is not None:
-            stack.enter_context(
-                _patching(torch.DataLoader, "__init__", functools.partial(_change_torch, changes, made))
-            )
+            stack.enter_context(_patching(torch.DataLoader, "__init__", change_torch))
         grain: Any = sys.modules.get("grain")
         if grain is not None:
-            change = functools.partial(_change_grain, changes, made, grain)
-            stack.enter_context(_patching(grain.IterDataset, "mp_prefetch", change))
-            stack.enter_context(_patching(grain.DataLoader, "__init__", change))
+            stack.enter_context(_patching(grain.IterDataset, "mp_prefetch", change_grain))
         yield
 
 
@@ -233,27 +229,3 @@ def _patching(kind: Any, name: str, change: Callable[[inspect.BoundArguments], N
         yield
     finally:
         setattr(kind, name, method)
-
-
-def _change_torch(changes: Changes, made: list[Any], bound: inspect.BoundArguments) -> None:
-    made.append(bound.arguments["self"])
-    parameters = bound.signature.parameters
-    bound.arguments.update({name: value for name, value in changes.items() if name in parameters})
-    if not bound.arguments.get("num_workers"):
-        for name in _NEED_WORKERS:
-            bound.arguments.pop(name, None)
-
-
-def _change_grain(changes: Changes, made: list[Any], grain: Any, bound: inspect.BoundArguments) -> None:
-    arguments = bound.arguments
-    if "num_workers" in changes:
-        if "worker_count" in bound.signature.parameters:
-            arguments["worker_count"] = changes["num_workers"]
-        else:
-            arguments["options"] = grain.MultiprocessingOptions(num_workers=changes["num_workers"])
-    options = arguments.get("options")
-    made.append(
-        getattr(options, "num_workers", 10)
-        if "worker_count" not in bound.signature.parameters
-        else arguments.get("worker_count")
-    )

@@ -28,10 +28,11 @@ from tfpipe.profiler.loader.loaders import Loader, describe_batch
 from tfpipe.profiler.loader.probe import FLUSH_S, Probe, timing_records, watching_processes
 from tfpipe.profiler.loader.types import Drive, LoaderProfile, ProcessUse
 from tfpipe.profiler.loader.windows import read_uses
+from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.system import host_limits
 
 _MAX_WARM_UP_S, _WARM_UP_BATCHES = 3.0, 4
-_CEILING_S, _CEILING_STEPS = 2.0, 5  # at most so long, at least so many
+_CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
 _COPY_BYTES, _HASH_BYTES, _HASH_S = 64 << 20, 1 << 20, 0.05
 
 
@@ -56,6 +57,38 @@ class Trainer:
             return "trains"
         return "none" if self.step_s is None and self.images_per_second is None else "sleeps"
 
+    def make_step(self, batch: Any) -> tuple[Callable[[Any], Any], float]:
+        """Returns the step, and its time with one batch that is given again and again, in seconds.
+
+        Raises:
+            ConfigError: The user's step raises an error.
+        """
+        if self.train is None:
+            rate = self.images_per_second
+            step_s = self.step_s or (describe_batch(batch).images / rate if rate else 0.0)
+            return (lambda _: time.sleep(step_s)), step_s
+        train = self.train
+        cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+        has_cuda = cuda is not None and cuda.is_available()
+
+        def step(batch: Any) -> None:
+            try:
+                train(batch)
+            except Exception as error:
+                raise ConfigError(f"--train: the step raises {type(error).__name__}: {error}") from error
+            if has_cuda:
+                cuda.synchronize()
+
+        for _ in range(2):  # the first ones compile
+            step(batch)
+        times: list[float] = []
+        until = time.perf_counter() + _CEILING_S
+        while len(times) < _CEILING_STEPS or (time.perf_counter() < until and len(times) < _MAX_STEPS):
+            started = time.perf_counter()
+            step(batch)
+            times.append(time.perf_counter() - started)
+        return step, statistics.median(times)
+
 
 class Batches:
     """The batches of a loader, one epoch after another.
@@ -66,7 +99,6 @@ class Batches:
 
     def __init__(self, loader: Loader) -> None:
         self._loader, self._epoch = loader, iter(())
-        self.epochs, self._is_new = 0, True
 
     def fetch(self) -> tuple[Any, bool]:
         """Returns the next batch, and whether an epoch began with it.
@@ -78,12 +110,20 @@ class Batches:
             with contextlib.suppress(StopIteration):
                 return next(self._epoch), False
             self._epoch = self._loader.open_epoch()
-            self.epochs += 1
             return next(self._epoch), True
         except StopIteration:
             raise DataError("The loader gives no batch. Give one with batches for some seconds.") from None
         except Exception as error:
             raise DataError(f"The loader raises {type(error).__name__}: {error}") from error
+
+    def warm_up(self) -> Any:
+        """Takes the batches that lie in queues, so that those which follow cost what they cost; returns the first."""
+        first, _ = self.fetch()
+        options, until = self._loader.options, time.perf_counter() + _MAX_WARM_UP_S
+        for _ in range(_WARM_UP_BATCHES + (options.get("num_workers") or 0) * (options.get("prefetch_factor") or 2)):
+            if time.perf_counter() < until:
+                self.fetch()
+        return first
 
     def close(self) -> None:
         """Ends the workers of the current epoch."""
@@ -106,50 +146,41 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
         DataError: The loader gives nothing, or raises an error.
         ConfigError: The user's step raises an error.
     """
-    cores = measure_cores(host_limits.usable_cpus())
-    batches = Batches(loader)
-    probe = Probe(folder)
+    num_cores, pid = host_limits.usable_cpus(), os.getpid()
+    cores = measure_cores(num_cores)
+    batches, probe = Batches(loader), Probe(folder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*fork.*")
         stack.enter_context(watching_processes(folder))
         stack.callback(batches.close)
-        started = time.perf_counter()
         probe.start()
         stack.callback(probe.stop)
         if not loader.options.get("num_workers"):
             stack.enter_context(timing_records(loader.dataset, probe))
+        started = time.perf_counter()
         batch, _ = batches.fetch()
         first_batch_s = time.perf_counter() - started
         facts = describe_batch(batch)
         if facts.images < 1:
             raise DataError("The first batch of the loader is empty. Give one with records.")
-        warm_up(batches, loader)
-        begin = time.perf_counter()
+        batches.warm_up()
+        before = HostTime.now()
         free = drive(batches, lambda _: None, seconds, probe)
-        end = time.perf_counter()
-        step, step_s = make_step(trainer, batch)
+        after = HostTime.now()
+        step, step_s = trainer.make_step(batch)
         paced = free if trainer.method == "none" else drive(batches, step, seconds, probe)
-        copy_s = _measure_copy_s(facts.bytes)
-    uses = read_uses(folder, begin, end + FLUSH_S, loader.collate)
-    main = uses.pop(os.getpid(), ProcessUse(os.getpid(), free.wall_s))
+    uses = read_uses(folder, before.at, after.at + FLUSH_S, loader.collate)
+    main = uses.pop(pid, ProcessUse(pid, free.wall_s))
+    used_s = main.cpu_s + sum(use.cpu_s for use in uses.values())
+    all_s = after.machine - before.machine if after.machine is not None and before.machine is not None else used_s
+    records = None if loader.length is None else loader.length * facts.images
+    with contextlib.suppress(TypeError, NotImplementedError, ValueError):
+        records = len(loader.dataset)
     return LoaderProfile(
-        loader.kind,
-        loader.options,
-        facts,
-        step_s,
-        trainer.method,
-        first_batch_s,
-        paced,
-        free,
-        tuple(uses.values()),
-        main,
-        loader.length,
-        cores,
-        host_limits.usable_cpus(),
-        copy_s,
-        _count_records(loader, facts.images),
-        host_limits.available_memory_bytes(),
+        *(loader.kind, loader.options, facts, step_s, trainer.method, first_batch_s, paced, free),
+        *(tuple(uses.values()), main, loader.length, cores, num_cores, max(all_s - used_s, 0.0) / free.wall_s),
+        *(_measure_copy_s(facts.bytes), records, host_limits.available_memory_bytes()),
     )
 
 
@@ -164,7 +195,7 @@ def drive(batches: Batches, step: Callable[[Any], Any], seconds: float, probe: P
     """
     wait_s = restart_s = 0.0
     count = epochs = 0
-    started, cpu_s = time.perf_counter(), time.process_time()
+    started = time.perf_counter()
     while count < 2 or time.perf_counter() - started < seconds:
         asked = time.perf_counter()
         if probe is not None:
@@ -178,89 +209,36 @@ def drive(batches: Batches, step: Callable[[Any], Any], seconds: float, probe: P
             restart_s, epochs = restart_s + waited_s, epochs + 1
         step(batch)
         count += 1
-    return Drive(count, time.perf_counter() - started, wait_s, restart_s, epochs, time.process_time() - cpu_s)
+    return Drive(count, time.perf_counter() - started, wait_s, restart_s, epochs)
 
 
 def measure_cores(cores: int) -> float:
     """Measures the cores that threads get: fewer than `cores` where two share one, or where others compute."""
 
-    def run(until: float, counts: list[int], number: int) -> None:
-        data = bytes(_HASH_BYTES)
-        while time.perf_counter() < until:
-            hashlib.sha256(data).digest()  # without Python's lock
-            counts[number] += 1
-
     def count(threads: int) -> int:
-        counts, until = [0] * threads, time.perf_counter() + _HASH_S
-        workers = [threading.Thread(target=run, args=(until, counts, number)) for number in range(threads)]
+        counts, until, data = [0] * threads, time.perf_counter() + _HASH_S, bytes(_HASH_BYTES)
+
+        def run(number: int) -> None:
+            while time.perf_counter() < until:
+                hashlib.sha256(data).digest()  # without Python's lock
+                counts[number] += 1
+
+        workers = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         return max(sum(counts), 1)
 
-    gains = [count(cores) / count(1) for _ in range(3)]
+    gains = [count(cores) / count(1) for _ in range(5)]
     return min(max(statistics.median(gains), 1.0), float(cores))
-
-
-def warm_up(batches: Batches, loader: Loader) -> None:
-    """Takes the batches that lie in queues, so that those which follow cost what they cost."""
-    workers, ahead = loader.options.get("num_workers") or 0, loader.options.get("prefetch_factor") or 2
-    until = time.perf_counter() + _MAX_WARM_UP_S
-    for _ in range(_WARM_UP_BATCHES + workers * ahead):
-        batches.fetch()
-        if time.perf_counter() > until:
-            return
-
-
-def make_step(trainer: Trainer, batch: Any) -> tuple[Callable[[Any], Any], float]:
-    """Returns the step, and its time when it need not wait for its batch, in seconds."""
-    if trainer.train is not None:
-        return _make_training(trainer.train, batch)
-    step_s = trainer.step_s
-    if step_s is None:
-        step_s = describe_batch(batch).images / trainer.images_per_second if trainer.images_per_second else 0.0
-    duration_s = step_s
-    return (lambda _: time.sleep(duration_s)), step_s
-
-
-def _make_training(train: Callable[[Any], Any], batch: Any) -> tuple[Callable[[Any], Any], float]:
-    """Measures the user's step with one batch, given again and again."""
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    wait = cuda.synchronize if cuda is not None and cuda.is_available() else lambda: None
-
-    def step(batch: Any) -> None:
-        try:
-            train(batch)
-        except Exception as error:
-            raise ConfigError(f"--train: the step raises {type(error).__name__}: {error}") from error
-        wait()
-
-    step(batch)
-    step(batch)
-    times: list[float] = []
-    until = time.perf_counter() + _CEILING_S
-    while len(times) < _CEILING_STEPS or (time.perf_counter() < until and len(times) < 20 * _CEILING_STEPS):
-        started = time.perf_counter()
-        step(batch)
-        times.append(time.perf_counter() - started)
-    return step, statistics.median(times)
 
 
 def _measure_copy_s(num_bytes: int) -> float:
     """Returns the time to copy the bytes of a batch into new memory, in seconds."""
-    if not num_bytes:
-        return 0.0
-    source = np.ones(min(num_bytes, _COPY_BYTES), np.uint8)
-    times = []
+    source, times = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8), []
     for _ in range(5):
         started = time.perf_counter()
         np.array(source)
         times.append(time.perf_counter() - started)
     return statistics.median(times) * num_bytes / source.nbytes
-
-
-def _count_records(loader: Loader, images: int) -> int | None:
-    with contextlib.suppress(TypeError, NotImplementedError, ValueError):
-        return len(loader.dataset)
-    return None if loader.length is None else loader.length * images

@@ -11,12 +11,13 @@ to be known.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfpipe.profiler.loader.types import LoaderProfile
 
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
 """A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
+_SLOWER, _IDLE = 2.5, 0.3
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Costs:
 
     Attributes:
         num_workers: The worker processes; 0 if this process does all.
-        worker_s: The time of a worker, without waiting for a core.
+        worker_s: The time of a worker, without waits for a core that this loader's own processes took.
         slowest_s: The time of the slowest worker, which all wait for if batches come in order.
         cpu_s: The processor time of all processes.
         main_s: The time of this process while it fetches.
@@ -50,36 +51,42 @@ class Costs:
     @property
     def rate(self) -> float:
         """The images per second of the loop with steps."""
+        limits = self.cpu_s / self.cores, self.lock_s
         if not self.num_workers:
-            made_s = self.worker_s + self.stall_s
-            return 1 / max(max(made_s, self.lock_s, self.cpu_s / self.cores) + self.step_s + self.restart_s, 1e-9)
-        made_s = max(self.slowest_s / self.num_workers, self.cpu_s / self.cores, self.lock_s) + self.stall_s
+            return 1 / max(max(self.worker_s, *limits) + self.stall_s + self.step_s, 1e-9)
+        made_s = max(self.slowest_s / self.num_workers, *limits) + self.stall_s
         return 1 / max(max(made_s, self.step_s + self.main_s) + self.restart_s, 1e-9)
+
+    def save(self, seconds: float) -> Costs:
+        """Returns the costs if an image takes less of a worker and of a core."""
+        names = ("worker_s", "slowest_s", "cpu_s", "lock_s")
+        return replace(self, **{name: max(getattr(self, name) - seconds, 0.0) for name in names})
 
 
 def compute_costs(profile: LoaderProfile) -> Costs:
     """Returns the costs of an image in a profile."""
     images = profile.free.batches * profile.batch.images
-    workers, main = profile.workers, profile.main
-    main_s = sum(seconds for name, seconds in main.seconds.items() if name != "waiting") + main.storage_s
-    main_s = max(main_s - main.delay_s, 0.0)
-    makers = workers or (main,)
-    busy_s = [max(use.busy_s - min(use.delay_s, 0.9 * use.busy_s), 1e-9) for use in makers]
-    slowest_s = worker_s = sum(busy_s) / images
+    workers, main, makers = profile.workers, profile.main, profile.makers
+    cpu_s = main.cpu_s + sum(use.cpu_s for use in workers)
+    # Where others take cores, more workers get more of them, and each waits as before.
+    own = cpu_s / max(cpu_s + profile.others_cores * profile.free.wall_s, 1e-9)
+    busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
+    busy_s = [max(time - own * use.sum("no core"), 0.1 * time) for time, use in zip(busy_s, makers, strict=True)]
+    stall_s = sum(list_excess(profile)) / images
+    slowest_s = worker_s = max(sum(busy_s) / images - stall_s, 0.0)
     if is_worker_slow(profile):  # in order, each makes as many images
         slowest_s = max(busy_s) * len(busy_s) / images
         worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
-    held_s = max((use.cpu_s if use.lock_s > 0.1 * use.thread_s else 0.0 for use in makers), default=0.0)
-    stall_s = sum(list_excess(profile)) / images
+    locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
     return Costs(
         num_workers=len(workers),
-        worker_s=max(worker_s - stall_s, 1e-9),
-        slowest_s=max(slowest_s - stall_s, 1e-9),
-        cpu_s=(sum(use.cpu_s for use in workers) + main.cpu_s) / images,
-        main_s=main_s / images if workers else 0.0,
-        lock_s=held_s / images,
+        worker_s=worker_s,
+        slowest_s=slowest_s,
+        cpu_s=cpu_s / images,
+        main_s=min(main.working_s - main.sum("waiting", "lock"), main.wall_s) / images if workers else 0.0,
+        lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
-        restart_s=get_restart_s(profile) / images_per_epoch(profile),
+        restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
         step_s=profile.step_s / profile.batch.images,
         cores=profile.cores,
     )
@@ -87,7 +94,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
 
 def list_excess(profile: LoaderProfile) -> list[float]:
     """Returns the time of each slow record beyond the median; nothing if there are none, or more than a few."""
-    times = [seconds for use in (*profile.workers, profile.main) for seconds in use.record_s]
+    times = [seconds for use in profile.makers for seconds in use.record_s]
     if len(times) < 20:
         return []
     median = statistics.median(times)
@@ -96,23 +103,19 @@ def list_excess(profile: LoaderProfile) -> list[float]:
 
 
 def is_worker_slow(profile: LoaderProfile) -> bool:
-    """Returns whether a record takes 2.5 times as long in one worker as in the others."""
-    medians = sorted(statistics.median(use.record_s) for use in profile.workers if len(use.record_s) > 2)
-    return len(medians) > 1 and medians[-1] > 2.5 * statistics.median(medians[:-1])
+    """Returns whether a record takes 2.5 times as long in one worker as in the others, which wait for it."""
+    times = sorted(
+        (statistics.median(use.record_s), use.sum("idle")) for use in profile.workers if len(use.record_s) > 2
+    )
+    if len(times) < 2 or times[-1][0] < _SLOWER * statistics.median(time for time, _ in times[:-1]):
+        return False
+    return statistics.fmean(idle_s for _, idle_s in times[:-1]) > _IDLE * profile.free.wall_s
 
 
 def get_restart_s(profile: LoaderProfile) -> float:
     """Returns the time that starting the workers takes at the beginning of an epoch, in seconds."""
     if not profile.workers or profile.options.get("persistent_workers", True):
         return 0.0
-    epochs = profile.paced.epochs + (profile.free.epochs if profile.free is not profile.paced else 0)
-    if not epochs:
-        return profile.first_batch_s
-    restart_s = profile.paced.restart_s + (profile.free.restart_s if profile.free is not profile.paced else 0.0)
-    return restart_s / epochs
-
-
-def images_per_epoch(profile: LoaderProfile) -> float:
-    """Returns the images of an epoch, infinite if nobody knows."""
-    steps = profile.steps_per_epoch
-    return float("inf") if not steps else steps * profile.batch.images
+    drives = {id(one): one for one in (profile.free, profile.paced)}.values()
+    epochs = sum(one.epochs for one in drives)
+    return sum(one.restart_s for one in drives) / epochs if epochs else profile.first_batch_s

@@ -1,8 +1,8 @@
 """Runs inside every process of a loader: samples the stacks of its threads and writes what they do to a file.
 
-    trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.2 s
+    trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.25 s
 
-A thread looks at the stacks a hundred times a second. It needs Python's lock for that, and gets it at the next bytecode
+A thread looks at the stacks fifty times a second. It needs Python's lock for that, and gets it at the next bytecode
 of the thread that holds the lock. So the thread is seen at the call that it came from, also if that was a long function
 in C. Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would
 be taken where a thread gives the lock away by itself, in calls that read or decode.
@@ -18,15 +18,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-PERIOD_S, FLUSH_S, _SWITCH_S = 0.01, 0.2, 0.0002
-_DEPTH = 40  # frames of a stack, from the innermost one
-_MAX_FILES = 1000
+PERIOD_S, FLUSH_S, _SWITCH_S = 0.02, 0.25, 0.0002
+_DEPTH, _MAX_FILES = 40, 1000
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 Stack = tuple[tuple[CodeType, int], ...]
@@ -49,11 +48,10 @@ class Probe:
         self._numbers: dict[Stack, int] = {}
         self._records: list[tuple[float, str]] = []
         self._files: dict[str, None] = {}
-        self._written_files = 0
-        self._states: dict[int, int] = {}  # of each thread by its native number: an open file of /proc
+        self._states: dict[int, int] = {}  # the open file with the state of each thread, by its native number
+        self._clocks = threading.local()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfpipe-probe", daemon=True)
-        self._listening = True
 
     def start(self) -> None:
         """Begins to sample, and to note the image files that are opened."""
@@ -64,84 +62,88 @@ class Probe:
 
     def stop(self) -> None:
         """Ends sampling and writes what is left."""
-        self._listening = False  # an audit hook can be silenced and not removed
-        self._stopped.set()
+        self._stopped.set()  # it also silences the audit hook, which cannot be removed
         self._thread.join()
         sys.setswitchinterval(self._old_switch_s)
 
-    def note_record(self, seconds: float, name: str) -> None:
-        """Adds the time that a record took."""
-        self._records.append((max(seconds, 0.0), name))
+    def note_record(self, started: float, name: str) -> None:
+        """Adds the time that a record took since `started`, by `read_clock`."""
+        self._records.append((round(max(self.read_clock() - started, 0.0), 6), name))
 
     def read_clock(self) -> float:
         """Returns the time of this thread in seconds, which stands still while the thread waits for a core."""
-        return time.perf_counter() - _read_delay_s(threading.get_native_id())
+        if not hasattr(self._clocks, "times"):
+            self._clocks.times = None
+            with contextlib.suppress(OSError):
+                path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+                self._clocks.times = path.open("rb", buffering=0)  # closed with its thread
+        words = os.pread(self._clocks.times.fileno(), 80, 0).split() if self._clocks.times else (0, 0)
+        return time.perf_counter() - int(words[1]) / 1e9
 
     def _run(self) -> None:
         flushed = time.perf_counter()
         with open(self._path, "w", encoding="utf-8") as file:
             self._flush(file)
-            while not self._stopped.wait(PERIOD_S):
+            while not self._stopped.is_set():
+                time.sleep(PERIOD_S)
                 self._sample()
                 if time.perf_counter() - flushed >= FLUSH_S:
                     self._flush(file)
                     flushed = time.perf_counter()
             self._flush(file)
-        for state in self._states.values():
-            os.close(state)
+        self._close_all_but(())
 
     def _sample(self) -> None:
-        frames = sys._current_frames()
-        phase, main = self.phase, threading.main_thread().ident
+        frames, phase, main = sys._current_frames(), self.phase, threading.main_thread()
         for thread in threading.enumerate():
-            frame = frames.get(thread.ident or 0)
-            if thread is self._thread or frame is None or thread.native_id is None:
-                continue
-            name = "main" if thread.ident == main else thread.name
-            state = self._read_state(thread.native_id)
-            self._counts[f"{name}/{phase}" if name == "main" else name, thread.native_id, _walk(frame), state] += 1
+            frame, native = frames.get(thread.ident or 0), thread.native_id
+            if thread is not self._thread and frame is not None and native is not None:
+                name = f"main/{phase}" if thread is main else thread.name
+                self._counts[name, native, _walk(frame), self._read_state(native)] += 1
 
-    def _read_state(self, thread: int) -> str:
+    def _read_state(self, native: int) -> str:
         """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
         try:
-            if thread not in self._states:
-                self._states[thread] = os.open(f"/proc/self/task/{thread}/stat", os.O_RDONLY)
-            return os.pread(self._states[thread], 256, 0).rpartition(b") ")[2][:1].decode()
+            if native not in self._states:
+                self._states[native] = os.open(f"/proc/self/task/{native}/stat", os.O_RDONLY)
+            return os.pread(self._states[native], 256, 0).rpartition(b") ")[2][:1].decode()
         except OSError:
             return ""
+
+    def _close_all_but(self, natives: Collection[int | None]) -> None:
+        for native in [native for native in self._states if native not in natives]:
+            os.close(self._states.pop(native))
 
     def _flush(self, file: Any) -> None:
         counts, self._counts = self._counts, Counter()
         records, self._records = self._records, []
+        files, self._files = self._files, dict.fromkeys(self._files)
         stacks = {}
         for _, _, stack, _ in counts:
             if stack not in self._numbers:
                 self._numbers[stack] = len(self._numbers)
-                stacks[self._numbers[stack]] = [_describe(code, at) for code, at in stack]
-        files = list(self._files)[self._written_files :]
-        self._written_files += len(files)
+                stacks[self._numbers[stack]] = [_describe(*frame) for frame in stack]
         line = {
             "at": time.perf_counter(),
             "cpu": time.process_time(),
-            "threads": {thread: _read_numbers(f"/proc/self/task/{thread}/schedstat") for thread in self._states},
-            "bytes": _count_bytes(),
+            "threads": {native: _read_times(native) for native in self._states},
+            "bytes": int((_read_now("io") or b"rchar: 0").split()[1]),
             "counts": [
-                [name, native, self._numbers[stack], state, n] for (name, native, stack, state), n in counts.items()
+                (name, native, self._numbers[stack], state, n) for (name, native, stack, state), n in counts.items()
             ],
             "stacks": stacks,
-            "records": [[round(seconds, 6), name] for seconds, name in records],
-            "files": files,
+            "records": records,
+            "files": list(files),
         }
         file.write(json.dumps(line) + "\n")
         file.flush()
+        self._close_all_but({thread.native_id for thread in threading.enumerate()})
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and self._listening and len(self._files) < _MAX_FILES:
-            path, mode = args[0], args[1]
-            if isinstance(path, (str, os.PathLike)) and (mode is None or "r" in mode):
-                name = os.fspath(path)
-                if isinstance(name, str) and name.lower().endswith(IMAGE_ENDINGS):
-                    self._files[os.path.abspath(name)] = None
+        if event == "open" and len(self._files) < _MAX_FILES and not self._stopped.is_set():
+            name = os.fspath(args[0]) if isinstance(args[0], (str, os.PathLike)) else b""
+            if isinstance(name, str) and name.lower().endswith(IMAGE_ENDINGS):
+                self._files[os.path.abspath(name)] = None
 
 
 class ProbedTarget:
@@ -204,26 +206,25 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
 
     @functools.wraps(method)
     def get(self: Any, key: Any) -> Any:
-        if self is not dataset:
-            return method(self, key)
         started = probe.read_clock()
         record = method(self, key)
-        probe.note_record(probe.read_clock() - started, str(key)[:40])
+        if self is dataset:
+            probe.note_record(started, str(key)[:40])
         return record
 
     @functools.wraps(method)
     def iterate(self: Any) -> Iterator[Any]:
         records, number = iter(method(self)), 0
-        while self is dataset:
+        while True:
             started = probe.read_clock()
             try:
                 record = next(records)
             except StopIteration:
                 return
-            probe.note_record(probe.read_clock() - started, str(number))
+            if self is dataset:
+                probe.note_record(started, str(number))
             yield record
             number += 1
-        yield from records
 
     try:
         setattr(kind, name, get if name == "__getitem__" else iterate)
@@ -249,38 +250,18 @@ def _walk(frame: FrameType | None) -> Stack:
 
 def _describe(code: CodeType, instruction: int) -> tuple[str, str, int]:
     """Returns the file, the function and the line of a frame."""
-    line = code.co_firstlineno
-    for start, end, number in code.co_lines():
-        if start <= instruction < end and number is not None:
-            line = number
-    return code.co_filename, getattr(code, "co_qualname", code.co_name), line
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None)
+    return code.co_filename, getattr(code, "co_qualname", code.co_name), next(lines, code.co_firstlineno)
 
 
-@functools.cache
-def _open_schedule(thread: int) -> int:
-    """Returns an open file with the times of a thread of this process; -1 where there is none."""
-    try:
-        return os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY)
-    except OSError:
-        return -1
+def _read_now(path: str) -> bytes:
+    """Returns the beginning of a file in /proc; nothing where there is none."""
+    with contextlib.suppress(OSError), open(f"/proc/self/{path}", "rb", buffering=0) as file:
+        return file.read(256)
+    return b""
 
 
-def _read_delay_s(thread: int) -> float:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(os.pread(_open_schedule(thread), 80, 0).split()[1]) / 1e9
-    return 0.0
-
-
-def _read_numbers(path: str) -> list[int]:
-    try:
-        with open(path, encoding="ascii") as file:
-            return [int(word) for word in file.read().split()]
-    except (OSError, ValueError):
-        return []
-
-
-def _count_bytes() -> int:
-    """Returns the bytes that this process has read so far, from files and pipes; 0 if nobody knows."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/io", encoding="ascii") as file:
-        return int(file.readline().split()[1])
-    return 0
+def _read_times(thread: int) -> tuple[int, int]:
+    """Returns the nanoseconds in which a thread ran, and in which it waited for a core; zeros if nobody knows."""
+    words = _read_now(f"task/{thread}/schedstat").split()
+    return (int(words[0]), int(words[1])) if len(words) > 1 else (0, 0)

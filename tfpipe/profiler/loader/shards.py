@@ -30,22 +30,16 @@ _DRAFTS, _MAX_PIXELS = 24, 1 << 28
 
 def find_files(profile: LoaderProfile, dataset: Any) -> list[str]:
     """Returns image files of the loader: those that its processes opened, or those in a list of its dataset."""
-    opened = {file: None for use in (*profile.workers, profile.main) for file in use.files}
-    if len(opened) < _MAX_IMAGES:
-        opened |= dict.fromkeys(_list_files(dataset))
-    return [file for file in opened if Path(file).is_file()]
-
-
-def _list_files(dataset: Any) -> Iterator[str]:
-    for _ in range(_DEPTH):
+    files = {file: None for use in (*profile.workers, profile.main) for file in use.files}
+    for _ in range(_DEPTH if len(files) < _MAX_IMAGES else 0):
         for name in _LISTS:
             entries = getattr(dataset, name, None)
-            if isinstance(entries, (list, tuple)):
-                for entry in entries[: 10 * _MAX_IMAGES]:
-                    first = entry[0] if isinstance(entry, (list, tuple)) and entry else entry
-                    if isinstance(first, (str, Path)) and str(first).lower().endswith(IMAGE_ENDINGS):
-                        yield str(Path(first).absolute())
+            for entry in entries[: 10 * _MAX_IMAGES] if isinstance(entries, (list, tuple)) else ():
+                first = entry[0] if isinstance(entry, (list, tuple)) and entry else entry
+                if isinstance(first, (str, Path)) and str(first).lower().endswith(IMAGE_ENDINGS):
+                    files[str(Path(first).absolute())] = None
         dataset = getattr(dataset, "dataset", None)
+    return [file for file in files if Path(file).is_file()]
 
 
 def measure_as_shards(profile: LoaderProfile, files: Sequence[str], seconds: float) -> ShardsResult:
@@ -71,7 +65,7 @@ def measure_as_shards(profile: LoaderProfile, files: Sequence[str], seconds: flo
             rate = _read_rate(NumpyBatches(str(output), "train", config), batch, seconds)
         except (TfpipeError, OSError) as error:
             return ShardsResult(why_not=f"a sample of its files cannot be written: {error}")
-    return ShardsResult(len(records), rate, rate / profile.free_rate)
+    return ShardsResult(len(records), rate)
 
 
 def measure_draft_gain(files: Sequence[str], size: tuple[int, int] | None) -> float | None:

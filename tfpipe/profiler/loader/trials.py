@@ -6,12 +6,12 @@ as it is, as it is + fix, as it is + fix, as it is, ...   each with workers of i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfpipe.profiler.loader.loaders import LoaderSource
-from tfpipe.profiler.loader.measure import Batches, Trainer, drive, make_step, warm_up
+from tfpipe.profiler.loader.measure import Batches, Trainer, drive
 from tfpipe.profiler.loader.types import LoaderFix
 from tfpipe.system.progress import Observer
 
@@ -36,50 +36,25 @@ def try_fixes(
     kept: dict[str, Any] = {}
     tried = []
     for fix in fixes:
-        if not fix.changes or any(name in kept for name in fix.changes):
-            tried.append(fix)
-            continue
-        observer.phase(f"Trying {name_changes(fix.changes)}")
-        gain = _compare(source, trainer, kept, {**kept, **fix.changes}, seconds)
-        helps = gain >= _MIN_GAIN
-        if helps:
-            kept |= fix.changes
-        tried.append(replace(fix, measured_gain=gain, kept=helps))
+        if fix.changes and not any(name in kept for name in fix.changes):
+            observer.phase(f"Trying {fix.name}")
+            gains, changes = [], {**kept, **fix.changes}
+            for number in range(_ROUNDS):
+                order = (kept, changes) if number % 2 == 0 else (changes, kept)
+                rates = [run_turn(source, trainer, options, seconds) for options in order]
+                gains.append(rates[1] / rates[0] if number % 2 == 0 else rates[0] / rates[1])
+            gain = statistics.median(gains)
+            fix = replace(fix, measured_gain=gain, kept=gain >= _MIN_GAIN)
+            kept = changes if fix.kept else kept
+        tried.append(fix)
     return tuple(tried), kept
 
 
-def name_changes(changes: Mapping[str, Any]) -> str:
-    """Returns option values as `num_workers=4, persistent_workers=True`."""
-    return ", ".join(f"{name}={value!r}" for name, value in changes.items())
-
-
-def _compare(
-    source: LoaderSource, trainer: Trainer, before: Mapping[str, Any], after: Mapping[str, Any], seconds: float
-) -> float:
-    """Returns the median gain of the turns with the options `after` over those with `before`."""
-    gains = []
-    for number in range(_ROUNDS):
-        order = (before, after) if number % 2 == 0 else (after, before)
-        rates = {id(changes): run_turn(source, trainer, changes, seconds) for changes in order}
-        gains.append(rates[id(after)] / rates[id(before)])
-    return statistics.median(gains)
-
-
-def run_turn(
-    source: LoaderSource,
-    trainer: Trainer,
-    changes: Mapping[str, Any],
-    seconds: float,
-    step: Callable[[Any], Any] | None = None,
-) -> float:
+def run_turn(source: LoaderSource, trainer: Trainer, changes: Mapping[str, Any], seconds: float) -> float:
     """Returns the batches per second of the loader with some options changed, after its queues ran empty."""
-    loader = source.make(changes)
-    batches = Batches(loader)
+    batches = Batches(source.make(changes))
     try:
-        batch, _ = batches.fetch()
-        if step is None:
-            step, _ = make_step(trainer, batch)
-        warm_up(batches, loader)
+        step, _ = trainer.make_step(batches.warm_up())
         done = drive(batches, step, seconds)
     finally:
         batches.close()

@@ -1,8 +1,6 @@
 """The measurements and conclusions of the profiler of loaders, as plain frozen values. Pure.
 
-LoaderProfile (BatchFacts, ProcessUse ..., Drive ...)  measured
-Wall, LoaderFix ..., ShardsResult                      concluded
-LoaderReport                                           all together
+LoaderProfile (BatchFacts, ProcessUse ..., Drive) -> Wall, LoaderFix ..., ShardsResult -> LoaderReport
 """
 
 from __future__ import annotations
@@ -10,19 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-Activity = Literal["reading", "decoding", "functions", "collating", "handing over", "waiting", "idle", "other"]
-"""A thread's activity: the time in `functions` of the user, and in `waiting` inside of them; `idle` waits for work."""
-
+Activity: TypeAlias = str
 ACTIVITIES: tuple[Activity, ...] = (
-    "reading", "decoding", "functions", "collating", "handing over", "waiting", "other",
-)  # fmt: skip
-
-WallKind = Literal[
-    "accelerator", "cores", "lock", "hand-over", "main process", "storage latency", "storage bytes", "slow record",
-    "slow worker", "too few workers", "too many workers", "restarts", "waits", "unknown",
-]  # fmt: skip
+    *("reading", "decoding", "functions", "collating", "handing over", "other", "waiting"),
+    *("storage", "lock", "no core", "idle"),
+)
+"""The activities of a thread: `functions` are the user's, `waiting` happens in them; the last four are waits for a
+file, for Python's lock, for a core, and for work."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +28,7 @@ class BatchFacts:
         bytes: The bytes of its arrays.
         dtype: The type of its largest array; empty if it has none.
         shape: The shape of its largest array.
-        objects: The Python objects in it that are not arrays, such as the entries of a list.
+        objects: The Python objects in it that are not arrays.
     """
 
     images: int
@@ -46,25 +40,9 @@ class BatchFacts:
     @property
     def image_size(self) -> tuple[int, int] | None:
         """The height and width, if the largest array holds images."""
-        shape = self.shape
-        if len(shape) != 4:
+        if len(self.shape) != 4:
             return None
-        return (shape[2], shape[3]) if shape[1] in (1, 3, 4) else (shape[1], shape[2])
-
-
-@dataclass(frozen=True)
-class FunctionUse:
-    """A line of the user's code, with what happens below it.
-
-    Attributes:
-        place: The file, the line and the function, as in "train.py:31 augment".
-        activity: The activity there.
-        seconds: The time of all samples there.
-    """
-
-    place: str
-    activity: Activity
-    seconds: float
+        return self.shape[2:] if self.shape[1] in (1, 3, 4) else self.shape[1:3]
 
 
 @dataclass(frozen=True)
@@ -75,13 +53,9 @@ class ProcessUse:
         pid: The number of the process.
         wall_s: The length of the window, in seconds.
         cpu_s: The processor time.
-        delay_s: The time in which its threads waited for a core.
-        lock_s: The time in which its threads waited for Python's lock.
-        storage_s: The time in which its threads waited for files; it is not part of `seconds`.
-        idle_s: The time in which none of its threads had work.
-        pool_s: The processor time of threads that know no Python, such as those of OpenCV or of NumPy's libraries.
-        seconds: The time of all threads in each activity, with that for cores and the lock.
-        functions: The lines of the user's code, the most expensive first.
+        pool_s: The processor time of threads that know no Python, such as those of OpenCV.
+        seconds: The time of all threads in each activity. "idle" is the time in which none of them had work.
+        functions: The lines of the user's code, the most expensive first: place, activity, seconds.
         bytes: The bytes that it read.
         record_s: The time of each record, in seconds; empty if nobody knows.
         slowest: The name of the record that took longest.
@@ -91,27 +65,22 @@ class ProcessUse:
     pid: int
     wall_s: float
     cpu_s: float = 0.0
-    delay_s: float = 0.0
-    lock_s: float = 0.0
-    storage_s: float = 0.0
-    idle_s: float = 0.0
     pool_s: float = 0.0
     seconds: Mapping[Activity, float] = field(default_factory=dict)
-    functions: tuple[FunctionUse, ...] = ()
+    functions: tuple[tuple[str, Activity, float], ...] = ()
     bytes: int = 0
     record_s: tuple[float, ...] = ()
     slowest: str = ""
     files: tuple[str, ...] = ()
 
-    @property
-    def busy_s(self) -> float:
-        """The time in which it had work."""
-        return max(self.wall_s - self.idle_s, 0.0)
+    def sum(self, *activities: Activity) -> float:
+        """Returns the seconds of some activities."""
+        return math.fsum(self.seconds.get(name, 0.0) for name in activities)
 
     @property
-    def thread_s(self) -> float:
-        """The time of all threads that had work, with that for files."""
-        return sum(self.seconds.values()) + self.storage_s
+    def working_s(self) -> float:
+        """The time of all threads that had work and a core, or waited for something else than a core."""
+        return math.fsum(self.seconds.values()) - self.sum("idle", "no core")
 
 
 @dataclass(frozen=True)
@@ -124,7 +93,6 @@ class Drive:
         wait_s: The time in which the loop waited for a batch.
         restart_s: The part of `wait_s` before the first batch of a further epoch.
         epochs: The number of further epochs that began.
-        cpu_s: The processor time of this process.
     """
 
     batches: int
@@ -132,7 +100,6 @@ class Drive:
     wait_s: float
     restart_s: float = 0.0
     epochs: int = 0
-    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -153,6 +120,7 @@ class LoaderProfile:
         steps_per_epoch: The batches of an epoch; None if the loader does not say.
         cores: The cores that threads get, measured: 1.3 where two threads share one core.
         num_cores: The cores that this process may use.
+        others_cores: The cores that other programs took.
         copy_s: The time to copy a batch once, in seconds.
         records: The records in the dataset; None if nobody knows.
         free_memory_bytes: The memory that could be taken.
@@ -171,14 +139,15 @@ class LoaderProfile:
     steps_per_epoch: int | None = None
     cores: float = 1.0
     num_cores: int = 1
+    others_cores: float = 0.0
     copy_s: float = 0.0
     records: int | None = None
     free_memory_bytes: int = 0
 
     @property
-    def needed_rate(self) -> float:
-        """The images per second of a trainer that never waits; infinite without a step."""
-        return self.batch.images / self.step_s if self.step_s else float("inf")
+    def makers(self) -> tuple[ProcessUse, ...]:
+        """The processes that make batches: the workers, or this one."""
+        return self.workers or (self.main,)
 
     @property
     def given_rate(self) -> float:
@@ -195,10 +164,9 @@ class LoaderProfile:
         """The share of time in which the accelerator had nothing to do."""
         return min(max(1 - self.step_s * self.paced.batches / self.paced.wall_s, 0.0), 1.0)
 
-    @property
-    def input_wait_fraction(self) -> float:
-        """The share of time in which the loop waited for a batch."""
-        return min(self.paced.wait_s / self.paced.wall_s, 1.0)
+    def share(self, *activities: Activity) -> float:
+        """Returns the share of some activities in the time of the makers, without waits for work or a core."""
+        return sum(use.sum(*activities) for use in self.makers) / max(sum(use.working_s for use in self.makers), 1e-9)
 
 
 @dataclass(frozen=True)
@@ -206,12 +174,14 @@ class Wall:
     """A resource or mistake that holds the loader.
 
     Attributes:
-        kind: The resource or mistake.
+        kind: The resource or mistake: "accelerator", "cores", "lock", "hand-over", "main process", "storage latency",
+            "storage bytes", "slow record", "slow worker", "too few workers", "too many workers", "restarts", "waits",
+            or "unknown".
         reason: The proof in a sentence or two.
         where: The user's line, the activity, or the record that it comes from; empty if none.
     """
 
-    kind: WallKind
+    kind: str
     reason: str
     where: str = ""
 
@@ -224,8 +194,7 @@ class LoaderFix:
         changes: The options to change with their new values; empty if code must change.
         instruction: The change of code; empty if options say it all.
         reason: The reason why it helps.
-        predicted_rate: The images per second with it, of the loop with steps.
-        predicted_gain: The predicted rate, divided by the rate without the fix.
+        predicted_gain: The predicted rate of the loop with steps, divided by that without the fix.
         measured_gain: The gain in turns with the loader as it is; None if it was not tried.
         kept: Whether the gain was above the noise.
     """
@@ -233,26 +202,28 @@ class LoaderFix:
     changes: Mapping[str, Any]
     instruction: str
     reason: str
-    predicted_rate: float
     predicted_gain: float
     measured_gain: float | None = None
     kept: bool = False
 
+    @property
+    def name(self) -> str:
+        """The instruction, or the options as `num_workers=4, persistent_workers=True`."""
+        return self.instruction or ", ".join(f"{name}={value!r}" for name, value in self.changes.items())
+
 
 @dataclass(frozen=True)
 class ShardsResult:
-    """A reading of the same images as shards by the engine.
+    """A reading of the loader's images as shards by the engine.
 
     Attributes:
         images: The number of images that were written and read.
         rate: The images per second.
-        gain: The rate divided by that of the loader.
         why_not: The reason why nothing was measured; empty if it was.
     """
 
     images: int = 0
     rate: float = 0.0
-    gain: float = 0.0
     why_not: str = ""
 
 

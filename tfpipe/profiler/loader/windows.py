@@ -1,4 +1,4 @@
-"""Reads the files of the probes, and says what each process did in a window of time.
+"""Reads the files of the probes, and sums up what each process did in a window of time.
 
 uses = read_uses(folder, begin, end, collate)   # by the number of the process
 """
@@ -6,17 +6,19 @@ uses = read_uses(folder, begin, end, collate)   # by the number of the process
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tfpipe.profiler.loader.classify import Doing, classify, read_frame
-from tfpipe.profiler.loader.types import Activity, FunctionUse, ProcessUse
+from tfpipe.profiler.loader.classify import classify, read_frame
+from tfpipe.profiler.loader.types import Activity, ProcessUse
 
 _LIVELY = 0.1  # a thread with work for a larger share of the time counts as one that can hold Python's lock
-_MAX_FUNCTIONS = 12
+_MAX_FUNCTIONS = 20
+_INTERRUPTED: tuple[Activity, ...] = ("reading", "decoding", "functions", "collating", "handing over", "other")
+"""The activities that a thread is in while it waits for the lock or for a core."""
 
 
 def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict[int, ProcessUse]:
@@ -30,129 +32,97 @@ def read_uses(folder: Path, begin: float, end: float, collate: str = "") -> dict
     """
     uses = {}
     for path in sorted(folder.glob("*.jsonl")):
-        lines = [line for line in map(_parse, path.read_text(encoding="utf-8").splitlines()) if line is not None]
+        lines = []
+        for text in path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:  # the process was ended while it wrote
+                break
         use = make_use(int(path.stem), lines, begin, end, collate)
         if use is not None:
             uses[use.pid] = use
     return uses
 
 
-def _parse(text: str) -> dict[str, Any] | None:
-    try:
-        line: dict[str, Any] = json.loads(text)
-    except ValueError:  # the process was ended while it wrote
-        return None
-    return line
-
-
 def make_use(
     pid: int, lines: Sequence[Mapping[str, Any]], begin: float, end: float, collate: str = ""
 ) -> ProcessUse | None:
     """Returns what a process did, by the lines of its probe; None if the window has none of them."""
-    inside = [k for k, line in enumerate(lines) if begin <= line["at"] <= end]
+    inside = [line for line in lines if begin <= line["at"] <= end]
     if len(inside) < 2:
         return None
-    first, last = lines[inside[0]], lines[inside[-1]]
-    window = [lines[k] for k in inside[1:]]
-    wall_s = last["at"] - first["at"]
+    first, last, window = inside[0], inside[-1], inside[1:]
     stacks: dict[str, Any] = {}
     for line in lines:
         stacks |= line["stacks"]
-    do = cache(lambda number: classify([read_frame(*frame) for frame in stacks[str(number)]], collate))
-    threads = _Threads(wall_s, first, last)
-    for line in window:
-        for name, native, number, state, count in line["counts"]:
-            threads.add(name, native, do(number), state, count)
-    records = [record for line in window for record in line["records"]]
-    cpu_s = last["cpu"] - first["cpu"]
+    do = cache(lambda number, state: classify([read_frame(*frame) for frame in stacks[str(number)]], collate, state))
+    wall_s, main = last["at"] - first["at"], 0
+    threads: dict[int, dict[tuple[Activity, str], int]] = defaultdict(lambda: defaultdict(int))
+    for name, native, number, state, count in (row for line in window for row in line["counts"]):
+        activity, place = do(number, state)
+        if name.startswith("main/"):
+            main = native
+        if name == "main/step":
+            activity, place = "idle", ""
+        threads[native][activity, place] += count
+    ran_s = {}
+    for native, times in last["threads"].items():
+        before = first["threads"].get(native) or (0, 0)
+        ran_s[int(native)] = (times[0] - before[0]) / 1e9, (times[1] - before[1]) / 1e9
+    cpu_s, records = last["cpu"] - first["cpu"], [record for line in window for record in line["records"]]
+    seconds, functions = _sum_threads(threads, main, wall_s, ran_s)
     return ProcessUse(
-        pid,
-        wall_s,
-        cpu_s=cpu_s,
-        pool_s=max(cpu_s - threads.count_cpu_s(), 0.0),
-        bytes=last["bytes"] - first["bytes"],
-        record_s=tuple(seconds for seconds, _ in records),
-        slowest=max(records, default=(0, ""))[1],
-        files=tuple(file for line in lines for file in line["files"]),
-        **threads.conclude(),
+        *(pid, wall_s, cpu_s, max(cpu_s - sum(times[0] for times in ran_s.values()), 0.0), seconds, functions),
+        last["bytes"] - first["bytes"],
+        tuple(time for time, _ in records),
+        max(records, default=(0, ""))[1],
+        tuple(file for line in lines for file in line["files"]),
     )
 
 
-class _Threads:
-    """The threads of a process.
+def _sum_threads(
+    threads: Mapping[int, Mapping[tuple[Activity, str], int]],
+    main: int,
+    wall_s: float,
+    ran_s: Mapping[int, tuple[float, float]],
+) -> tuple[dict[Activity, float], tuple[tuple[str, Activity, float], ...]]:
+    """Returns the seconds of all threads in each activity, and at each line of the user in each activity.
 
     Args:
+        threads: The samples of each thread.
+        main: The main thread.
         wall_s: The length of the window, in seconds.
-        first: The line at its beginning.
-        last: The line at its end.
+        ran_s: The seconds in which a thread ran, and in which it waited for a core.
     """
-
-    def __init__(self, wall_s: float, first: Mapping[str, Any], last: Mapping[str, Any]) -> None:
-        self._wall_s, self._first, self._last = wall_s, first["threads"], last["threads"]
-        self._counts: dict[int, Counter[tuple[Doing, bool]]] = defaultdict(Counter)
-        self._main = 0
-
-    def add(self, name: str, native: int, doing: Doing, state: str, count: int) -> None:
-        """Adds samples. Those of the main thread outside of its fetches are left out."""
-        if name.startswith("main/"):
-            self._main = native
-            if name == "main/step":
-                doing = Doing("idle", "")
-        on_storage = state == "D" or (state == "S" and doing.activity == "reading")
-        self._counts[native][doing, on_storage] += count
-
-    def conclude(self) -> dict[str, Any]:
-        """Returns the times of a `ProcessUse`, by name."""
-        seconds: dict[Activity, float] = defaultdict(float)
-        places: dict[tuple[str, Activity], float] = defaultdict(float)
-        busy: dict[int, float] = {}
-        storage_s = lock_s = delay_s = 0.0
-        lively, delegated = [], 0.0
-        for native, counts in self._counts.items():
-            second = self._wall_s / max(sum(counts.values()), 1)
-            own: dict[Activity, float] = defaultdict(float)
-            for (doing, on_storage), count in counts.items():
-                if on_storage:
-                    storage_s += count * second
-                    places[doing.place, "reading"] += count * second
-                    continue
-                own[doing.activity] += count * second
-                if doing.activity != "idle" and doing.place:
-                    places[doing.place, doing.activity] += count * second
-            working_s = sum(own.values()) - own["idle"] - own["waiting"]
-            cpu_s, thread_delay_s = self._count_core_time(native)
-            delay_s += min(thread_delay_s, working_s)
-            busy[native] = self._wall_s - own["idle"]
-            if working_s > _LIVELY * self._wall_s:
-                lively.append(working_s - cpu_s - thread_delay_s)
-            if native == self._main:
-                delegated = own["waiting"]
-            for name, value in own.items():
-                seconds[name] += value if name != "idle" else 0.0
-        if len(lively) > 1:
-            lock_s = sum(max(value, 0.0) for value in lively)
-        others_s = sum(value for native, value in busy.items() if native != self._main)
-        # The main thread of a process often only waits for its other threads.
-        seconds["waiting"] -= min(delegated, others_s)
-        idle_s = max(self._wall_s - busy.get(self._main, 0.0) - others_s, 0.0)
-        functions = tuple(
-            FunctionUse(*key, places[key]) for key in sorted(places, key=lambda key: -places[key])[:_MAX_FUNCTIONS]
-        )
-        return {
-            "seconds": dict(seconds),
-            "functions": functions,
-            "storage_s": storage_s,
-            "lock_s": lock_s,
-            "delay_s": delay_s,
-            "idle_s": idle_s,
-        }
-
-    def count_cpu_s(self) -> float:
-        """Returns the processor time of all threads that run Python, in seconds."""
-        return sum(self._count_core_time(int(native))[0] for native in self._last)
-
-    def _count_core_time(self, native: int) -> tuple[float, float]:
-        """Returns the seconds in which a thread ran, and in which it waited for a core."""
-        after = self._last.get(str(native)) or [0, 0, 0]
-        before = self._first.get(str(native)) or [0, 0, 0]
-        return max(after[0] - before[0], 0) / 1e9, max(after[1] - before[1], 0) / 1e9
+    seconds: dict[Activity, float] = defaultdict(float)
+    places: dict[tuple[str, Activity], float] = defaultdict(float)
+    main_s = others_s = delegated_s = 0.0
+    blocked_s = []
+    for native, counts in threads.items():
+        second = wall_s / sum(counts.values())
+        own: dict[Activity, float] = defaultdict(float)
+        for (activity, place), count in counts.items():
+            own[activity] += count * second
+            if place:
+                places[place, activity] += count * second
+        busy_s = wall_s - own.pop("idle", 0.0)
+        working_s = busy_s - own["storage"] - own["waiting"]
+        cpu_s, delay_s = ran_s.get(native, (0.0, 0.0))
+        seconds["no core"] += min(delay_s, working_s)
+        if working_s > _LIVELY * wall_s:
+            blocked_s.append(max(working_s - cpu_s - delay_s, 0.0))
+        if native == main:
+            main_s, delegated_s = busy_s, own["waiting"]
+        else:
+            others_s += busy_s
+        for name, value in own.items():
+            seconds[name] += value
+    seconds["lock"] = sum(blocked_s) if len(blocked_s) > 1 else 0.0
+    seconds["waiting"] -= min(delegated_s, others_s)  # the main thread often only waits for the others
+    seconds["idle"] = max(wall_s - main_s - others_s, 0.0)
+    total_s = sum(seconds[name] for name in _INTERRUPTED)
+    left = 1 - min(seconds["lock"] + seconds["no core"], total_s) / max(total_s, 1e-9)
+    for name in _INTERRUPTED:
+        seconds[name] *= left
+    functions = sorted(((*key, value) for key, value in places.items()), key=lambda one: -one[2])
+    return {name: value for name, value in seconds.items() if value > 0}, tuple(functions[:_MAX_FUNCTIONS])

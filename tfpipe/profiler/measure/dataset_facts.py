@@ -43,7 +43,7 @@ def get_dataset_facts(
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
     planned = list_planned_operations(stages)
-    payloads = sample_records(source)
+    payloads = sample_records(source, [feature.name for feature in plan.features])
     unread = _measure_unread(data, plan, payloads)
     counted = count_records(source) if source.num_records is None else None
     own = [stage for stage in stages if stage.name not in STAGE_NAMES]

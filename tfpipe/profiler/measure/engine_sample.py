@@ -105,7 +105,7 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         shard_records=tuple(shard.records for shard in shards),
         counted_records=None,
         compression="",
-        manifest=replace(manifest, splits={split: info}, directory=folder),
+        manifest=replace(manifest, splits={split: info}, directory=folder, columns=()),
         split=split,
         file_bytes=tuple(shard.bytes for shard in shards),
         index_files=(),

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
@@ -64,7 +65,7 @@ def measure_option_costs(
     one_image = source.has_images and source.per_record is None
     if not config.training or config.service.workers or config.cache == "decoded" or not one_image:
         return OptionCosts()
-    payloads = sample_records(source)
+    payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not payloads:
         return OptionCosts()
     by_engine = is_by_engine(source, config)

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
 from tfpipe.pipeline.textbook_choice import is_by_engine
@@ -46,7 +47,7 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
         changes["read_unpacked"] = ()
     if config.cache != "none" or config.service.workers or is_url(source.files[0]):
         return {}
-    payloads = sample_records(source)
+    payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not payloads:
         return {}
     try:

@@ -24,22 +24,28 @@ _FILE_BUFFER_BYTES = 2**18  # tf.data's default; without a number it writes a li
 _COUNT_S = 1.0
 
 
-def sample_records(source: Source) -> list[bytes]:
-    """Returns a few records of some files, `RECORDS` in all; none if these files are empty, or one is damaged."""
+def sample_records(source: Source, features: Collection[str] = ()) -> list[bytes]:
+    """Returns a few records of some files, `RECORDS` in all; none if these files are empty, or one is damaged.
+
+    Args:
+        source: The files.
+        features: The features of a batch. Of the columns only those that hold one are read.
+    """
     shards = list(range(len(source.files)))[:: max(len(source.files) // 4, 1)][:4]
     by_number = source.is_split and source.shard_records is not None
-    payloads = _sample_by_number(source, shards) if by_number else _sample_files(source, shards)
+    payloads = _sample_by_number(source, shards, features) if by_number else _sample_files(source, shards)
     return [payloads[i % len(payloads)] for i in range(RECORDS)] if payloads else []
 
 
-def _sample_by_number(source: Source, shards: list[int]) -> list[bytes]:
+def _sample_by_number(source: Source, shards: list[int], features: Collection[str]) -> list[bytes]:
     """Reads the first records of some shards of a dataset."""
     assert source.manifest is not None
     assert source.split is not None
     firsts, ends = source.bases[shards], source.bases[1:][shards]
     numbers = np.stack([firsts + k for k in range(RECORDS)])
     try:
-        with RecordReader(source.manifest.directory, source.manifest, source.split) as reader:
+        manifest = source.manifest.keep_columns(features)
+        with RecordReader(manifest.directory, manifest, source.split) as reader:
             return reader.read_payloads(numbers[numbers < ends][:RECORDS])
     except (FormatError, DataError):  # the pipeline itself says so, or leaves the record out
         return []

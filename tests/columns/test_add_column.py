@@ -1,0 +1,348 @@
+"""Columns that a function makes: what they hold, that readers give them in exact order, and kills at any moment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe
+from tests.beam_jobs.datasets import read_tree
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.readers.data_source import Record, data_source
+from tfpipe.readers.grain import GrainBatches, RecordSource
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.keras import KerasBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches
+from tfpipe.system.hash_permutation import IntArray
+
+NAME = "image/filename"
+CONFIG = PipelineConfig(image_size=8, batch_size=6, seed=3, extra_features=("embedding",))
+VECTOR = tfpipe.Tensor("float32", (4,))
+
+
+@pytest.fixture
+def pets(small_dataset: Path, tmp_path: Path) -> str:
+    """A copy of the dataset of twelve images for training and three for validation, in two shards each."""
+    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
+
+
+def embed(record: Record) -> Any:
+    """Returns a vector that tells the split and the number of its record."""
+    return np.array([record.index, len(record.split), record.label, record.image.mean()], np.float32)
+
+
+def add(dataset: str, **options: Any) -> str:
+    tfpipe.add_column(dataset, "embedding", embed, VECTOR, **options)
+    return dataset
+
+
+def get_numbers(batch: Any) -> list[int]:
+    return np.asarray(batch["embedding"])[:, 0].astype(int).tolist()
+
+
+def read_shards(dataset: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(dataset).iterdir() if path.is_file()}
+
+
+def test_a_record_has_its_value_and_all_files_their_old_bytes(pets: str) -> None:
+    before = read_shards(pets)
+    add(pets)
+    for split, records in (("train", 12), ("validation", 3)):
+        found = [record.features["embedding"] for record in data_source(pets, split)]
+        assert len(found) == records
+        expected = [embed(record).tobytes() for record in data_source(pets, split)]
+        assert [value[0] for value in found] == expected
+    assert read_shards(pets) == before
+    assert sorted(os.listdir(Path(pets, "columns"))) == ["embedding"]
+
+
+def test_a_function_of_a_batch_gives_several_features(pets: str) -> None:
+    sizes = []
+
+    def describe(records: list[Record]) -> list[dict[str, Any]]:
+        sizes.append(len(records))
+        return [{"caption": f"A {record.label_name}.", "tags": [record.index, 7]} for record in records]
+
+    schema = {"caption": tfpipe.Text(), "tags": tfpipe.Values("int64", None)}
+    manifest = tfpipe.add_column(pets, "words", describe, schema, batch_size=4)
+    assert sizes == [4, 2, 4, 2, 1, 2]  # of two shards of six, and one of one and one of two
+    assert manifest.full_schema.names[-2:] == ("caption", "tags")
+    for record in data_source(manifest, "train"):
+        assert record.features["caption"] == [f"A {record.label_name}.".encode()]
+        assert record.features["tags"].tolist() == [record.index, 7]  # type: ignore[union-attr]
+
+
+def get_index(record: Record) -> int:
+    return record.index
+
+
+def test_worker_processes_write_the_same_bytes(pets: str, tmp_path: Path) -> None:
+    other = str(shutil.copytree(pets, tmp_path / "other"))
+    for dataset, workers in ((pets, 0), (other, 2)):
+        tfpipe.add_column(dataset, "index", get_index, tfpipe.Values("int64"), workers=workers)
+    assert read_tree(Path(pets, "columns")) == read_tree(Path(other, "columns"))
+    with pytest.raises(ConfigError) as caught:
+        tfpipe.add_column(pets, "other", lambda record: 1, tfpipe.Values("int64"), workers=1)
+    assert str(caught.value).startswith("With `workers` the function must stand at the top of a module, where worker ")
+
+
+# Records without a value
+
+
+def skip_odd(record: Record) -> int | None:
+    return None if record.index % 2 else record.index + 1
+
+
+def test_a_record_without_a_value_is_an_error(pets: str) -> None:
+    with pytest.raises(DataError) as caught:
+        tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"))
+    assert str(caught.value) == (
+        "Record 1 of shard 0 of 'train' has no value. Give it one, or set `missing` to default or view."
+    )
+    assert tfpipe.load_manifest(pets).columns == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "given", "expected"),
+    [
+        (tfpipe.Values("int64"), 5, {}, [0]),
+        (tfpipe.Values("int64"), 5, {"new": -1}, [-1]),
+        (tfpipe.Values("float", (2,)), [1.5, 2], {}, [0, 0]),
+        (tfpipe.Values("bytes", None), [b"a"], {}, []),
+        (tfpipe.Text(), "a", {}, [b""]),
+        (tfpipe.Text(), "a", {"new": "none"}, [b"none"]),
+        (tfpipe.Labels(("x", "y")), ["y"], {}, []),
+        (tfpipe.Tensor("float32", (2,)), np.ones(2, np.float32), {}, [bytes(8)]),
+        (tfpipe.Tensor("int8", (None, 2)), np.ones((3, 2), np.int8), {}, [b""]),
+    ],
+)
+def test_a_default_takes_the_place_of_a_missing_value(
+    pets: str, kind: Any, value: Any, given: dict[str, Any], expected: list[Any]
+) -> None:
+    def make(record: Record) -> Any:
+        return None if record.index else value
+
+    tfpipe.add_column(pets, "new", make, kind, missing="default", default=given)
+    features = [record.features["new"] for record in data_source(pets, "train")]
+    assert list(features[1]) == expected == list(features[11])
+    assert list(features[0]) != expected
+
+
+def test_a_view_has_the_records_with_a_value(pets: str) -> None:
+    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+    view = tfpipe.load_manifest(f"{pets}@even")
+    assert {name: split.records for name, split in view.splits.items()} == {"train": 6, "validation": 2}
+    records = list(data_source(view, "train"))
+    assert [record.features["even"].tolist() for record in records] == [[1], [3], [5], [7], [9], [11]]  # type: ignore[union-attr]
+    labels = [record.label for record in records]
+    assert view.splits["train"].class_counts == tuple(labels.count(k) for k in range(3))
+    assert view.splits["train"].bytes < tfpipe.load_manifest(pets).splits["train"].bytes
+
+
+# Reading
+
+
+@pytest.mark.parametrize("options", [{}, {"training": False}, {"cache": "bytes"}, {"cache": "decoded"}])
+def test_batches_have_the_values_of_their_records(pets: str, options: dict[str, Any]) -> None:
+    add(pets)
+    names = [record.name for record in data_source(pets, "train")]
+    config = replace(CONFIG, extra_features=("embedding", NAME), **options)
+    batches = NumpyBatches(pets, "train", config)
+    read = [batches.read(step) for step in range(2)]
+    assert sorted(number for batch in read for number in get_numbers(batch)) == list(range(12))
+    for batch in read:
+        assert [names[number].encode() for number in get_numbers(batch)] == list(batch[NAME])
+
+
+def test_a_cache_in_files_gives_the_values(pets: str, tmp_path: Path) -> None:
+    add(pets)
+    plain = [get_numbers(NumpyBatches(pets, "train", CONFIG).read(step)) for step in range(4)]
+    for cache in ("bytes", "decoded"):
+        config = replace(CONFIG, cache=cache, cache_dir=str(tmp_path / cache), decoded_size=16)
+        from tfpipe.engine.folder_cache.fill import fill_cache
+
+        fill_cache(tfpipe.load_manifest(pets), "train", config)
+        batches = NumpyBatches(pets, "train", config)
+        assert [get_numbers(batches.read(step)) for step in range(4)] == plain
+
+
+def test_the_order_and_the_images_are_those_without_columns(pets: str) -> None:
+    config = replace(CONFIG, extra_features=(NAME,))
+    plain = [NumpyBatches(pets, "train", config).read(step) for step in range(3)]
+    add(pets)
+    for other in (config, replace(CONFIG, extra_features=("embedding", NAME))):
+        after = [NumpyBatches(pets, "train", other).read(step) for step in range(3)]
+        assert [list(batch[NAME]) for batch in after] == [list(batch[NAME]) for batch in plain]
+        np.testing.assert_array_equal([batch["image"] for batch in after], [batch["image"] for batch in plain])
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_hosts_share_the_same_batches(pets: str, hosts: int) -> None:
+    add(pets)
+    whole = NumpyBatches(pets, "train", CONFIG)
+    parts = [NumpyBatches(pets, "train", CONFIG, rank=(rank, hosts)) for rank in range(hosts)]
+    shared = [[number for part in parts for number in get_numbers(part.read(step))] for step in (0, 1, 5)]
+    assert shared == [get_numbers(whole.read(step)) for step in (0, 1, 5)]
+
+
+def test_frameworks_read_the_same_and_go_on_in_the_middle(pets: str) -> None:
+    add(pets)
+    batches = NumpyBatches(pets, "train", CONFIG)
+    expected = [get_numbers(batches.read(step)) for step in range(4)]
+    jax = JaxBatches(pets, "train", CONFIG)
+    jax.load_state_dict({"seed": 3, "epoch": 1, "step": 0, "order": 1})
+    grain = GrainBatches(pets, "train", CONFIG, num_epochs=2)
+    keras = KerasBatches(pets, "train", CONFIG, start_step=2)
+    faces = {
+        "tensorflow": [*tfpipe.build_dataset(pets, "train", CONFIG, start_step=2).take(2)],
+        "torch": list(TorchBatches(pets, "train", CONFIG, start_step=2)),
+        "jax": list(jax),
+        "grain": [grain[2], grain[3]],
+        "keras": [keras[step][0] for step in range(2)],
+    }
+    read = {name: [get_numbers(batch) for batch in each] for name, each in faces.items()}
+    assert read == dict.fromkeys(faces, expected[2:])
+    element = RecordSource(pets, "train", features=("embedding",))[7]
+    assert element["embedding"].tolist() == embed(data_source(pets, "train")[7]).tolist()
+
+
+def test_random_access_reads_a_column_once_a_batch(pets: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(pets)
+    source = data_source(pets, "train")
+    numbers = [7, 2, 11, 2, -1]
+    expected = [source[number].features["embedding"] for number in numbers]
+    calls: list[int] = []
+
+    def read(table: IntArray, frames: IntArray, memory: Any) -> Any:
+        calls.append(len(frames))
+        return real(table, frames, memory)
+
+    from tfpipe.engine import record_reader
+
+    real = record_reader.read_spans
+    monkeypatch.setattr(record_reader, "read_spans", read)
+    assert [record.features["embedding"] for record in source.__getitems__(numbers)] == expected
+    assert calls == [3, 3]  # the column and the records, three of them
+    images = source.read_columns(numbers, ["image/encoded", "embedding"])
+    assert [value.tobytes() for value in images["embedding"]] == [value[0] for value in expected]
+
+
+def test_a_column_that_no_batch_needs_is_not_read(pets: str) -> None:
+    add(pets)
+    shutil.rmtree(Path(pets, "columns", "embedding", "index"))
+    batch = NumpyBatches(pets, "train", replace(CONFIG, extra_features=())).read(0)
+    assert sorted(batch) == ["image", "label"]
+
+
+def test_a_damaged_value_is_named_or_left_out(pets: str) -> None:
+    add(pets)
+    file = Path(pets, "columns", "embedding", "train-00001-of-00002.tfrecord")
+    data = bytearray(file.read_bytes())
+    data[30] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(FormatError, match=rf"^{file}: Record at byte 0 is damaged: the checksum of its "):
+        data_source(pets, "train")[6]
+    config = replace(CONFIG, training=False, max_bad_records=1)
+    (first, second) = NumpyBatches(pets, "train", config)
+    assert get_numbers(first) == list(range(6))
+    assert get_numbers(second) == [7, 7, 8, 9, 10, 11]  # the first undamaged one in its place
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"^At most 1 bad records may be left out"):
+        list(NumpyBatches(pets, "train", config))
+
+
+# Mistakes
+
+
+def test_a_column_of_other_records_is_refused(pets: str, tmp_path: Path, draw_images: Any) -> None:
+    from tests.beam_jobs.datasets import make_dataset
+
+    make_dataset(draw_images(tmp_path / "images"), tmp_path / "out", seed=1, num_shards=2)
+    shutil.copytree(Path(add(pets), "columns"), tmp_path / "out" / "columns")
+    with pytest.raises(FormatError) as caught:
+        tfpipe.load_manifest(str(tmp_path / "out"))
+    assert str(caught.value) == (
+        f"{tmp_path}/out/columns/embedding was made for other records than those of {tmp_path}/out. Remove this "
+        "folder, and add the column again by `tfpipe add`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a.b", get_index, tfpipe.Text()), "A column's name must have at most 64 letters, digits, dashes and "),
+        (
+            ("new", get_index, {"embedding": tfpipe.Text()}),
+            "{pets} has a feature 'embedding'. Give the new one another name.",
+        ),
+        (("new", get_index, {"image/x": tfpipe.Text()}), "An extra column must not be named 'image' or begin with "),
+        (("new", get_index, {"label": tfpipe.Text()}), "A value must not be named 'label': a batch has something else"),
+        (("new", get_index, tfpipe.Image()), "A column holds Tensor, Text, Values or Labels, got 'new' as Image."),
+        (
+            ("new", get_index, tfpipe.Text()),
+            "Record 0 of shard 0 of 'train': Feature 'new' must be one value of ",
+        ),
+        (
+            ("embedding", get_index, {"other": tfpipe.Text()}),
+            "{pets}/columns/embedding exists. Give another `name`, ",
+        ),
+        (
+            ("new", get_index, {"embedding/x": tfpipe.Text()}),
+            "Extra columns 'embedding' and 'embedding/x' cannot ",
+        ),
+    ],
+)
+def test_wrong_arguments(pets: str, arguments: tuple[Any, ...], message: str) -> None:
+    add(pets)
+    with pytest.raises(TfpipeError) as caught:
+        tfpipe.add_column(pets, *arguments)
+    assert str(caught.value).startswith(message.format(pets=pets))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
+        ({"workers": -1}, "`workers` must be at least 0, got -1."),
+        ({"missing": "skip"}, "`missing` must be error, default or view, got 'skip'."),
+        ({"default": {"embedding": 0}}, "`default` goes with `missing` default, got 'error'. Leave one of them out."),
+        (
+            {"missing": "default", "default": {"x": 0}},
+            "`default` must name features of embedding, got 'x'.",
+        ),
+    ],
+)
+def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        add(pets, **options)
+    assert str(caught.value) == message
+
+
+def test_a_function_that_fails_is_named(pets: str) -> None:
+    with pytest.raises(DataError) as caught:
+        tfpipe.add_column(pets, "new", lambda record: 1 // (record.index - 2), tfpipe.Values("int64"))
+    assert str(caught.value) == (
+        "Record 2 of shard 0 of 'train' could not be made: ZeroDivisionError: integer division or modulo by zero."
+    )
+    with pytest.raises(DataError, match=r"The function must return 4 values for as many records, got 3\.$"):
+        tfpipe.add_column(pets, "new", lambda records: [1] * 3, tfpipe.Values("int64"), batch_size=4)
+
+
+def test_a_view_gets_no_column(pets: str) -> None:
+    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+    with pytest.raises(ConfigError) as caught:
+        add(f"{pets}@even")
+    assert str(caught.value) == "A column is added to a dataset and not to the view 'even'. Leave the @ out."
+    shutil.rmtree(Path(pets, "columns", "even"))
+    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")  # its own view is replaced
+    shutil.rmtree(Path(pets, "columns", "even"))
+    with pytest.raises(ConfigError, match=r"^There is a view 'even' already\. Give the column another `name`\.$"):
+        tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("float"), missing="view")

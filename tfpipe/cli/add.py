@@ -1,0 +1,85 @@
+"""`tfpipe add`: adds the columns of a table to the records of a finished dataset."""
+
+import json
+from pathlib import PurePath
+from typing import Any
+
+import click
+
+from tfpipe.cli.shared.config_option import config_option, take
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.columns.config import TableConfig
+from tfpipe.system.units import human_bytes, human_count
+
+
+@click.command(cls=GroupedCommand, short_help="Add columns of a table to the records of a dataset.")
+@click.argument("dataset")
+@click.argument("table")
+@config_option(
+    TableConfig, "name", "The column's name, which its folder gets.", metavar="NAME", default="the table's name"
+)
+@config_option(TableConfig, "on", "What a row and its record have in common.")
+@config_option(
+    TableConfig, "key", "The column of the table that has it.", metavar="COLUMN", default="called as --on says"
+)
+@config_option(
+    TableConfig,
+    "features",
+    "A column of the table that becomes a feature; again for more.  [default: all]",
+    flag="--feature",
+    metavar="COLUMN",
+)
+@config_option(
+    TableConfig,
+    "missing",
+    "The way with records that have no whole row: an error, a default value, or a view NAME without them.",
+)
+@click.option(
+    "--default",
+    multiple=True,
+    metavar="FEATURE=VALUE",
+    help="With --missing default: the value, as JSON or text; again for more.  [default: 0, empty text, list or zeros]",
+)
+@json_option
+@debug_option
+def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **options: Any) -> None:
+    """Add the columns of TABLE, a Parquet file, to the records of DATASET as features. No shard is changed.
+
+    A row belongs to the record that has its name, its number or its digest. The features lie in DATASET/columns/NAME,
+    with shards, indexes and checksums of their own; every reader gives them as it gives others. To take them away,
+    remove that folder. A run that was killed goes on when the same command runs again.
+    """
+    from tfpipe.columns.join_table import join_table
+
+    given = take(TableConfig, options)
+    given.setdefault("name", PurePath(table).stem)
+    config = TableConfig(**given, default=dict(map(_read_default, default)))
+    joined = join_table(dataset, table, config)
+    column = next(column for column in joined.manifest.columns if column.name == config.name)
+    num_bytes = sum(split.bytes for split in column.splits.values())
+    counts = {"records": joined.records, "without": joined.without, "unused_rows": joined.unused, "bytes": num_bytes}
+    if as_json:
+        names = list(column.schema.names)
+        click.echo(json.dumps({"dataset": dataset, "column": config.name, "features": names, **counts}))
+        return
+    for feature in column.schema.features:
+        click.echo(clean_line(f"{feature.name}: {feature.tensor or _describe(feature.kind, feature.dtype)}"))
+    text = f"{human_count(joined.records, 'record')} got a value, {joined.without:,} did not"
+    click.echo(f"{text}; {human_count(joined.unused, 'row')} of the table belong to no record")
+    click.echo(clean_line(f"{dataset}/columns/{config.name} is complete: {human_bytes(num_bytes)}"))
+
+
+def _describe(kind: str, dtype: str) -> str:
+    return kind if kind != "values" else dtype
+
+
+def _read_default(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"It must be FEATURE=VALUE, got {text!r}.", param_hint="--default")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

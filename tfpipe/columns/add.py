@@ -1,0 +1,113 @@
+"""Adds a column that a function makes out of the records: `tfpipe.add_column`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfpipe.columns.config import ColumnConfig, Missing
+from tfpipe.columns.write import Entry, NewColumn
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.manifest import Manifest
+from tfpipe.readers.data_source import data_source
+from tfpipe.writer.fields import Field
+
+
+def add_column(
+    dataset: str | os.PathLike[str],
+    name: str,
+    function: Callable[[Any], Any],
+    schema: Field | Mapping[str, Field],
+    *,
+    batch_size: int | None = None,
+    missing: Missing = "error",
+    default: Mapping[str, Any] | None = None,
+    workers: int = 0,
+) -> Manifest:
+    """Adds features to the records of a finished dataset, without a changed byte of its shards.
+
+    They lie in a column: a folder `columns/NAME` in the dataset, with shards, indexes and checksums of its own. Readers
+    give them as any other feature. A run that was killed goes on when the same call is made again: shards that are
+    finished are kept, so remove the folder whose name ends with .tfpipe-write after a change of the function.
+
+    Args:
+        dataset: The directory of a dataset on this machine.
+        name: The name of the column.
+        function: A function of a record, as `tfpipe.data_source` gives it, that returns its value; None for a record
+            without one. With `batch_size` a function of a list of records that returns a list with a value for each.
+        schema: The kind of the value, `Tensor`, `Text`, `Values` or `Labels`: the feature is then called as the column.
+            Or the kind of each feature by its name, and the function returns mappings from these names.
+        batch_size: The number of records that the function gets at once; a shard's last ones may be fewer. None: it
+            gets one record.
+        missing: The way with records without a value: "error"; "default" gives them a value; "view" makes a view
+            of the others, with the column's name.
+        default: The value of each feature in records without one. None: 0, an empty text, an empty list or zeros.
+        workers: The number of worker processes; the function must then stand at the top of a module. 0: this process.
+
+    Returns:
+        The manifest of the dataset with the column.
+
+    Raises:
+        ConfigError: An argument cannot be used, the dataset has such a column or feature, or a value does not fit.
+        DataError: The function raised an error, a record has no value, or the column cannot be written.
+        FormatError: A shard is damaged.
+    """
+    fields = schema if isinstance(schema, Mapping) else {name: schema}
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size!r}.")
+    if type(workers) is not int or workers < 0:
+        raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
+    new = NewColumn.open(dataset, ColumnConfig(name, missing, dict(default or {})), fields, workers)
+    only = None if isinstance(schema, Mapping) else name
+    make = _Make(new.manifest, function, only, batch_size)
+    if workers:
+        try:
+            pickle.dumps(function)
+        except Exception as error:
+            raise ConfigError(
+                "With `workers` the function must stand at the top of a module, where worker processes find it, got "
+                f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
+            ) from error
+    return new.write(make, [getattr(function, "__qualname__", type(function).__qualname__), batch_size])
+
+
+@dataclass(frozen=True)
+class _Make:
+    """The values of a shard's records by a user's function.
+
+    Attributes:
+        manifest: The manifest of the dataset.
+        function: The function.
+        only: The name of the feature whose value the function returns; None if it returns mappings.
+        batch_size: The number of records that it gets at once; None for one that is not in a list.
+    """
+
+    manifest: Manifest
+    function: Callable[[Any], Any]
+    only: str | None
+    batch_size: int | None
+
+    def __call__(self, split: str, number: int) -> Iterator[Entry]:
+        shards = self.manifest.splits[split].shards
+        first = sum(shard.records for shard in shards[:number])
+        with data_source(self.manifest, split) as records:
+            end = first + shards[number].records
+            if self.batch_size is None:
+                for record in records[first:end]:
+                    yield Entry(record.label, self._name(self.function(record)))
+                return
+            for begin in range(first, end, self.batch_size):
+                batch = list(records[begin : min(begin + self.batch_size, end)])
+                values = list(self.function(batch))
+                if len(values) != len(batch):
+                    raise DataError(
+                        f"The function must return {len(batch)} values for as many records, got {len(values)}."
+                    )
+                for record, value in zip(batch, values, strict=True):
+                    yield Entry(record.label, self._name(value))
+
+    def _name(self, value: Any) -> Any:
+        return value if self.only is None or value is None else {self.only: value}

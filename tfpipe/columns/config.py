@@ -1,0 +1,61 @@
+"""The options of a column; loads neither DuckDB nor PyArrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from tfpipe.errors import ConfigError
+from tfpipe.format.file_names import check_column_name
+from tfpipe.system.options import Choice, check_options, option
+
+On = Literal["name", "number", "digest"]
+"""The fact that a row of a table has in common with its record."""
+Missing = Literal["error", "default", "view"]
+"""The way with records that have no value."""
+
+
+@dataclass(frozen=True)
+class ColumnConfig:
+    """The options of a column.
+
+    Attributes:
+        name: The name of the column, which its folder gets. Required.
+        missing: The way with records without a value: nothing is written, they get a default value, or the others
+            become a view with the column's name. "error", "default" or "view". Default: "error".
+        default: The value of each feature in records without one. A feature that is not named gets 0, an empty text, an
+            empty list or zeros. Default: {}.
+
+    Raises:
+        ConfigError: A value cannot be used.
+    """
+
+    name: str
+    missing: Missing = option(Choice(get_args(Missing)), "error")
+    default: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_column_name(self.name)
+        if self.default and self.missing != "default":
+            raise ConfigError(f"`default` goes with `missing` default, got {self.missing!r}. Leave one of them out.")
+
+
+@dataclass(frozen=True)
+class TableConfig(ColumnConfig):
+    """The options of a column that comes out of a table.
+
+    Attributes:
+        on: The fact that joins a row with its record: the record's name, its number in the split, from 0, or the digest
+            of its original. "name", "number" or "digest". Default: "name".
+        key: The column of the table that has it. None: the one that is called as `on` says. Default: None.
+        features: The columns of the table that become features. Empty: all but the key and `split`. Default: ().
+
+    Raises:
+        ConfigError: A value cannot be used.
+    """
+
+    on: On = option(Choice(get_args(On)), "name")
+    key: str | None = None
+    features: tuple[str, ...] = ()

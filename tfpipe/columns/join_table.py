@@ -1,0 +1,256 @@
+"""Adds a column that comes out of a Parquet table, whose rows are joined with the records by DuckDB.
+
+```
+join_table("/data/flowers", "captions.parquet", TableConfig("captions", on="name"))
+```
+
+The table may have any order and any size: it is sorted into the order of the shards once, on disk if need be.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfpipe.columns.config import TableConfig
+from tfpipe.columns.write import Entry, NewColumn, load_for_column
+from tfpipe.errors import ConfigError, DataError, first_line
+from tfpipe.format.manifest import Manifest
+from tfpipe.storage import file_io
+from tfpipe.system.extras import importing
+from tfpipe.system.units import human_count
+from tfpipe.views import facts
+from tfpipe.views.choose import FactsTable, open_facts, quote
+from tfpipe.writer.fields import Field, Tensor, Text, Values
+
+_SPLIT = "split"
+_ROWS_AT_ONCE = 1024
+_TENSORS: Mapping[str, Any] = {"halffloat": "float32", "float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The result of a join.
+
+    Attributes:
+        manifest: The manifest of the dataset with the column.
+        records: The number of records that got a value from the table.
+        without: The number of records that the table has no row for.
+        unused: The number of rows that belong to no record.
+    """
+
+    manifest: Manifest
+    records: int
+    without: int
+    unused: int
+
+
+def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
+    """Adds the columns of a table to the records of a dataset.
+
+    A row with a missing value counts as none. Numbers stay numbers, texts become text, and lists of floats tensors.
+
+    Args:
+        dataset: The directory of a dataset on this machine.
+        table: A Parquet file. Rows with a column `split` belong to that split alone.
+        config: The options.
+
+    Raises:
+        ConfigError: A column is missing, of a type that no feature has, or not different for each row; or the dataset
+            lies elsewhere, or has such a column or feature.
+        DataError: A record has no row and must have one, or no row belongs to a record.
+        FormatError: A shard is damaged, or the table is not a Parquet file.
+        MissingDependencyError: DuckDB or PyArrow is not installed.
+    """
+    with importing("A table of columns", "DuckDB and PyArrow", "tfpipe[views]"):
+        import duckdb
+        import pyarrow  # noqa: F401
+    manifest = load_for_column(dataset)
+    opened = _Table.open(table, config)
+    with open_facts(manifest.keep_columns(())) as known:
+        try:
+            fields = opened.describe(known)
+            new = NewColumn.open(dataset, config, fields)
+            counts = opened.join(known, manifest)
+        except duckdb.Error as error:
+            raise ConfigError(f"{table} cannot be joined with {dataset}: {first_line(error)}") from None
+        first = {split: sum(info.num_shards for info in _before(manifest, split)) for split in manifest.splits}
+        identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
+        made = new.write(lambda split, number: opened.read(known, fields, first[split] + number), identity)
+    return Joined(made, *counts)
+
+
+def _before(manifest: Manifest, split: str) -> Iterator[Any]:
+    for name, info in manifest.splits.items():
+        if name == split:
+            return
+        yield info
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table in a Parquet file.
+
+    Attributes:
+        path: The file.
+        types: The type of each column, from PyArrow.
+        config: The options.
+    """
+
+    path: str
+    types: Mapping[str, Any]
+    config: TableConfig
+
+    @classmethod
+    def open(cls, path: str, config: TableConfig) -> _Table:
+        """Opens a table, and checks that it has the columns that the options name."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            schema = pq.read_schema(path)
+        except FileNotFoundError:
+            raise ConfigError(f"There is no table {path}. Give a Parquet file.") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise ConfigError(f"The table must be a Parquet file, and {path} is not: {first_line(error)}") from None
+        opened = cls(path, dict(zip(schema.names, schema.types, strict=True)), config)
+        for name in (opened.key, *config.features):
+            if name not in opened.types:
+                raise ConfigError(f"{path} has no column {name!r}; it has {', '.join(opened.types)}.")
+        if not opened.names:
+            raise ConfigError(f"{path} must have a column besides {opened.key!r}, which becomes a feature.")
+        return opened
+
+    @property
+    def key(self) -> str:
+        """The column that joins a row with its record."""
+        return self.config.key or self.config.on
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that become features."""
+        return self.config.features or tuple(name for name in self.types if name not in (self.key, _SPLIT))
+
+    @property
+    def _rows(self) -> str:
+        path = self.path.replace("'", "''")
+        return f"read_parquet('{path}', file_row_number = true)"
+
+    def describe(self, known: FactsTable) -> dict[str, Field]:
+        """Returns the kind of each feature.
+
+        Raises:
+            ConfigError: No feature has the type of a column.
+        """
+        return {name: self._describe(name, known) for name in self.names}
+
+    def _describe(self, name: str, known: FactsTable) -> Field:
+        import pyarrow.types as pt
+
+        kind = self.types[name]
+        kind = kind.value_type if pt.is_dictionary(kind) else kind
+        if pt.is_string(kind) or pt.is_large_string(kind):
+            return Text()
+        if pt.is_binary(kind) or pt.is_large_binary(kind):
+            return Values("bytes")
+        if pt.is_integer(kind) or pt.is_boolean(kind):
+            return Values("int64")
+        if pt.is_floating(kind):
+            return Values("float")
+        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+            inner = kind.value_type
+            query = f"SELECT min(len({quote(name)})), max(len({quote(name)})) FROM {self._rows}"
+            shortest, longest = known.connection.execute(query).fetchone()
+            length = longest if longest and shortest == longest else None
+            if pt.is_floating(inner):
+                return Tensor(_TENSORS[str(inner)], (length,))
+            if pt.is_integer(inner) or pt.is_boolean(inner):
+                return Values("int64", None if length is None else (length,))
+            if pt.is_string(inner) or pt.is_large_string(inner) or pt.is_binary(inner) or pt.is_large_binary(inner):
+                return Values("bytes", None if length is None else (length,))
+        raise ConfigError(
+            f"A column must hold numbers, texts, bytes or lists of them, and {name!r} of {self.path} holds {kind}. "
+            "Name the columns to take in `features`."
+        )
+
+    def join(self, known: FactsTable, manifest: Manifest) -> tuple[int, int, int]:
+        """Joins the rows with the records, in DuckDB. Returns how many records have one, how many none, and spare rows.
+
+        Raises:
+            ConfigError: Two rows have the same key, or the records have nothing of this kind.
+            DataError: A record has no row and must have one, or no row belongs to a record.
+        """
+        on, by_split = self.config.on, _SPLIT in self.types and self.key != _SPLIT
+        own = {"name": facts.NAME, "number": "row_number_", "digest": facts.DIGEST}[on]
+        if on != "number" and own not in known.columns:
+            raise ConfigError(f"`on` {on} needs records with a {on}, and those of {manifest.directory} have none.")
+        if on == "number" and len(manifest.splits) > 1 and not by_split:
+            raise ConfigError(
+                f"`on` number counts from 0 in each split, so the table needs a column `split`, since "
+                f"{manifest.directory} has {', '.join(manifest.splits)}."
+            )
+        run, groups = known.connection.execute, ", ".join(["key_", *(["split_"] if by_split else [])])
+        key = f"CAST({quote(self.key)} AS {'BIGINT' if on == 'number' else 'VARCHAR'})"
+        key = f"lower({key})" if on == "digest" else key
+        columns = ", ".join([f"{key} AS key_", *(["split AS split_"] if by_split else []), "file_row_number AS at_"])
+        whole = " AND ".join(f"{quote(name)} IS NOT NULL" for name in (self.key, *self.names))
+        run(f"CREATE TABLE keys AS SELECT {columns} FROM {self._rows} WHERE {whole}")
+        again = f"SELECT {groups} FROM keys GROUP BY {groups} HAVING count(*) > 1 ORDER BY {groups} LIMIT 1"
+        twice = run(again).fetchone()
+        if twice is not None:
+            raise ConfigError(f"Each row of {self.path} must have another {self.key!r}, got {twice[0]!r} twice.")
+        label = facts.LABEL_ID if facts.LABEL_ID in known.columns else "NULL"
+        taken = ", ".join(f"{quote(name)} AS value{place}_" for place, name in enumerate(self.names))
+        run(
+            f"CREATE TABLE joined AS SELECT shard_, row_number_, split, {own} AS own_, {label} AS label_, "
+            "COLUMNS('^(at_|value[0-9]+_)$') FROM numbered "
+            f"LEFT JOIN keys ON {own} = key_{' AND numbered.split = split_' if by_split else ''} "
+            f"LEFT JOIN (SELECT file_row_number AS at_, {taken} FROM {self._rows}) USING (at_) "
+            "ORDER BY shard_, row_number_"
+        )
+        found, total, used = run("SELECT count(at_), count(*), count(DISTINCT at_) FROM joined").fetchone()
+        rows = run("SELECT count(*) FROM keys").fetchone()[0]
+        self._check_found(known, manifest, found, total)
+        return found, total - found, rows - used
+
+    def _check_found(self, known: FactsTable, manifest: Manifest, found: int, total: int) -> None:
+        run = known.connection.execute
+        if not found:
+            theirs, ours = (run(f"SELECT {name} LIMIT 1").fetchone() for name in ("key_ FROM keys", "own_ FROM joined"))
+            got = "has no whole row" if theirs is None else f"begins with {theirs[0]!r}"
+            raise DataError(
+                f"No row of {self.path} belongs to a record by its {self.config.on}: the table {got}, and "
+                f"{manifest.directory} with {ours[0]!r}."
+            )
+        if found < total and self.config.missing == "error":
+            split, own = run("SELECT split, own_ FROM joined WHERE at_ IS NULL LIMIT 1").fetchone()
+            raise DataError(
+                f"{self.path} has no whole row for {human_count(total - found, 'record')} of {total:,}, such as "
+                f"{own!r} of {split!r}. Add the rows, or set `missing` to default or view."
+            )
+
+    def read(self, known: FactsTable, fields: Mapping[str, Field], shard: int) -> Iterator[Entry]:
+        """Yields the values of the records of a shard, which is counted through all splits."""
+        taken = ", ".join(f"value{place}_" for place in range(len(fields)))
+        query = f"SELECT label_, at_ IS NOT NULL, {taken} FROM joined WHERE shard_ = ? ORDER BY row_number_"
+        tensors = [isinstance(kind, Tensor) for kind in fields.values()]
+        with known.connection.cursor() as cursor:
+            rows = cursor.sql(query, params=[shard])
+            read = rows.to_arrow_reader if hasattr(rows, "to_arrow_reader") else rows.fetch_arrow_reader  # before 1.5
+            for batch in read(_ROWS_AT_ONCE):
+                labels, there, *columns = batch.columns
+                values = map(_list_values, columns, tensors)
+                for label, is_there, *row in zip(labels.to_pylist(), there.to_pylist(), *values, strict=True):
+                    yield Entry(label, dict(zip(fields, row, strict=True)) if is_there else None)
+
+
+def _list_values(column: Any, is_tensor: bool) -> list[Any]:
+    """Returns the values of a column of Arrow; vectors as arrays, without an object for each number."""
+    if not is_tensor:
+        values: list[Any] = column.to_pylist()
+        return values
+    return [None if vector is None else np.asarray(vector.values) for vector in column]
