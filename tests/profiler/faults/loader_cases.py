@@ -129,9 +129,8 @@ def get_by_network(number: int) -> Any:
 
 
 def get_objects(number: int, as_array: bool = False) -> Any:
-    if as_array:
-        return np.arange(number, number + 3000)
-    return {"image": make_pixels(number, 32), "boxes": [{"x": number + k, "y": str(k)} for k in range(1500)]}
+    boxes = [{"x": number + k, "y": str(k)} for k in range(1500)]
+    return np.array([box["x"] for box in boxes]) if as_array else {"image": make_pixels(number, 32), "boxes": boxes}
 
 
 def keep(records: list[Any]) -> list[Any]:
@@ -213,7 +212,7 @@ FAULTS: dict[str, LoaderFault] = {
         where="compute",
     ),
     "slow_worker": LoaderFault(by_torch(get_from_slow_worker, workers=4), ("slow worker",), "in_order=False"),
-    "slow_record": LoaderFault(by_torch(get_one_large), ("slow record",), "in_order=False", where="149"),
+    "slow_record": LoaderFault(by_torch(get_one_large), ("slow record",), "in_order=False", where="record"),
     "late_storage": LoaderFault(
         of_files(get_late, size=(200, 150)), ("storage latency",), "num_workers=", delay_us=5000, where="get_late"
     ),

@@ -64,6 +64,15 @@ def test_the_innermost_frame_that_is_known_decides(name: str) -> None:
     assert classify(stack) == Doing(activity, "train.py:31 load" if has_place else "")
 
 
+def test_the_state_of_a_thread() -> None:
+    read = [USER._replace(text="data = file.read()"), FETCH]
+    pipe = [Frame(f"{STDLIB}/multiprocessing/connection.py", "_recv", 1, "chunk = read(handle, remaining)")]
+    place = "train.py:31 load"
+    assert [classify(read, "", state).activity for state in "RSD"] == ["reading", "storage", "storage"]
+    assert classify([USER, FETCH], "", "D") == Doing("storage", place)
+    assert [classify(pipe, "", state).activity for state in "RS"] == ["handing over", "idle"]
+
+
 def test_frames_of_the_parent_of_a_forked_process_do_not_count() -> None:
     assert classify([FETCH, WORKER, OURS, PARENT]) == Doing("other", "")
 

@@ -39,7 +39,7 @@ CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
         "too many workers", "train.py:7 blur", "num_workers=2",
     ),
     "lock": (
-        make_profile(make_use(1, seconds={"functions": 8.0, "lock": 12.0}), num_cores=1),
+        make_profile(make_use(1, seconds={"functions": 8.0, "lock": 12.0})),
         "lock", "train.py:7 blur", "num_workers=2",
     ),
     "slow record": (

@@ -34,13 +34,14 @@ class Doing(NamedTuple):
 _LIBRARIES = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_OUTSIDE = ("site-packages", "dist-packages", "<frozen")
+_OUTSIDE = ("site-packages", "dist-packages", "<frozen", "/grain/_src/")
 _OWN = os.path.dirname(__file__) + os.sep
 
 _WAITS = re.compile(
     r"(/threading|/queue|/selectors|/multiprocessing/(connection|synchronize|popen_\w+|queues|pool)"
     r"|/concurrent/futures/\w+|/subprocess)\.py$"
 )
+_PIPES = re.compile(r"/multiprocessing/connection\.py$")
 _LISTENS = re.compile(r"\b_?accept\(")
 _MOVES = re.compile(r"\b(loads|dumps|dump|load|_?send(_bytes)?|_?recv(_bytes)?|write|_write|read)\(")
 _BLOCKS = re.compile(r"\b(sleep|acquire|wait|join|result)\(|^\s*with [\w.]*lock\w*:", re.IGNORECASE)
@@ -74,14 +75,24 @@ def read_frame(file: str, function: str, line: int) -> Frame:
     return Frame(file, function, line, linecache.getline(file, line).strip())
 
 
-def classify(stack: Sequence[Frame], collate: str = "") -> Doing:
+def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doing:
     """Says what a thread does.
 
     Args:
         stack: Its frames, the innermost one first. Those outside of this profiler's own do not count: a process that
             was forked has those of its parent.
         collate: The name of the user's function that makes a batch of records; empty if it is not theirs.
+        state: The letter of its state: S and D wait; empty if nobody knows.
     """
+    doing = _classify(stack, collate)
+    if state == "D" or (state == "S" and doing.activity == "reading"):
+        return Doing("storage", doing.place)
+    if state == "S" and stack and _PIPES.search(stack[0].file):  # the other end has nothing, or takes nothing
+        return Doing("idle", "")
+    return doing
+
+
+def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     own = next((number for number, frame in enumerate(stack) if frame.file.startswith(_OWN)), len(stack))
     stack = stack[:own]
     if not stack:

@@ -72,7 +72,7 @@ def _choose_workers(now: Costs, copy_s: float) -> tuple[int, Costs]:
     if not now.num_workers:  # handing over an image costs a copy at least
         now = replace(now.save(-copy_s), num_workers=1, slowest_s=now.worker_s + copy_s)
     choices = {
-        number: replace(now, num_workers=number, lock_s=0.0)
+        number: replace(now, num_workers=number, lock_s=now.lock_s * now.num_workers / number)
         for number in range(1, max(_MAX_WORKERS, math.ceil(now.cores)) + 1)
     }
     best = max(costs.rate for costs in choices.values())
@@ -83,7 +83,7 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
     options, cores = profile.options, profile.num_cores
     number, costs = _choose_workers(now, profile.copy_s / profile.batch.images)
     cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
-    waits = sum(use.working_s for use in profile.makers) / max(cpu_s, 1e-9)
+    waits = sum(use.working_s - use.sum("lock") for use in profile.makers) / max(cpu_s, 1e-9)
     # Others may have some of the cores now; and work that does not wait has no use for more workers than cores.
     number = min(max(number, cores if waits < 2 else 1), math.ceil(cores * max(waits, 1) - 0.5))
     costs = replace(costs, num_workers=number)

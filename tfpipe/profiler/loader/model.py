@@ -17,7 +17,7 @@ from tfpipe.profiler.loader.types import LoaderProfile
 
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
 """A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
-_SLOWER = 2.5
+_SLOWER, _IDLE = 2.5, 0.3
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         worker_s=worker_s,
         slowest_s=slowest_s,
         cpu_s=cpu_s / images,
-        main_s=(main.working_s - main.sum("waiting")) / images if workers else 0.0,
+        main_s=min(main.working_s - main.sum("waiting", "lock"), main.wall_s) / images if workers else 0.0,
         lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
         restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
@@ -103,9 +103,13 @@ def list_excess(profile: LoaderProfile) -> list[float]:
 
 
 def is_worker_slow(profile: LoaderProfile) -> bool:
-    """Returns whether a record takes 2.5 times as long in one worker as in the others."""
-    medians = sorted(statistics.median(use.record_s) for use in profile.workers if len(use.record_s) > 2)
-    return len(medians) > 1 and medians[-1] > _SLOWER * statistics.median(medians[:-1])
+    """Returns whether a record takes 2.5 times as long in one worker as in the others, which wait for it."""
+    times = sorted(
+        (statistics.median(use.record_s), use.sum("idle")) for use in profile.workers if len(use.record_s) > 2
+    )
+    if len(times) < 2 or times[-1][0] < _SLOWER * statistics.median(time for time, _ in times[:-1]):
+        return False
+    return statistics.fmean(idle_s for _, idle_s in times[:-1]) > _IDLE * profile.free.wall_s
 
 
 def get_restart_s(profile: LoaderProfile) -> float:

@@ -1,8 +1,8 @@
 """Runs inside every process of a loader: samples the stacks of its threads and writes what they do to a file.
 
-    trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.2 s
+    trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.25 s
 
-A thread looks at the stacks a hundred times a second. It needs Python's lock for that, and gets it at the next bytecode
+A thread looks at the stacks fifty times a second. It needs Python's lock for that, and gets it at the next bytecode
 of the thread that holds the lock. So the thread is seen at the call that it came from, also if that was a long function
 in C. Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would
 be taken where a thread gives the lock away by itself, in calls that read or decode.
@@ -18,13 +18,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-PERIOD_S, FLUSH_S, _SWITCH_S = 0.01, 0.2, 0.0002
+PERIOD_S, FLUSH_S, _SWITCH_S = 0.02, 0.25, 0.0002
 _DEPTH, _MAX_FILES = 40, 1000
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
@@ -48,7 +48,7 @@ class Probe:
         self._numbers: dict[Stack, int] = {}
         self._records: list[tuple[float, str]] = []
         self._files: dict[str, None] = {}
-        self._threads: set[int] = set()
+        self._states: dict[int, int] = {}  # the open file with the state of each thread, by its native number
         self._clocks = threading.local()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfpipe-probe", daemon=True)
@@ -84,23 +84,35 @@ class Probe:
         flushed = time.perf_counter()
         with open(self._path, "w", encoding="utf-8") as file:
             self._flush(file)
-            while not self._stopped.wait(PERIOD_S):
+            while not self._stopped.is_set():
+                time.sleep(PERIOD_S)
                 self._sample()
                 if time.perf_counter() - flushed >= FLUSH_S:
                     self._flush(file)
                     flushed = time.perf_counter()
             self._flush(file)
+        self._close_all_but(())
 
     def _sample(self) -> None:
-        frames, phase = sys._current_frames(), self.phase
+        frames, phase, main = sys._current_frames(), self.phase, threading.main_thread()
         for thread in threading.enumerate():
             frame, native = frames.get(thread.ident or 0), thread.native_id
             if thread is not self._thread and frame is not None and native is not None:
-                name = f"main/{phase}" if thread is threading.main_thread() else thread.name
-                self._threads.add(native)
-                # The letter of its state: R runs or would like to, S and D wait.
-                state = _read_now(f"task/{native}/stat").rpartition(b") ")[2][:1].decode()
-                self._counts[name, native, _walk(frame), state] += 1
+                name = f"main/{phase}" if thread is main else thread.name
+                self._counts[name, native, _walk(frame), self._read_state(native)] += 1
+
+    def _read_state(self, native: int) -> str:
+        """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
+        try:
+            if native not in self._states:
+                self._states[native] = os.open(f"/proc/self/task/{native}/stat", os.O_RDONLY)
+            return os.pread(self._states[native], 256, 0).rpartition(b") ")[2][:1].decode()
+        except OSError:
+            return ""
+
+    def _close_all_but(self, natives: Collection[int | None]) -> None:
+        for native in [native for native in self._states if native not in natives]:
+            os.close(self._states.pop(native))
 
     def _flush(self, file: Any) -> None:
         counts, self._counts = self._counts, Counter()
@@ -114,7 +126,7 @@ class Probe:
         line = {
             "at": time.perf_counter(),
             "cpu": time.process_time(),
-            "threads": {native: _read_times(native) for native in self._threads},
+            "threads": {native: _read_times(native) for native in self._states},
             "bytes": int((_read_now("io") or b"rchar: 0").split()[1]),
             "counts": [
                 (name, native, self._numbers[stack], state, n) for (name, native, stack, state), n in counts.items()
@@ -125,6 +137,7 @@ class Probe:
         }
         file.write(json.dumps(line) + "\n")
         file.flush()
+        self._close_all_but({thread.native_id for thread in threading.enumerate()})
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open" and len(self._files) < _MAX_FILES and not self._stopped.is_set():

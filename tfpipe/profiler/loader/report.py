@@ -99,8 +99,12 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
     uses = (*profile.workers[:_MAX_PROCESSES], profile.main)
     names = [*(f"worker {number}" for number in range(len(uses) - 1)), "trainer"]
     yield f"{'share of time':<18}" + "".join(f"{name:>10}" for name in names)
-    for name in ACTIVITIES:
-        shares = [use.sum(name) / use.wall_s for use in uses]
+    busy = [(use.wall_s - use.sum("idle")) / max(use.working_s + use.sum("no core"), 1e-9) for use in uses]
+    for name in ACTIVITIES:  # threads of one process share its column
+        shares = [
+            use.sum(name) / use.wall_s * (1 if name == "idle" else min(scale, 1))
+            for use, scale in zip(uses, busy, strict=True)
+        ]
         if max(shares) >= _SMALLEST:
             cells = (human_share(share) if share >= _SMALLEST else "" for share in shares)
             yield f"{_ROWS.get(name, name):<18}" + "".join(f"{cell:>10}" for cell in cells)

@@ -55,17 +55,15 @@ def make_use(
     stacks: dict[str, Any] = {}
     for line in lines:
         stacks |= line["stacks"]
-    do = cache(lambda number: classify([read_frame(*frame) for frame in stacks[str(number)]], collate))
+    do = cache(lambda number, state: classify([read_frame(*frame) for frame in stacks[str(number)]], collate, state))
     wall_s, main = last["at"] - first["at"], 0
     threads: dict[int, dict[tuple[Activity, str], int]] = defaultdict(lambda: defaultdict(int))
     for name, native, number, state, count in (row for line in window for row in line["counts"]):
-        activity, place = do(number)
+        activity, place = do(number, state)
         if name.startswith("main/"):
             main = native
         if name == "main/step":
             activity, place = "idle", ""
-        elif state == "D" or (state == "S" and activity == "reading"):
-            activity = "storage"
         threads[native][activity, place] += count
     ran_s = {}
     for native, times in last["threads"].items():
