@@ -170,6 +170,6 @@ def _find_cores(profile: LoaderProfile) -> Wall | None:
         return Wall(
             "too few workers", f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}", where
         )
-    if used >= _ON_CORES * profile.cores or delay >= _DELAYED:
+    if used >= _ON_CORES * min(profile.cores, cores - profile.others_cores) or delay >= _DELAYED:
         return Wall("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where)
     return None
