@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
+import figures
 import pytest
 
 from tests.conftest import ROOT
 from tests.docs.pages import DOCS, PAGES, parse
-from tests.docs.test_reference_pages import load_extension
 
-figures = load_extension("figures")
 VALUES = figures.make_substitutions()
 
 # "1.5 times as many", "40 % less", "0.47 of the processor time", "495 images per CPU-second".

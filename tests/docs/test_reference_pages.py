@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import re
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import docstring_markup
+import option_rows
 import pytest
 
 import tfpipe as library
@@ -18,16 +18,6 @@ from tests.test_documented_options import CONFIGS
 from tfpipe.engine.config import toml_json
 
 REFERENCE = ROOT / "docs" / "reference"
-
-
-def load_extension(name: str) -> ModuleType:
-    """A module of docs/_ext, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_ext" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read_pages() -> str:
@@ -48,7 +38,7 @@ def test_every_config_has_a_table() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.__name__)
 def test_a_table_has_a_row_for_each_option(config: type[Any]) -> None:
-    lines = load_extension("option_rows").write_markdown(config)
+    lines = option_rows.write_markdown(config)
     rows = [re.split(r"(?<!\\) ?\| ?", line)[1:-1] for line in lines if line.startswith("| `")]
     public = [field.name for field in dataclasses.fields(config) if not field.name.startswith("_")]
     assert [row[0] for row in rows] == [f"`{name}`" for name in public]
@@ -57,7 +47,7 @@ def test_a_table_has_a_row_for_each_option(config: type[Any]) -> None:
 
 
 def test_a_row_has_default_values_and_meaning() -> None:
-    write_markdown = load_extension("option_rows").write_markdown
+    write_markdown = option_rows.write_markdown
     assert (
         "| `block_length` | `16` | The number of records that are taken from one file before the next one has its "
         "turn. At least 1. *Affects: speed.* |"
@@ -69,7 +59,7 @@ def test_a_row_has_default_values_and_meaning() -> None:
 
 
 def test_docstrings_become_restructured_text() -> None:
-    convert = load_extension("docstring_markup").convert
+    convert = docstring_markup.convert
     assert convert(["Needs --epochs.", ".. option:: --a-b"]) == ["Needs ``--epochs``.", ".. option:: --a-b"]
     assert convert(["Files `a*b` that match *.jpg, as `Example`s.", "```", "a * b", "```"]) == [
         r"Files `a*b` that match \*.jpg, as `Example`\ s.",
