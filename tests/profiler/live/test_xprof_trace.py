@@ -190,7 +190,7 @@ def test_the_command_prints_json(xprof: Xprof, tmp_path: Path, tfpipe) -> None:
     done = tfpipe("profile", "--trace", tmp_path, "--json", "--max-idle", "20%")
     assert done.code == 0
     assert done.json == {
-        **{"version": 2, "method": "trace", "steps": 1, "images_per_step": 0},
+        **{"version": 3, "method": "trace", "steps": 1, "images_per_step": 0},
         **{"idle_fraction": 0.125, "idle_fraction_spread": {"low": 0.125, "high": 0.125}},
         **{"input_wait_fraction": 0.25, "input_wait_fraction_spread": {"low": 0.25, "high": 0.25}},
         **{"step_s": 0.015, "wall_s": 0.02, "price_per_day": None},
