@@ -13,6 +13,7 @@ import pytest
 
 import tfpipe
 from tests.beam_jobs.datasets import read_tree
+from tests.columns.values import get_index, skip_odd
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.readers.data_source import Record, data_source
@@ -80,10 +81,6 @@ def test_a_function_of_a_batch_gives_several_features(pets: str) -> None:
         assert record.features["tags"].tolist() == [record.index, 7]  # type: ignore[union-attr]
 
 
-def get_index(record: Record) -> int:
-    return record.index
-
-
 def test_worker_processes_write_the_same_bytes(pets: str, tmp_path: Path) -> None:
     other = str(shutil.copytree(pets, tmp_path / "other"))
     for dataset, workers in ((pets, 0), (other, 2)):
@@ -95,10 +92,6 @@ def test_worker_processes_write_the_same_bytes(pets: str, tmp_path: Path) -> Non
 
 
 # Records without a value
-
-
-def skip_odd(record: Record) -> int | None:
-    return None if record.index % 2 else record.index + 1
 
 
 def test_a_record_without_a_value_is_an_error(pets: str) -> None:

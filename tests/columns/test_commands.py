@@ -299,6 +299,12 @@ def test_damage_in_a_column_is_found_and_named(captioned: str) -> None:
     assert (damage.file, damage.kind) == ("columns/words", "column")
 
 
+def test_a_column_has_no_columns(captioned: str) -> None:
+    Path(captioned, "columns", "words", "columns").symlink_to(Path(captioned, "columns"))  # a loop
+    assert verify(captioned, QUICK).damaged == []
+    assert [column.name for column in library.load_manifest(captioned).columns] == ["words"]
+
+
 def test_two_columns_with_one_feature_are_found(captioned: str) -> None:
     shutil.copytree(Path(captioned, "columns", "words"), Path(captioned, "columns", "again"))
     text = (

@@ -187,10 +187,10 @@ def again_epoch(seen: list[dict[str, int]], epoch: int) -> str:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["{pets}"], "Say what to look up: --step N, --record NAME, or --lock FILE."),
+        (["{pets}"], "Say what to look up: --step N, --record NAME, --worst N, or --lock FILE."),
         (
             ["{pets}", "--step", "1", "--show", "x.jpg"],
-            "--show draws the images of --step N into a file whose name ends in .png, got 'x.jpg'.",
+            "--show draws the images of --step N or --worst N into a file whose name ends in .png, got 'x.jpg'.",
         ),
         (["{lock}", "--step", "1", "--seed", "2"], "{lock} says itself how it was trained, got --seed. Leave it out."),
         (["{pets}", "--step", "1", "--split", "tset"], "The dataset has no split 'tset'; it has train, validation."),

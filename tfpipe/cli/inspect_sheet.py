@@ -78,10 +78,17 @@ def read_tiles(
         sources = {name: stack.enter_context(data_source(manifest, name)) for name in splits}
         for split, index in places:
             record = sources[split][index]
-            yield record, _make_tiles(manifest, record, tile_px)
+            yield record, make_tiles(manifest, record, tile_px)
 
 
-def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list["Tile"]:
+def make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list["Tile"]:
+    """Makes the tile of a record's image, or one for each of several, up to 8.
+
+    Args:
+        manifest: The manifest of the dataset.
+        record: The record.
+        tile_px: The side of a tile, in pixels.
+    """
     from tfpipe.images.contact_sheet import Tile, open_thumbnail
 
     place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list["Tile"]()

@@ -1,4 +1,4 @@
-"""`tfpipe steps`: which records a step has, and at which steps a record is read."""
+"""`tfpipe steps`: which records a step has, at which steps a record is read, which records have the largest losses."""
 
 import json
 import os
@@ -39,7 +39,23 @@ _TILE_PX = 160
     show_default=True,
     help=("For --record: look through so many epochs."),
 )
-@click.option("--show", metavar="FILE.png", help="Draw the images of the step, cropped as they are trained on.")
+@click.option(
+    "--worst",
+    type=click.IntRange(min=1, max=1000),
+    metavar="N",
+    help="Show the N records with the largest losses, of a run with train --record-losses.",
+)
+@click.option(
+    "--losses",
+    metavar="FILE",
+    help="For --worst: the losses, as float32 of steps by rows.  [default: losses.f32 in RUN]",
+)
+@click.option("--save", metavar="FILE.txt", help="For --worst: write the names, for tfpipe view --without.")
+@click.option(
+    "--show",
+    metavar="FILE.png",
+    help="Draw the images of the step, cropped as they are trained on; or those of --worst, whole.",
+)
 @click.option("--lock", "lock_file", metavar="FILE", help="Write what decides all steps into a file.")
 @split_option
 @batch_option
@@ -52,6 +68,9 @@ def steps(
     step: int | None,
     record: str | None,
     epochs: int,
+    worst: int | None,
+    losses: str | None,
+    save: str | None,
     show: str | None,
     lock_file: str | None,
     as_json: bool,
@@ -63,10 +82,15 @@ def steps(
     seed, or all of them with --config. A LOCK is a file that --lock wrote: it holds these options and the checksums of
     the records, so it answers later without the run.
     """
-    if step is None and record is None and lock_file is None:
-        raise ConfigError("Say what to look up: --step N, --record NAME, or --lock FILE.")
-    if show is not None and (step is None or not show.lower().endswith(".png")):
-        raise ConfigError(f"--show draws the images of --step N into a file whose name ends in .png, got {show!r}.")
+    if step is None and record is None and worst is None and lock_file is None:
+        raise ConfigError("Say what to look up: --step N, --record NAME, --worst N, or --lock FILE.")
+    if show is not None and ((step is None) is (worst is None) or not show.lower().endswith(".png")):
+        raise ConfigError(
+            f"--show draws the images of --step N or --worst N into a file whose name ends in .png, got {show!r}."
+        )
+    for name, value in (("losses", losses), ("save", save)):
+        if value is not None and worst is None:
+            raise ConfigError(f"--{name} goes with --worst N. Leave it out.")
     from tfpipe.lookups.data_lock import write_lock
     from tfpipe.lookups.steps import find_steps, look_up_step
 
@@ -82,6 +106,10 @@ def steps(
         _draw(lock, step, rows, show)
         if not as_json:
             click.echo(clean_line(f"Wrote {show}: {human_count(len(rows), 'image')}."))
+    if worst is not None:
+        from tfpipe.cli.steps_worst import show_worst
+
+        result |= show_worst(plan, target, worst, losses, show, save, as_json)
     if record is not None:
         number = _find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))

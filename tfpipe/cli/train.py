@@ -90,6 +90,7 @@ _Run = Callable[["Output | None"], "TrainResult"]
 @config_option(TrainConfig, "workers", metavar="N", default="one for each core")
 @config_option(TrainConfig, "checkpoint_every_steps", metavar="N")
 @config_option(TrainConfig, "keep_checkpoints", metavar="N")
+@config_option(TrainConfig, "record_losses", "Keep the loss of each record of each step, for tfpipe steps --worst.")
 @config_option(TrainConfig, "tflite", "Also export a quantized TFLite model.")
 @click.option(
     "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"

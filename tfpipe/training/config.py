@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
+from tfpipe.storage.file_io import is_url
 from tfpipe.system.options import Choice, Count, Flag, Number, Text, check_options, get_names, option
 
 Framework = Literal["tensorflow", "torch", "jax"]
@@ -77,6 +78,9 @@ class TrainConfig:
         keep_checkpoints: The number of checkpoints that are kept; older ones are deleted. At least 1. Default: 3.
         log_every_steps: The number of steps for each line in metrics.jsonl and each point in TensorBoard. At least 1.
             Default: 20.
+        record_losses: Whether the loss of each row of each step is written to losses.f32 in `output`, 4 bytes each, so
+            that `tfpipe steps RUN --worst N` finds mislabelled records. It needs a folder on this machine.
+            Default: False.
         tflite: The numbers of an additional export for TFLite: 8 bits for the weights ("dynamic") or for all sums
             ("int8"). None: no such export. "dynamic" or "int8". Default: None.
 
@@ -106,6 +110,7 @@ class TrainConfig:
     checkpoint_every_steps: int = option(Count(1), 500)
     keep_checkpoints: int = option(Count(1), 3)
     log_every_steps: int = option(Count(1), 20)
+    record_losses: bool = option(Flag(), False)
     tflite: TFLite | None = option(Choice(get_args(TFLite)), None)
 
     def __post_init__(self) -> None:
@@ -113,6 +118,8 @@ class TrainConfig:
             raise ConfigError(f"`model` must be {', '.join(MODELS)} or module:function, got {self.model!r}.")
         check_options(self)
         self._check_framework()
+        if self.record_losses:
+            self._check_losses()
         if not 0 <= self.num_warmup_epochs < self.num_epochs:
             raise ConfigError(
                 f"`warmup_epochs` must be at least 0 and below the {self.num_epochs} epochs, got "
@@ -135,6 +142,19 @@ class TrainConfig:
                     f"`{name}` needs `framework` {' or '.join(frameworks)}, got {framework} and {value!r}. Leave it "
                     "out."
                 )
+
+    def _check_losses(self) -> None:
+        """Checks that each row of a step has a known record, and its loss a place.
+
+        Raises:
+            ConfigError: It has not.
+        """
+        if is_url(self.output):
+            raise ConfigError(f"`record_losses` needs a folder on this machine, got `output` {self.output}.")
+        if (self.steps_per_execution or 1) > 1:
+            raise ConfigError(f"`record_losses` needs `steps_per_execution` 1, got {self.steps_per_execution}.")
+        if self.pipeline.order == "throughput" or self.pipeline.max_bad_records:
+            raise ConfigError("`record_losses` needs exact order. Leave `order` and `max_bad_records` out.")
 
     @property
     def num_epochs(self) -> int:
@@ -194,6 +214,7 @@ class TrainConfig:
             "weight_decay": self.weight_decay,
             "label_smoothing": self.label_smoothing,
             "precision": self.precision,
+            "record_losses": self.record_losses,
             **asdict(self.pipeline.augment_options),
             **pipeline,
         }

@@ -98,7 +98,10 @@ class Steps(Protocol):
         """The monitor that times them."""
 
     def make(self, count: int) -> Any:
-        """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute."""
+        """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute.
+
+        With `record_losses` the result is a pair: the sums, and the loss of each row over all processes, [batch].
+        """
 
     def close(self) -> None:
         """Ends the reading ahead."""
@@ -117,7 +120,7 @@ class SingleSteps:
 
         Args:
             loader: The batches of one epoch in each pass, or of all.
-            train: A function that trains on one batch and returns the sums of the step.
+            train: A function that trains on one batch and returns the result of the step.
             monitor: The monitor that times the steps.
         """
         self.steps_per_call, self.monitor = 1, monitor
@@ -126,7 +129,7 @@ class SingleSteps:
         self._batches = monitor.iterate(self._passes)
 
     def make(self, count: int) -> Any:
-        """Makes one step. Returns its sums."""
+        """Makes one step. Returns its result."""
         batch = next(self._batches)
         with self.monitor.step() as step:
             step.result = self._train(batch)
@@ -164,6 +167,10 @@ class Learner(ABC):
     def read_sums(self, result: Any) -> NDArray[np.float64]:
         """Returns the sums that `Steps.make` returned, over all processes: float64 [4]. It waits for the device."""
         return np.asarray(result, np.float64)
+
+    def read_losses(self, losses: Any) -> NDArray[np.float32]:
+        """Returns the losses that `Steps.make` returned: float32 [batch]. It waits for the device."""
+        return np.asarray(losses, np.float32)
 
     @abstractmethod
     def any_process(self, flag: bool) -> bool:

@@ -256,7 +256,12 @@ FAULTS: dict[str, LoaderFault] = {
         by_grain(get_slowly, threads=8), ("lock",), "num_workers=", where="compute", needs="grain"
     ),
     "grain_network": LoaderFault(
-        by_grain(get_by_network, workers=2), ("waits",), "num_workers=", where="get_by_network", needs="grain"
+        by_grain(get_by_network, workers=2),
+        ("waits",),
+        "num_workers=",
+        step_s=0.06,
+        where="get_by_network",
+        needs="grain",
     ),
     "grain_function": LoaderFault(
         by_grain(get_slowly, workers=CORES),
@@ -278,6 +283,7 @@ FAULTS: dict[str, LoaderFault] = {
         lambda folder: make_grain(functools.partial(get_late, list_images(folder, size=(200, 150))), workers=2),
         ("storage latency",),
         "num_workers=",
+        step_s=0.06,
         delay_us=5000,
         where="get_late",
         needs="grain",

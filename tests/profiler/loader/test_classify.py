@@ -78,6 +78,6 @@ def test_frames_of_the_parent_of_a_forked_process_do_not_count() -> None:
 
 
 def test_the_users_own_collating() -> None:
-    stack = [USER, Frame("/home/me/train.py", "stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
+    stack = [USER, Frame("/home/me/train.py", "make.<locals>.stack_all", 50, "return [pad(x) for x in batch]"), FETCH]
     assert classify(stack, collate="stack_all") == Doing("collating", "train.py:31 load")
     assert classify(stack).activity == "functions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,10 @@ class Waits:
         return np.full((4, 4, 3), number % 200, np.uint8)
 
 
+def keep(records: list[Any]) -> list[Any]:
+    return records
+
+
 def make() -> Any:
     return torch_data.DataLoader(Waits(), batch_size=5, num_workers=0)
 
@@ -43,6 +48,9 @@ def make_batches() -> Iterator[Any]:
 def test_workers_and_their_records(tmp_path: Path) -> None:
     loader = LoaderSource(make, "make").make({"num_workers": 2, "persistent_workers": True})
     assert (loader.kind, loader.options["num_workers"], loader.length) == ("PyTorch DataLoader", 2, 2000)
+    assert loader.collate == ""
+    own = LoaderSource(lambda: torch_data.DataLoader(Waits(), collate_fn=partial(keep)), "make").make()
+    assert own.collate == "keep"
     profile = measure_loader(loader, Trainer(step_s=0.1), 0.5, tmp_path)
     assert (profile.batch.images, profile.batch.shape, len(profile.workers)) == (5, (5, 4, 4, 3), 2)
     for use in profile.workers:

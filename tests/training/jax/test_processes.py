@@ -6,13 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tfpipe.errors import ConfigError
 
 pytest.importorskip("jax")
 
-OPTIONS = ("--framework", "jax", "--batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
+OPTIONS = (
+    "--framework",
+    "jax",
+    "--batch-size",
+    "8",
+    "--image-size",
+    "16",
+    "--epochs",
+    "2",
+    "--record-losses",
+    "--json",
+)
 
 
 def start(processes: Any, dataset: Path, output: Path, **environment: str) -> Any:
@@ -59,6 +71,9 @@ def test_two_processes_train_as_one_does(processes: Any, colors: Path, tmp_path:
     assert sorted(path.name for path in (tmp_path / "two" / "hosts").iterdir()) == [
         *("host-00000.json", "host-00001.json")
     ]
+    first, second = (np.fromfile(tmp_path / name / "losses.f32", "<f4") for name in ("two", "one"))
+    assert len(first) == len(second) > 8
+    np.testing.assert_allclose(first[:8], second[:8], rtol=1e-4)
 
 
 def test_a_process_without_a_number_is_one_sentence(processes: Any, colors: Path, tmp_path: Path) -> None:

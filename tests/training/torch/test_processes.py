@@ -6,13 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 from tests.training.torch.program import mean_loss, predict_validation
 
-OPTIONS = ("--framework", "torch", "--batch-size", "8", "--image-size", "16", "--epochs", "2", "--json")
+OPTIONS = (
+    "--framework",
+    "torch",
+    "--batch-size",
+    "8",
+    "--image-size",
+    "16",
+    "--epochs",
+    "2",
+    "--record-losses",
+    "--json",
+)
 
 
 def start_ranks(processes: Any, count: int, dataset: Path, output: Path, *options: str) -> list[Any]:
@@ -44,6 +56,9 @@ def test_two_processes_train_as_one_does_and_one_goes_on(processes: Any, colors:
     assert sorted(path.name for path in (tmp_path / "two" / "hosts").iterdir()) == [
         *("host-00000.json", "host-00001.json")
     ]
+    first, second = (np.fromfile(tmp_path / name / "losses.f32", "<f4") for name in ("two", "one"))
+    assert len(first) == len(second) > 8
+    np.testing.assert_allclose(first[:8], second[:8], rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "name overwrite json", "debug"),
     ),
     "steps": (
-        Group("Look up", "step record epochs show lock json"),
+        Group("Look up", "step record epochs worst losses save show lock json"),
         Group("Training", "split batch-size seed config", "debug"),
     ),
     "doctor": (
@@ -119,7 +119,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
             "framework model epochs learning-rate precision seed",
             "warmup-epochs weight-decay label-smoothing deterministic compile steps-per-execution",
         ),
-        Group("Output", "output checkpoint-every-steps tflite", "keep-checkpoints"),
+        Group("Output", "output checkpoint-every-steps record-losses tflite", "keep-checkpoints"),
         Group("Running", "tpu json debug"),
     ),
 }

@@ -109,7 +109,7 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     if leaf is user and _DECODES.search(leaf.text):
         return Doing("decoding", place)
     for frame in stack:
-        if collate and frame.function == collate:
+        if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
             return Doing("collating", place)
         for activity, files in _FILES:
             if files.search(frame.file):

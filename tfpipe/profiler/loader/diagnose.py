@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from tfpipe.profiler.loader.model import compute_costs, get_restart_s, is_worker_slow, list_excess
+from tfpipe.profiler.loader.model import get_restart_s, get_restart_share, is_worker_slow, list_excess
 from tfpipe.profiler.loader.types import ACTIVITIES, Activity, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
 
@@ -69,7 +69,7 @@ def _find_slow_record(profile: LoaderProfile) -> Wall | None:
 
 
 def _find_restarts(profile: LoaderProfile) -> Wall | None:
-    share = compute_costs(profile).restart_s * profile.given_rate
+    share = get_restart_share(profile)
     if not profile.free.epochs or share < _STALLED:
         return None
     reason = f"Each epoch starts the workers anew, which takes {get_restart_s(profile):.2g} s: {human_share(share)} of"
@@ -170,6 +170,6 @@ def _find_cores(profile: LoaderProfile) -> Wall | None:
         return Wall(
             "too few workers", f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}", where
         )
-    if used >= _ON_CORES * profile.cores or delay >= _DELAYED:
+    if used >= _ON_CORES * min(profile.cores, cores - profile.others_cores) or delay >= _DELAYED:
         return Wall("cores", f"The cores are busy, {used:.1f} of {cores} with this loader. {text}", where)
     return None

@@ -92,8 +92,9 @@ class LoaderSource:
         name = _name_type(loader)
         inner = next((one for one in (loader, *made) if _is_a(one, "torch.utils.data", "DataLoader")), None)
         if inner is not None:
-            own = not inner.collate_fn.__module__.startswith("torch.")
-            collate = getattr(inner.collate_fn, "__qualname__", "") if own else ""
+            function = getattr(inner.collate_fn, "func", inner.collate_fn)  # of a partial one
+            own = not (function.__module__ or "").startswith("torch.")
+            collate = getattr(function, "__name__", "__call__") if own else ""
             options = {option: getattr(inner, option) for option in _TORCH if hasattr(inner, option)}
             kind = "PyTorch DataLoader" if inner is loader else f"{name} around a PyTorch DataLoader"
             return Loader(kind, open_epoch, options, inner.dataset, collate, length)

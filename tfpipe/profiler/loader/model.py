@@ -17,7 +17,7 @@ from tfpipe.profiler.loader.types import LoaderProfile
 
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
 """A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
-_SLOWER, _IDLE = 2.5, 0.3
+_SLOWER, _IDLE, _CROWDED, _MAX_SHARE = 2.5, 0.3, 0.25, 0.9
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     workers, main, makers = profile.workers, profile.main, profile.makers
     cpu_s = main.cpu_s + sum(use.cpu_s for use in workers)
     # Where others take cores, more workers get more of them, and each waits as before.
+    is_crowded = profile.others_cores > _CROWDED * profile.num_cores
     own = cpu_s / max(cpu_s + profile.others_cores * profile.free.wall_s, 1e-9)
     busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
     busy_s = [max(time - own * use.sum("no core"), 0.1 * time) for time, use in zip(busy_s, makers, strict=True)]
@@ -78,18 +79,21 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         slowest_s = max(busy_s) * len(busy_s) / images
         worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
     locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
-    return Costs(
+    main_s = main.working_s - main.sum("waiting", "lock") + (1 - own) * main.sum("no core")
+    costs = Costs(
         num_workers=len(workers),
         worker_s=worker_s,
         slowest_s=slowest_s,
         cpu_s=cpu_s / images,
-        main_s=min(main.working_s - main.sum("waiting", "lock"), main.wall_s) / images if workers else 0.0,
+        main_s=min(main_s, main.wall_s) / images if workers else 0.0,
         lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
-        restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
+        restart_s=0.0,
         step_s=profile.step_s / profile.batch.images,
-        cores=profile.cores,
+        cores=profile.num_cores if is_crowded else profile.cores,
     )
+    share = min(get_restart_share(profile), _MAX_SHARE)
+    return replace(costs, restart_s=share / (1 - share) / costs.rate)
 
 
 def list_excess(profile: LoaderProfile) -> list[float]:
@@ -110,6 +114,12 @@ def is_worker_slow(profile: LoaderProfile) -> bool:
     if len(times) < 2 or times[-1][0] < _SLOWER * statistics.median(time for time, _ in times[:-1]):
         return False
     return statistics.fmean(idle_s for _, idle_s in times[:-1]) > _IDLE * profile.free.wall_s
+
+
+def get_restart_share(profile: LoaderProfile) -> float:
+    """Returns the share of an epoch in which its workers are started."""
+    epoch_s = (profile.steps_per_epoch or float("inf")) * profile.batch.images / profile.given_rate
+    return get_restart_s(profile) / epoch_s
 
 
 def get_restart_s(profile: LoaderProfile) -> float:

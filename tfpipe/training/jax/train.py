@@ -149,13 +149,12 @@ class JaxLearner(Learner):
         threads = self.facts.config.workers or None
         return JaxBatches(self.facts.manifest, split, pipeline, start_step, self._place.rows, threads)
 
-    def _train(self, batch: Batch) -> jax.Array:
-        """Makes one step. Returns its sums over all processes, float32 [4], which the devices may still compute."""
+    def _train(self, batch: Batch) -> Any:
+        """Makes one step. Returns its result, with sums float32 [4], which the devices may still compute."""
         rate = np.float32(self.rates.get(self._step))
         self._state, self._last = self._train_once(self._state, batch, rate)
         self._step += 1
-        sums: jax.Array = self._last
-        return sums
+        return self._last
 
     # Functions of arrays alone, which are compiled.
 
@@ -166,7 +165,7 @@ class JaxLearner(Learner):
 
     def _compute_step(
         self, state: dict[str, Parameters], batch: Batch, rate: jax.Array
-    ) -> tuple[dict[str, Parameters], jax.Array]:
+    ) -> tuple[dict[str, Parameters], Any]:
         """Computes the gradients, and applies SGD with Nesterov's momentum as Keras does."""
         config = self.facts.config
 
@@ -182,7 +181,8 @@ class JaxLearner(Learner):
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v - rate * g, state["velocity"], gradients)
         parameters = jax.tree.map(lambda w, v, g: w + MOMENTUM * v - rate * g, parameters, velocity, gradients)
         sums = _count(losses, logits, batch["label"], jnp.ones_like(batch["label"], bool))
-        return {"parameters": parameters, "velocity": velocity}, sums
+        result = (sums, losses) if config.record_losses else sums
+        return {"parameters": parameters, "velocity": velocity}, result
 
     def _compute_evaluation(self, parameters: Parameters, batch: Batch) -> jax.Array:
         logits = self._compute_logits(parameters, batch["image"])

@@ -162,9 +162,8 @@ class TensorFlowLearner(Learner):
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
         """Opens the training data at a global step of the run."""
         config, facts = self.facts.config, self.facts
-        steps_per_call = config.steps_per_execution or (
-            _STEPS_PER_CALL_ON_TPU if get_device_kind(self.strategy) == "TPU" else 1
-        )
+        on_tpu = get_device_kind(self.strategy) == "TPU" and not config.record_losses
+        steps_per_call = config.steps_per_execution or (_STEPS_PER_CALL_ON_TPU if on_tpu else 1)
         hosts_dir, every = facts.get_hosts_dir(run_dir), config.log_every_steps
         monitor = IdleMonitor(every_steps=every, hosts_dir=hosts_dir, host=facts.process)
         monitor.use_strategy(self.strategy)
@@ -185,8 +184,8 @@ class TensorFlowLearner(Learner):
             return SingleSteps(dataset, self.train, monitor)
         return _StepsInOneCall(dataset, self.train_from, monitor, steps_per_call)
 
-    def train(self, batch: Any) -> tf.Tensor:
-        """Makes one step on the batches of all replicas. Returns its sums, float64 [4]; see `SUM_NAMES`."""
+    def train(self, batch: Any) -> Any:
+        """Makes one step on the batches of all replicas. Returns its result, with sums float64 [4]; see `SUM_NAMES`."""
         return self._train_once(batch)
 
     def train_from(self, iterator: Iterator[Any], steps: int) -> tf.Tensor:
@@ -213,10 +212,15 @@ class TensorFlowLearner(Learner):
 
     def any_process(self, flag: bool) -> bool:
         """Returns whether `flag` is True in any process."""
-        if count_hosts(self.strategy) == 1 or isinstance(self.strategy, tf.distribute.TPUStrategy):
-            return flag  # one program drives all hosts of a TPU
+        if self._is_alone:
+            return flag
         value = self.strategy.experimental_distribute_values_from_function(lambda _: tf.constant(float(flag)))
         return bool(self.strategy.reduce("SUM", value, axis=None) > 0)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether this process drives all replicas: one program drives all hosts of a TPU."""
+        return count_hosts(self.strategy) == 1 or isinstance(self.strategy, tf.distribute.TPUStrategy)
 
     def get_state(self) -> State:
         """Returns copies of all weights, of the random generators of dropout, and of the optimizer's values."""
@@ -271,8 +275,13 @@ class TensorFlowLearner(Learner):
 
     # Functions over all replicas.
 
-    def _train_step(self, batch: Any) -> tf.Tensor:
-        return self._add_replicas(self.strategy.run(self._replica_train, (batch,)))
+    def _train_step(self, batch: Any) -> Any:
+        sums, losses = self.strategy.run(self._replica_train, (batch,))
+        if not self.facts.config.record_losses:
+            return self._add_replicas(sums)
+        if self._is_alone:
+            return self._add_replicas(sums), tf.concat(self.strategy.experimental_local_results(losses), 0)
+        return self._add_replicas(sums), self.strategy.gather(losses, axis=0)
 
     def _train_steps(self, iterator: Any, steps: tf.Tensor) -> tf.Tensor:
         sums = tf.zeros([_NUM_SUMS], tf.float64)
@@ -289,12 +298,12 @@ class TensorFlowLearner(Learner):
 
     # Functions on one replica.
 
-    def _replica_train(self, batch: Batch) -> tf.Tensor:
-        sums, gradients, state = self._gradients(*self._read_variables(), batch)
+    def _replica_train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        sums, losses, gradients, state = self._gradients(*self._read_variables(), batch)
         self.optimizer.apply(gradients, self.model.trainable_variables)
         if state:
             self._assign_state(state)
-        return sums
+        return sums, losses
 
     def _replica_evaluate(self, batch: Batch) -> tf.Tensor:
         return self._predict(*self._read_variables(), batch)
@@ -323,7 +332,7 @@ class TensorFlowLearner(Learner):
             gradient + decay * weight if len(weight.shape) > 1 else gradient
             for gradient, weight in zip(gradients, weights, strict=True)
         ]
-        return self._count(losses, logits, batch["label"], tf.ones_like(losses)), gradients, new_state
+        return self._count(losses, logits, batch["label"], tf.ones_like(losses)), losses, gradients, new_state
 
     def _replica_predict(self, weights: list[tf.Tensor], state: list[tf.Tensor], batch: Batch) -> tf.Tensor:
         logits, _ = self.model.stateless_call(weights, state, batch["image"], training=False)

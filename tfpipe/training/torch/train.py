@@ -146,6 +146,11 @@ class TorchLearner(Learner):
         sums: NDArray[np.float64] = result.cpu().numpy()
         return sums
 
+    def read_losses(self, losses: torch.Tensor) -> NDArray[np.float32]:
+        """Returns the losses of a step: float32 [batch]."""
+        rows: NDArray[np.float32] = losses.cpu().numpy()
+        return rows
+
     def any_process(self, flag: bool) -> bool:
         """Returns whether `flag` is True in any process."""
         flags = torch.tensor(float(flag), device=self._device)
@@ -171,8 +176,8 @@ class TorchLearner(Learner):
 
         export_model(self.model, self.facts.config.evaluation_pipeline, self.facts.manifest, run_dir.file(MODEL))
 
-    def _train(self, batch: Batch) -> torch.Tensor:
-        """Makes one step on this process' rows. Returns the sums over all processes, float64 [4]."""
+    def _train(self, batch: Batch) -> Any:
+        """Makes one step on this process' rows. Returns its result over all processes, with sums float64 [4]."""
         # Each step has a seed of its own, so a run that goes on draws what it would have drawn (dropout).
         config = self.facts.config
         torch.manual_seed(key_of(DROPOUT, config.pipeline.seed, self._step, self._place.rank))
@@ -190,7 +195,8 @@ class TorchLearner(Learner):
             losses.mean().backward()
         self._optimizer.step()
         self._step += 1
-        return self._count(losses.detach(), logits.detach(), label, torch.ones_like(label, dtype=torch.bool))
+        sums = self._count(losses.detach(), logits.detach(), label, torch.ones_like(label, dtype=torch.bool))
+        return (sums, self._gather(losses.detach().float())) if config.record_losses else sums
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
@@ -215,6 +221,14 @@ class TorchLearner(Learner):
         if self._place.num_ranks > 1:
             torch.distributed.all_reduce(sums)
         return sums
+
+    def _gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Returns the rows of all processes, in the order of the batch."""
+        if self._place.num_ranks == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self._place.num_ranks)]
+        torch.distributed.all_gather(parts, rows)
+        return torch.cat(parts)
 
     def _describe_devices(self) -> Devices:
         is_cuda = self._device.type == "cuda"
