@@ -64,10 +64,10 @@ def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_datas
 def test_the_clocks_run(maker: BatchMaker) -> None:
     maker.make(0, 0)
     maker.make(0, 1)
-    clocks = maker.clocks
-    assert clocks.batches == 2
-    assert min(clocks.read_s, clocks.parse_s, clocks.decode_s, clocks.rest_s) > 0
-    assert min(clocks.read_cpu_s, clocks.parse_cpu_s, clocks.decode_cpu_s, clocks.rest_cpu_s) > 0
+    times = maker.clocks.read()
+    assert {phase: time.calls for phase, time in times.items()} == {"read": 2, "parse": 2, "decode": 2, "batch": 4}
+    assert min(time.wall_s for time in times.values()) > 0
+    assert min(time.cpu_s for time in times.values()) > 0
 
 
 def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,25 @@ def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch: pytes
     read, parse = maker.reader.read_block, batch.parse_columns
     monkeypatch.setattr(maker.reader, "read_block", read_slowly)
     monkeypatch.setattr(batch, "parse_columns", parse_slowly)
-    stored = maker.read(0, 0)
-    assert stored.read_cpu_s < 0.04 < 0.05 <= stored.read_s
-    assert 0.05 <= stored.parse_cpu_s <= stored.parse_s + 0.01
-    assert maker.clocks.batches == 0  # it counts when it is decoded
-    maker.decode(stored)
-    assert (maker.clocks.batches, maker.clocks.read_s, maker.clocks.parse_s) == (1, stored.read_s, stored.parse_s)
-    assert (maker.clocks.read_cpu_s, maker.clocks.parse_cpu_s) == (stored.read_cpu_s, stored.parse_cpu_s)
+    maker.read(0, 0)
+    times = maker.clocks.read()
+    assert times["read"].cpu_s < 0.04 < 0.05 <= times["read"].wall_s
+    assert 0.05 <= times["parse"].cpu_s <= times["parse"].wall_s + 0.01
+
+
+def test_a_transform_has_a_clock_of_its_own(small_dataset: Path) -> None:
+    """It waits for 10 ms for each of the images of a batch, in two threads."""
+
+    def wait(image: Any, seed: int) -> Any:
+        time.sleep(0.01)
+        return image
+
+    manifest = tfpipe.load_manifest(str(small_dataset))
+    maker = open_data(manifest, "train", PipelineConfig(batch_size=4), Host(), wait)
+    maker.make(0, 0, threads=2)
+    times = maker.clocks.read()
+    assert times["transform"].calls == times["decode"].calls == 4
+    assert times["transform"].wall_s >= 0.04 > 0.02 > times["transform"].cpu_s
 
 
 def test_damage_names_the_record(small_dataset: Path, tmp_path: Path) -> None:

@@ -134,16 +134,15 @@ def test_which_order(plan: Plan, uncounted: Source, options: dict, exact: bool, 
 
 def test_options_of_tf_data_are_refused_where_the_engine_reads(many: Manifest) -> None:
     options = TfDataOptions(cycle_length=4, autotune=False)
-    for apart in (True, False):
-        build_stages(many, "train", PipelineConfig(batch_size=16, order="throughput", tf_data=options), apart=apart)
-        for training in (True, False):
-            config = PipelineConfig(batch_size=16, training=training, tf_data=options)
-            with pytest.raises(ConfigError) as caught:
-                build_stages(many, "train", config, apart=apart)
-            assert str(caught.value) == (
-                "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got cycle_length, "
-                "autotune. Leave it out, or set order='throughput'."
-            )
+    build_stages(many, "train", PipelineConfig(batch_size=16, order="throughput", tf_data=options))
+    for training in (True, False):
+        config = PipelineConfig(batch_size=16, training=training, tf_data=options)
+        with pytest.raises(ConfigError) as caught:
+            build_stages(many, "train", config)
+        assert str(caught.value) == (
+            "`tf_data` is for the textbook pipeline, and batches are made by their steps here, got cycle_length, "
+            "autotune. Leave it out, or set order='throughput'."
+        )
 
 
 def test_an_evaluation_is_made_by_steps_unless_it_cannot(plan: Plan, uncounted: Source, context) -> None:

@@ -27,7 +27,7 @@ def make_spread(value: float) -> Spread:
 
 def make_stage(name: str, us: float, **changes: Any) -> StageTiming:
     """Returns a stage that costs `us` microseconds of a core for each image."""
-    return StageTiming(name, make_spread(us), **{"images_per_second": 1000.0, **changes})
+    return StageTiming(name, make_spread(us), **changes)
 
 
 def make_step(images_per_second: float = 1000.0, required: float = 4000.0) -> StepTiming:
@@ -35,7 +35,7 @@ def make_step(images_per_second: float = 1000.0, required: float = 4000.0) -> St
     step_s = 100 / required
     steps = round(images_per_second * 10 / 100)
     idle = 1 - steps * step_s / 10
-    return StepTiming("simulated", steps, 100, make_spread(step_s), 10.0, make_spread(idle), make_spread(idle))
+    return StepTiming("loop", steps, 100, make_spread(step_s), 10.0, make_spread(idle), make_spread(idle))
 
 
 HOST = HostUse(
@@ -48,12 +48,12 @@ HOST = HostUse(
 )
 
 STAGES = (
-    make_stage("list", 10),
-    make_stage("read", 200, parallelism=2, max_parallelism=8),
-    make_stage("parse", 90, parallelism=2),
-    make_stage("decode", 2400, parallelism=4, buffer_size=4, buffer_fill=0.5, bytes_out_per_second=150e6),
+    make_stage("list", 10, parallelism=4),
+    make_stage("read", 200, parallelism=8),
+    make_stage("parse", 90, parallelism=4),
+    make_stage("decode", 2400, parallelism=4, bytes_out_per_image=150e3),
     make_stage("augment", 700, parallelism=4),
-    make_stage("batch", 100),
+    make_stage("batch", 100, parallelism=4),
 )
 """The stages take 3,500 us of a core for each image, and the process takes 3,800: 1,000 images/s on 4 cores at 95 %."""
 
@@ -80,7 +80,8 @@ PROFILE = Profile(
         by_engine=True,
         shuffled_records=8192,
     ),
-    option_costs=OptionCosts(now=4000.0, device=4400.0, cached=1000.0, smaller=2000.0),
+    option_costs=OptionCosts(now=4000.0, device=4400.0, cached=1000.0, smaller=2000.0, smaller_bytes=0.5),
+    handover_us=0.0,
 )
 
 

@@ -24,7 +24,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.extras import check_installed
 
 if TYPE_CHECKING:
-    from tfpipe.profiler.types import Report
+    from tfpipe.profiler.types import Report, Trainer
 
 _WITH_LOADER = {
     *("loader", "step_ms", "images_per_second", "train", "seconds", "price_per_hour", "max_idle", "as_json", "apply"),
@@ -48,6 +48,14 @@ _WITH_LOADER = {
     help="In place of --step-ms: images that the accelerator consumes per second.",
 )
 @click.option(
+    "--trainer",
+    type=click.Choice(["loop", "fit"]),
+    default="loop",
+    show_default=True,
+    help="Trainer for which idle time is measured: a plain loop, which takes a batch and then computes, or Keras' fit "
+    "on a GPU or TPU, which takes the next batch while the device computes.",
+)
+@click.option(
     "--train",
     metavar="MODULE:STEP",
     help="With --loader, in place of --step-ms: a function of yours that trains on a batch.",
@@ -56,6 +64,16 @@ _WITH_LOADER = {
 @budget_option
 @config_file_option
 @stages_option
+@click.option(
+    "--transform",
+    metavar="MODULE:FUNCTION",
+    help="Function for each image that your reader gets as `transform`. Batches are then made without TensorFlow.",
+)
+@click.option(
+    "--batch-transform",
+    metavar="MODULE:FUNCTION",
+    help="Function for each batch that your reader gets as `batch_transform`, likewise.",
+)
 @click.option(
     "--seconds", type=float, metavar="S", default=3.0, show_default=True, help="Seconds to measure, at least."
 )
@@ -101,11 +119,14 @@ def profile(
     split: str | None,
     step_ms: float | None,
     images_per_second: float | None,
+    trainer: "Trainer",
     train: str | None,
     batch_size: int | None,
     cpu_budget: float | None,
     config: str | None,
     stages: str | None,
+    transform: str | None,
+    batch_transform: str | None,
     seconds: float,
     price_per_hour: float | None,
     max_idle: float | None,
@@ -155,7 +176,12 @@ def profile(
     if host is not None:
         batch = max(batch // host[1], 1)  # what the hosts cannot share equally is refused when the pipeline is built
     step_s = step_ms / 1e3 if step_ms is not None else batch / (images_per_second or 1.0)
-    report = run(ProfileArgs(dataset, split, options, step_s, batch, seconds, stages, price_per_hour, host, apply))
+    if apply is not None and (transform or batch_transform):
+        raise ConfigError("--apply tries fixes of pipelines in TensorFlow, got a function of other readers too.")
+    functions = (stages, transform, batch_transform)
+    report = run(
+        ProfileArgs(dataset, split, options, step_s, batch, trainer, seconds, functions, price_per_hour, host, apply)
+    )
     _print(report, as_json)
     if apply is not None:
         click.echo(f"Wrote {apply}.", err=True)

@@ -17,9 +17,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -31,6 +29,7 @@ from numpy.typing import NDArray
 from tfpipe.engine import crops
 from tfpipe.engine.buffers import allocate
 from tfpipe.engine.cache import BytesCache, ReadBlock, choose_kept
+from tfpipe.engine.clocks import Clocks, run_in_threads
 from tfpipe.engine.columns.images import (
     DTYPES,
     Decoding,
@@ -70,7 +69,7 @@ _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes
 
 
 _LOGGER = logging.getLogger(__name__)
-_CLOCKS = threading.Lock()  # guards the clocks and counts of all makers, for a moment in each batch
+_COUNTING = threading.Lock()  # guards the damaged records of all makers
 
 
 @dataclass(frozen=True)
@@ -83,72 +82,17 @@ class StoredBatch:
             drawn for this number.
         numbers: The number of the record that each row has: another one if that is damaged and left out.
         columns: The features that the batch needs, as they are stored.
-        read_s: The seconds that it took to list, find and read the records.
-        parse_s: The seconds that it took to parse them.
-        read_cpu_s: The processor time of the thread that read.
-        parse_cpu_s: The processor time of the thread that parsed.
     """
 
     epoch: int
     asked: IntArray
     numbers: IntArray
     columns: dict[str, Column]
-    read_s: float
-    parse_s: float
-    read_cpu_s: float = 0.0
-    parse_cpu_s: float = 0.0
 
     def choose(self, rows: IntArray) -> StoredBatch:
-        """Returns some of the rows, without their seconds."""
+        """Returns some of the rows."""
         columns = {name: column.choose_records(rows) for name, column in self.columns.items()}
-        return StoredBatch(self.epoch, self.asked[rows], self.numbers[rows], columns, 0.0, 0.0)
-
-
-@dataclass
-class Clocks:
-    """The seconds that threads worked on batches. They pass side by side, so the sum may be more than what passed.
-
-    Processor time is that of the threads that call the engine. Where several threads decode a batch they are others,
-    so `decode_cpu_s` has the work only if each batch has one thread.
-
-    Attributes:
-        batches: The number of batches.
-        read_s: The seconds in which records were listed, found and read.
-        parse_s: The seconds in which they were parsed.
-        decode_s: The seconds in which images were decoded.
-        rest_s: The seconds of everything else: seeds, boxes, labels, and other features.
-        read_cpu_s: The processor time of `read_s`; the rest of it is waiting.
-        parse_cpu_s: The processor time of `parse_s`.
-        decode_cpu_s: The processor time of `decode_s` in the calling thread.
-        rest_cpu_s: The processor time of `rest_s`.
-    """
-
-    batches: int = 0
-    read_s: float = 0.0
-    parse_s: float = 0.0
-    decode_s: float = 0.0
-    rest_s: float = 0.0
-    read_cpu_s: float = 0.0
-    parse_cpu_s: float = 0.0
-    decode_cpu_s: float = 0.0
-    rest_cpu_s: float = 0.0
-
-    def add(self, read_s: float, parse_s: float, decode_s: float, rest_s: float) -> None:
-        """Adds the seconds of one batch."""
-        with _CLOCKS:
-            self.batches += 1
-            self.read_s += read_s
-            self.parse_s += parse_s
-            self.decode_s += decode_s
-            self.rest_s += rest_s
-
-    def add_cpu(self, stored: StoredBatch, decode_cpu_s: float, rest_cpu_s: float) -> None:
-        """Adds the processor time of one batch."""
-        with _CLOCKS:
-            self.read_cpu_s += stored.read_cpu_s
-            self.parse_cpu_s += stored.parse_cpu_s
-            self.decode_cpu_s += decode_cpu_s
-            self.rest_cpu_s += rest_cpu_s
+        return StoredBatch(self.epoch, self.asked[rows], self.numbers[rows], columns)
 
 
 class BadRecords:
@@ -172,7 +116,7 @@ class BadRecords:
             DataError: They are more than may be left out.
         """
         for number in numbers.tolist():
-            with _CLOCKS:
+            with _COUNTING:
                 is_new = number not in self._numbers
                 self._numbers.add(number)
             if is_new:
@@ -195,7 +139,7 @@ class BatchMaker:
         classes: The number that each class has in batches. None: its own.
 
     Attributes:
-        clocks: The seconds that this object spent on batches.
+        clocks: The time that this object spent on batches.
         bad_records: The records that were left out, up to `max_bad_records`.
 
     Raises:
@@ -302,24 +246,21 @@ class BatchMaker:
             FormatError: A file is missing or damaged.
             DataError: A file cannot be read.
         """
-        begin, begin_cpu = time.perf_counter(), time.thread_time()
-        numbers = self.plan.list_numbers(epoch, step) if numbers is None else numbers
-        # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its own.
-        if memory is None:
-            memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
-        asked, numbers = numbers, strip_copies(numbers)
-        if self.plan.config.max_bad_records:
-            block, numbers = self._read_undamaged(numbers, memory)
-        else:
-            block = self._read(numbers, memory, self.reader.read_block)
-        read, read_cpu = time.perf_counter(), time.thread_time()
-        with self.naming(numbers):
+        with self.clocks.measure("read"):
+            asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
+            # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its
+            # own.
+            if memory is None:
+                num_bytes = int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)
+                memory = allocate([num_bytes], np.uint8)
+            numbers = strip_copies(asked)
+            if self.plan.config.max_bad_records:
+                block, numbers = self._read_undamaged(numbers, memory)
+            else:
+                block = self._read(numbers, memory, self.reader.read_block)
+        with self.clocks.measure("parse"), self.naming(numbers):
             columns = parse_columns(block, self.kinds)
-        wall_s, cpu_s = (
-            (read - begin, time.perf_counter() - read),
-            (read_cpu - begin_cpu, time.thread_time() - read_cpu),
-        )
-        return StoredBatch(epoch, asked, numbers, columns, *wall_s, *cpu_s)
+        return StoredBatch(epoch, asked, numbers, columns)
 
     def _read(self, numbers: IntArray, memory: NDArray[np.uint8] | None, read: ReadBlock) -> RecordBlock:
         """Reads records out of the cache, if there is one, or out of their files."""
@@ -380,19 +321,15 @@ class BatchMaker:
         Raises:
             FormatError: A record does not hold what the manifest promises, or an image is damaged.
         """
-        begin, begin_cpu = time.perf_counter(), time.thread_time()
         if filled is None and rows is not None:
             filled = 0
-        decode_s, decode_cpu_s, batch, images = 0.0, 0.0, Batch(), None
+        batch, images = Batch(), None
         with self.naming(stored.numbers):
             if self.plan.source.has_images:
-                images = self.choose_images(stored)
-                before, before_cpu = time.perf_counter(), time.thread_time()
+                with self.clocks.measure("batch"):
+                    images = self.choose_images(stored)
                 batch["image"] = self._make_images(images, threads, out, rows)
-                decode_s, decode_cpu_s = time.perf_counter() - before, time.thread_time() - before_cpu
             batch |= self.make_others(stored, images, filled)
-        self.clocks.add(stored.read_s, stored.parse_s, decode_s, time.perf_counter() - begin - decode_s)
-        self.clocks.add_cpu(stored, decode_cpu_s, time.thread_time() - begin_cpu - decode_cpu_s)
         return batch
 
     def choose_images(self, stored: StoredBatch) -> StoredImages:
@@ -457,6 +394,13 @@ class BatchMaker:
         Raises:
             FormatError: A record does not hold what the manifest promises.
         """
+        with self.clocks.measure("batch"):
+            return self._make_others(stored, images, filled, squeeze_to)
+
+    def _make_others(
+        self, stored: StoredBatch, images: StoredImages | None, filled: int | None, squeeze_to: tuple[int, int] | None
+    ) -> Batch:
+        """Does the work of `make_others`."""
         plan, source, config = self.plan, self.plan.source, self.plan.config
         if filled is None:
             filled = plan.batch_size - len(stored.numbers)
@@ -561,23 +505,24 @@ class BatchMaker:
         if self._transform is not None:
             if threads == 1:
                 return [self._transform_image(images, image) for image in range(len(images))]
-            with ThreadPoolExecutor(threads, "tfpipe-transform") as pool:
-                return list(pool.map(partial(self._transform_image, images), range(len(images))))
+            return run_in_threads(partial(self._transform_image, images), range(len(images)), threads)
         per_record = images.per_record
         if out is None:
             out = self.allocate_images(self.plan.batch_size)
             out[len(images) :] = 0
-        decode_images(images, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
+        with self.clocks.measure("decode"):
+            decode_images(images, out if rows is not None else out[: len(images)], rows, self.decoding, threads)
         return out if self.plan.num_images is None else out.reshape(-1, per_record, *out.shape[1:])
 
     def _transform_image(self, images: StoredImages, image: int) -> Any:
         from tfpipe.images.decode import decode_pixels, make_image
 
         assert self._transform is not None
-        with images.naming(image):
+        with self.clocks.measure("decode"), images.naming(image):
             pixels = decode_pixels(images.column.get_bytes(image), self.form)
         seed = int(images.seeds[image : image + 1].astype("<i4").view("<u8")[0, 0])
-        return self._transform(make_image(pixels), seed)
+        with self.clocks.measure("transform"):
+            return self._transform(make_image(pixels), seed)
 
     def _describe_originals(self, images: StoredImages, filled: int) -> Batch:
         """Returns what an accelerator needs to crop: the sizes of the originals, and in training the seeds."""

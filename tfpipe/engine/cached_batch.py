@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks, StoredBatch
+from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, StoredBatch
 from tfpipe.engine.cache import DecodedCache, choose_kept, get_cached_form
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.columns.images import decode_images
 from tfpipe.engine.epoch_weights import strip_copies
 from tfpipe.engine.join import join_rows
@@ -64,7 +65,7 @@ class WrappedMaker(ABC):
 
     @property
     def clocks(self) -> Clocks:
-        """The seconds that were spent on batches."""
+        """The time that was spent on batches."""
         return self._maker.clocks
 
     @clocks.setter
@@ -185,7 +186,7 @@ class CachingMaker(WrappedMaker):
         if not self._is_final:
             whole = self._maker.get_whole_boxes(images.sizes)
             images = replace(images, boxes=whole, flips=np.zeros(len(whole), np.bool_))
-        with self._maker.naming(records.numbers):
+        with self.clocks.measure("decode"), self._maker.naming(records.numbers):
             decode_images(images, self._cache.images, slots, self._filling, threads)
         others = {name: column for name, column in records.columns.items() if name not in self._image_names}
         self._cache.keep_others(slots, images.sizes, others)
@@ -211,7 +212,8 @@ class CachingMaker(WrappedMaker):
             stride = height * width * 3
             places = np.stack((slots * stride, np.full(len(slots), stride)), axis=1)
             column = Column(np.ones(len(slots), np.int64), places, cache.images.reshape(-1))
-            decode_images(replace(images, column=column), out, rows, self._cropping, threads)
+            with self.clocks.measure("decode"):
+                decode_images(replace(images, column=column), out, rows, self._cropping, threads)
         records = [cache.get_others(slot) for slot in slots.tolist()]
         columns = {
             name: collect_column([record[name] for record in records], name, kind)
@@ -219,7 +221,7 @@ class CachingMaker(WrappedMaker):
             if name not in self._image_names
         }
         numbers = strip_copies(asked)
-        stored = StoredBatch(epoch, numbers, numbers, columns, 0.0, 0.0)
+        stored = StoredBatch(epoch, numbers, numbers, columns)
         return self._maker.make_others(stored, images, filled, squeeze_to)
 
     @property

@@ -19,8 +19,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tfpipe.engine.ahead import Maker
-from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker, Clocks
+from tfpipe.engine.batch import STEPS_AHEAD, Batch, BatchMaker
 from tfpipe.engine.cached_batch import CachingMaker
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.join import join_rows
@@ -80,7 +81,7 @@ class MixedMaker:
         makers: The maker of each dataset's share.
 
     Attributes:
-        clocks: The seconds that the makers spent.
+        clocks: The time that the makers spent.
     """
 
     steps_ahead, steps_asked = STEPS_AHEAD, 0

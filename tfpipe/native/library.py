@@ -18,7 +18,7 @@ from tfpipe.errors import MissingDependencyError
 _FOLDER = Path(__file__).parent
 _PATH = _FOLDER / "libtfpipe_native.so"
 _REASON_PATH = _FOLDER / "not_built.txt"
-_INTERFACE = 7
+_INTERFACE = 8
 
 MESSAGE_BYTES = 256
 """The size of the buffer for a message that functions of the library take, in bytes."""
@@ -37,6 +37,7 @@ def load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_PATH))
     if library.tfpipe_interface() != _INTERFACE:
         raise OSError("it was built from other sources than this release's")
+    library.tfpipe_helped_ns.restype = ctypes.c_int64
     return library
 
 
@@ -55,6 +56,11 @@ def explain_missing() -> str | None:
 def is_available() -> bool:
     """Returns whether the library is there and can be loaded."""
     return explain_missing() is None
+
+
+def read_helped_s() -> float:
+    """Returns the processor time of the library's threads that worked for this thread so far, in seconds."""
+    return load().tfpipe_helped_ns() / 1e9 if is_available() else 0.0
 
 
 def check(user: str) -> None:

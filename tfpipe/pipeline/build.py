@@ -34,7 +34,6 @@ from tfpipe.pipeline.stage import (
     Stages,
     customize_stages,
     prefer_textbook,
-    tell_stages_apart,
     tf_data_options,
 )
 from tfpipe.pipeline.stages.parse import keeps_order
@@ -98,7 +97,6 @@ def build_stages(
     epochs: int | None = None,
     *,
     fill_first: bool = True,
-    apart: bool = False,
     customize: Customize | None = None,
 ) -> Stages:
     """Builds the stages of `build_dataset`, to print, cut or time them.
@@ -114,14 +112,12 @@ def build_stages(
         epochs: The epochs of one pass, or None for passes without end.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
-        apart: Whether tf.data's statistics tell the stages apart, which costs up to 6 % (`tell_stages_apart`). It is
-            for a dataset, not for a mixture.
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
     host = get_host(context, start_step, epochs)
     opened: Manifest | Source | Mixture = load_if_path(data)
-    return build_host_stages(opened, split, config, host, fill_first=fill_first, apart=apart, customize=customize)
+    return build_host_stages(opened, split, config, host, fill_first=fill_first, customize=customize)
 
 
 def build_host_stages(
@@ -131,7 +127,6 @@ def build_host_stages(
     host: Host,
     *,
     fill_first: bool,
-    apart: bool = False,
     customize: Customize | None,
 ) -> Stages:
     """Builds the stages of a host; the other arguments, and the errors, are those of `build_stages`.
@@ -142,14 +137,13 @@ def build_host_stages(
         config: The options.
         host: The host among those that share each batch, and the steps that it makes.
         fill_first: Whether to return only when a cache in files is whole.
-        apart: Whether tf.data's statistics tell the stages of a dataset apart.
         customize: A function that changes the stages.
     """
     config = prefer_textbook(config, customize)
     if isinstance(data, Mixture):
         stages = _build_mixture(data, split, config, host)
     else:
-        stages = _build_planned(plan_batches(get_source(data, split), config, host), fill_first, apart)
+        stages = _build_planned(plan_batches(get_source(data, split), config, host), fill_first)
     return customize_stages(stages, customize)
 
 
@@ -161,15 +155,13 @@ def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, ep
     return Host(number, hosts, replicas, start_step, epochs)
 
 
-def _build_planned(plan: BatchPlan, fill_first: bool, apart: bool) -> Stages:
+def _build_planned(plan: BatchPlan, fill_first: bool) -> Stages:
     """Builds the stages of one dataset.
 
     Raises:
         ConfigError: The data, its files or this machine's memory cannot serve the plan.
     """
     by_engine = _check(plan)
-    if apart:
-        plan = replace(plan, config=tell_stages_apart(plan.config))
     if by_engine:
         if plan.config.cache_dir is not None and fill_first:
             fill_cache(*locate_split(plan), plan.config)

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
 from tfpipe.system.units import parse_bytes
@@ -51,6 +52,7 @@ class Stage:
         random: Whether it draws anew in each epoch, so that no cache may keep its results. None: unknown.
         per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
             accelerator. None: unknown.
+        clocks: The clocks of the engine, if it makes the batches; None for a stage of tf.data's operations.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Stage:
     shrinks: bool | None = None
     random: bool | None = None
     per_image: bool | None = None
+    clocks: Clocks | None = field(default=None, repr=False, compare=False)
 
 
 class Stages(tuple[Stage, ...]):
@@ -253,19 +256,6 @@ def customize_stages(stages: Stages, customize: Customize | None) -> Stages:
     if not isinstance(customized, Stages) or not customized:
         raise ConfigError(f"The function that changes the stages must return tfpipe.Stages, got {customized!r:.80}.")
     return customized
-
-
-def tell_stages_apart(config: PipelineConfig) -> PipelineConfig:
-    """Returns the options for a pipeline whose stages tf.data's statistics tell apart, for the profiler.
-
-    `parse`, `decode` and `augment` are not fused. tf.data keeps statistics only if it autotunes, so it does so in
-    evaluation too, unless `autotune` is off.
-    """
-    options = config.tf_data
-    autotune = options.autotune is not False
-    calls = config.max_threads if options.num_parallel_calls is None and autotune else options.num_parallel_calls
-    apart = replace(options, map_fusion=False, num_parallel_calls=calls, autotune=autotune)
-    return replace(config, tf_data=apart)
 
 
 def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: int = 0) -> tf.data.Options:

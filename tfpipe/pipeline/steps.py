@@ -9,8 +9,7 @@ prefetch   finished batches wait for the trainer
 epochs     if a pass shall end: the next pass goes on with the next epochs
 ```
 
-What `read` has made stays in this process, and a token for it goes through `tf.data`. So tf.data's statistics tell
-the two apart.
+What `read` has made stays in this process, and a token for it goes through `tf.data`.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     stages = [
         Stage("list", steps.list_steps, listed, listing),
         Stage("read", steps.read, reading, "one call reads the records of a batch, each from its place"),
-        Stage("decode", steps.decode, making, f"one call {made} of a batch"),
+        Stage("decode", steps.decode, making, f"one call {made} of a batch", clocks=maker.clocks),
         Stage("batch", steps.form, rows, form),
         prefetch_batches(plan),
     ]
@@ -395,15 +394,8 @@ def count_batches_read(plan: BatchPlan) -> int:
 
 
 def count_calls(plan: BatchPlan, maker: AnyMaker) -> Calls:
-    """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too.
-
-    Threads of the native library are not in tf.data's statistics. Where these must tell the stages apart, each batch
-    has the one thread that tf.data counts.
-    """
-    config, reads = plan.config, max(count_batches_read(plan), maker.steps_ahead)
-    threads = config.max_threads
-    if not config.tf_data.map_fusion:
-        return Calls(reads, threads, 1)
+    """Counts the calls of the engine that work at once. Each request to a worker of a service is one, too."""
+    reads, threads = max(count_batches_read(plan), maker.steps_ahead), plan.config.max_threads
     return Calls(reads, min(threads, _BATCHES_AT_ONCE), threads)
 
 

@@ -18,9 +18,16 @@ from typing import Literal
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
-IdleMethod = Literal["simulated", "training", "monitor", "trace"]
-"""The ways to measure idle time: with a simulated accelerator, by a step with and without its input, live in a
-training, or from a trace of TensorFlow's own profiler."""
+Trainer = Literal["loop", "fit"]
+"""The trainers that a simulated accelerator stands for: a plain loop, which takes a batch and then computes, and Keras'
+`fit` on a device with a queue, which takes the next batch while the device computes."""
+
+IdleMethod = Literal["loop", "fit", "training", "monitor", "trace"]
+"""The ways to measure idle time: with a simulated accelerator that one of two trainers feeds, by a step with and
+without its input, live in a training, or from a trace of TensorFlow's own profiler."""
+
+SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
+"""The ways with a simulated accelerator."""
 
 FixAction = Literal[
     "set_option",
@@ -76,41 +83,57 @@ class Spread:
 
 @dataclass(frozen=True)
 class StageTiming:
-    """One named stage in steady state.
+    """One named stage.
 
     Attributes:
         name: The stage's name.
         cpu_us_per_image: The processor time in this stage alone for an image that leaves the pipeline, in microseconds.
-        images_per_second: The rate of the stage in images that leave the pipeline: of four that a later stage drops
-            three, one counts.
-        bytes_in_per_second: The bytes that the stage took.
-        bytes_out_per_second: The bytes that the stage gave.
-        parallelism: The number of threads that AUTOTUNE, or the config, gave it.
-        buffer_size: The number of elements that its last buffer can hold; None if it has no buffer.
-        buffer_fill: The mean share of the buffer that was full, 0 to 1. A full buffer means that a later stage is
-            slower.
-        blocked_fraction: The share of wall time in which its threads waited, 0 to 1. In `read` they wait for files. In
-            other stages a user's function makes them wait, mostly for Python's lock. None if they cannot wait.
-        wait_us_per_image: The time that a thread waited in this way for each image, in microseconds.
-        max_parallelism: The largest number of threads that AUTOTUNE can give it; None if that is unknown.
-        python: Whether a Python function runs in it: Python's lock then allows one core at a time.
+        wait_us_per_image: The time of a call for each image in which it neither runs nor waits for a core, in
+            microseconds: for storage, for a lock, or for somebody else.
+        parallelism: The most calls that work at once.
+        bytes_in_per_image: The bytes that the stage takes for an image.
+        bytes_out_per_image: The bytes that the stage gives for an image.
+        python: Whether a Python function runs in it.
+        hold_us_per_image: The time from one call to the next for each image, in microseconds, if a lock lets one call
+            run at a time whatever the threads: found by running the function alone with 1 and 2 threads. None without
+            such a lock.
         elements_out_per_in: The elements that it gave for each that it took: 0.25 for a filter that drops three of
             four, 1/64 where batches of 64 are made. It is 1 up to `read`, which takes files.
     """
 
     name: str
     cpu_us_per_image: Spread
-    images_per_second: float
-    bytes_in_per_second: float = 0.0
-    bytes_out_per_second: float = 0.0
-    parallelism: int = 1
-    buffer_size: int | None = None
-    buffer_fill: float | None = None
-    blocked_fraction: float | None = None
     wait_us_per_image: float = 0.0
-    max_parallelism: int | None = None
+    parallelism: int = 1
+    bytes_in_per_image: float = 0.0
+    bytes_out_per_image: float = 0.0
     python: bool = False
+    hold_us_per_image: float | None = None
     elements_out_per_in: float = 1.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for most of its time."""
+        return self.wait_us_per_image > self.cpu_us_per_image.median
+
+
+@dataclass(frozen=True)
+class Held:
+    """The memory that a stage holds.
+
+    Attributes:
+        stage: The stage's name.
+        what: The things that it holds, such as "records".
+        number: The number of these.
+        num_bytes: The bytes of all of them.
+        fill_s: The seconds of work on them before the first batch can come.
+    """
+
+    stage: str
+    what: str
+    number: int
+    num_bytes: float
+    fill_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -293,6 +316,7 @@ class OptionCosts:
         cached: The cost with decoded images that are fetched from memory.
         cached_device: The cost with decoded images from memory and augmentation on the device.
         smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
+        smaller_bytes: The share of a record's bytes that is left then.
         native: The cost with the native library as the decoder.
         seekable: The cost with JPEGs that have restart markers: the native library decodes no more of them than a crop.
         read: The cost of reading a record from a local file in memory, apart from `now`.
@@ -307,6 +331,7 @@ class OptionCosts:
     cached: float | None = None
     cached_device: float | None = None
     smaller: float | None = None
+    smaller_bytes: float | None = None
     native: float | None = None
     seekable: float | None = None
     read: float | None = None
@@ -376,7 +401,7 @@ class Profile:
 
     Attributes:
         step: The accelerator's side.
-        stages: The stages in the order of the pipeline; empty if tf.data keeps no counters.
+        stages: The stages in the order of the pipeline.
         host: The machine during the run.
         images_per_second: The images that the pipeline gave.
         first_batch_s: The seconds from the start until the first batch.
@@ -385,8 +410,9 @@ class Profile:
         dataset: The data that was read.
         option_costs: The costs of other options.
         call_costs: The costs of the user's own stages that declare `per_image`, by name; those that were tried.
-        behind_us: The processor time of an image behind a cache that follows a stage which declares `random=False`, in
-            microseconds by the stage's name; those that were tried.
+        held: The memory that stages hold, the most bytes first.
+        handover_us: The processor time of handing elements from stage to stage for an image, in microseconds: the
+            part of the time that no stage accounts for which no cheaper stage saves. None: all of it.
         timeline: The first measured steps in a row. Time 0 is the beginning of measuring. Empty if steps are not seen
             one by one.
         fill_s: The seconds until the cache in memory is full, if the figures are of the epoch that fills it. 0: it was
@@ -409,7 +435,8 @@ class Profile:
     dataset: DatasetFacts
     option_costs: OptionCosts = OptionCosts()
     call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
-    behind_us: Mapping[str, float] = field(default_factory=dict)
+    held: tuple[Held, ...] = ()
+    handover_us: float | None = None
     timeline: tuple[Step, ...] = ()
     fill_s: float = 0.0
     records_per_image: float = 1.0
@@ -427,10 +454,11 @@ class ServiceDemand:
         wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
             It waits for files, or inside a user's function.
         threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
-        lock_bound: The stages whose Python functions hold Python's lock nearly all the time.
+        lock_bound: The stages in which a lock lets one call run at a time.
         storage_limit: The images per second that the storage gives; None if it is not a limit.
-        take_batch_s: The part of `cpu_s["batch"]` in which the trainer's thread takes batches. It is the price of a
+        take_batch_s: The part of `cpu_s["other"]` in which the trainer's thread takes batches. It is the price of a
             batch, not of the images in it.
+        handover_s: The part of `cpu_s["other"]` that is the same for every image, however cheap the stages are.
     """
 
     cores: float
@@ -440,6 +468,7 @@ class ServiceDemand:
     lock_bound: frozenset[str] = frozenset()
     storage_limit: float | None = None
     take_batch_s: float = 0.0
+    handover_s: float = 0.0
 
     @property
     def cpu_limit(self) -> float:
@@ -542,6 +571,7 @@ class Fix:
         stage: The stage of the user's own that changes; None if there is none.
         keeps_values: Whether the trainer's input stays the same by what was measured. `--apply` does not try a fix with
             which a stage's values were found to differ.
+        effort: The effort that it takes.
     """
 
     changes: Mapping[str, OptionValue]
@@ -555,6 +585,7 @@ class Fix:
     action: FixAction = "set_option"
     stage: str | None = None
     keeps_values: bool = True
+    effort: Effort = Effort.OPTION
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
 from tfpipe.engine.batch import Batch
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.position import Position, Resumable
@@ -48,6 +49,11 @@ class EpochBatches(Resumable):
     def plan(self) -> AnyPlan:
         """The plan of the batches."""
         return self._maker.plan
+
+    @property
+    def clocks(self) -> Clocks:
+        """The time that this process spent on batches, by phase."""
+        return self._maker.clocks
 
     @property
     def position(self) -> Position:

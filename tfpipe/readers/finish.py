@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.engine.batch import Batch, Transform
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.errors import ConfigError
 from tfpipe.readers.open_data import form_batch, weigh_mask
@@ -79,17 +78,19 @@ def finish_arrays(batch: Batch, maker: AnyMaker) -> Batch:
     return weigh_mask(batch, maker.plan.config)
 
 
-def transform_batch(batch: Batch, transform: BatchTransform | None, config: PipelineConfig) -> Batch:
-    """Returns what the trainer's function makes of a batch.
+def transform_batch(batch: Batch, transform: BatchTransform | None, maker: AnyMaker) -> Batch:
+    """Returns what the trainer's function makes of a batch of a maker, whose clocks count it.
 
     Raises:
         ConfigError: It returns no dictionary, or not what pairs are made of.
     """
     if transform is None:
         return batch
-    changed = transform(batch)
+    with maker.clocks.measure("batch_transform"):
+        changed = transform(batch)
     if not isinstance(changed, dict):
         raise ConfigError(f"`batch_transform` must return a dictionary, got {type(changed).__name__}.")
+    config = maker.plan.config
     lacks = {"image", "label", *config.extra_features} - set(changed) if config.as_supervised else set()
     if lacks:
         raise ConfigError(
@@ -112,5 +113,5 @@ class Finish:
 
     def __call__(self, batch: Batch) -> Any:
         """Returns the batch in the trainer's form: a dictionary, or a pair."""
-        config = self._maker.plan.config
-        return form_batch(transform_batch(finish_arrays(batch, self._maker), self._transform, config), config)
+        changed = transform_batch(finish_arrays(batch, self._maker), self._transform, self._maker)
+        return form_batch(changed, self._maker.plan.config)

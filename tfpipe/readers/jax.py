@@ -119,7 +119,7 @@ class _Placing:
     def __call__(self, batch: Batch) -> Any:
         config, arrays = self._maker.plan.config, finish_arrays(batch, self._maker)
         arrays = {name: self._convert(name, values) for name, values in arrays.items()}
-        arrays = transform_batch(arrays, self._transform, config)
+        arrays = transform_batch(arrays, self._transform, self._maker)
         return form_batch({name: self._place(name, values) for name, values in arrays.items()}, config)
 
     def _convert(self, name: str, values: Any) -> Any:

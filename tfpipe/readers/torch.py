@@ -157,7 +157,7 @@ class TorchBatches(IterableDataset[Any]):
             is_list = self._has_transform
             image = stack_images(image, self._maker, torch.Tensor, torch) if is_list else make_images(image)
             tensors = {"image": image, **tensors}
-        return form_batch(transform_batch(tensors, self._batch_transform, plan.config), plan.config)
+        return form_batch(transform_batch(tensors, self._batch_transform, self._maker), plan.config)
 
 
 class ShardLoader(Resumable, DataLoader[Any]):

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfpipe.engine.batch import Batch, Clocks
+from tfpipe.engine.batch import Batch
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.service.client import Request, WorkerClock, Workers
 from tfpipe.service.plans import describe_plan
@@ -50,7 +51,7 @@ class RemoteMaker:
         workers: The workers. None: those that the options name, at least one of which must answer.
 
     Attributes:
-        clocks: The seconds that were spent on batches; `read_s` is the time in which threads waited for workers.
+        clocks: The time that was spent on batches; in "read" threads waited for workers.
     """
 
     def __init__(self, maker: AnyMaker, workers: Workers | None = None) -> None:
@@ -138,7 +139,7 @@ class RemoteMaker:
         if not isinstance(stored, _Made):
             return self._local.decode(stored, threads)
         if stored.read_s is not None:
-            self.clocks.add(stored.read_s, 0.0, 0.0, 0.0)
+            self.clocks.add("read", stored.read_s, 0.0)
         return stored.batch
 
     def make_example_image(self) -> Any:

@@ -80,7 +80,7 @@ class PipelineJob:
         """Returns the accelerator for a config's batches."""
         images = self.accelerator.images_per_step
         batch = config.batch_size
-        return Accelerator(self.accelerator.step_s * batch / images, batch)
+        return Accelerator(self.accelerator.step_s * batch / images, batch, self.accelerator.trainer)
 
     def check(self, config: PipelineConfig) -> None:
         """Refuses options that do not fit the data or this host, before any process is started.

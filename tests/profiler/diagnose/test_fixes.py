@@ -7,15 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
+from tests.profiler.profiles import PROFILE, make_profile, make_spread, make_stage, make_step
 from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
-from tfpipe.profiler.diagnose.calibration import (
-    CPU_BOUND_REACHED,
-    CPU_LEFT_AFTER_COMPUTING,
-    RECORD_READ_US,
-)
 from tfpipe.profiler.diagnose.fixes import find_fixes
-from tfpipe.profiler.types import CallCosts, Fix, OptionValue, OwnStage, Profile, StageTiming
+from tfpipe.profiler.types import CallCosts, Effort, Fix, Held, OptionValue, OwnStage, Profile, StageTiming
 from tfpipe.system.options import get_value, replace_options
 
 STAGES_S = 3.5e-3
@@ -61,12 +56,16 @@ def test_predictions_follow_the_demands() -> None:
 
 
 def test_handing_over_costs_a_small_image_what_it_costs_a_large_one() -> None:
-    """Of 1 ms beside the stages' 3.5 ms, 0.16 x 3.5 ms are allocations, and the rest is the same for every image."""
+    """Of 1 ms beside the stages' 3.5 ms, 0.6 ms are hand-overs, and the rest is in proportion to the stages."""
     busy = PROFILE.host.cpu_fraction
-    rate = busy * 4 / 4.5e-3
-    profile = make_profile(images_per_second=rate, config={"image_dtype": "float32"}, option_costs={"uint8": 400.0})
+    profile = make_profile(
+        images_per_second=busy * 4 / 4.5e-3,
+        config={"image_dtype": "float32"},
+        option_costs={"uint8": 400.0},
+        handover_us=600.0,
+    )
     demand = STAGES_S - 0.9 * MADE_S
-    expected = busy * 4 / (1.16 * demand + 1e-3 - 0.16 * STAGES_S)
+    expected = busy * 4 / (demand + 0.4e-3 * demand / STAGES_S + 0.6e-3)
     assert get_fix(profile, image_dtype="uint8").predicted_images_per_second == pytest.approx(expected)
 
 
@@ -86,13 +85,13 @@ def test_a_cache_must_fit_into_memory() -> None:
 
 def test_a_cache_of_decoded_images_saves_reading_too() -> None:
     fix = get_fix(make_profile(dataset={"records": 1000}, option_costs={"cached": 2000.0}), cache="decoded")
-    assert fix.predicted_images_per_second == pytest.approx(predict_rate(MADE_S / 2))
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(0.01e-3 + MADE_S / 2))
     assert fix.reason == "From the second epoch on nothing is decoded: 196.6 MB of memory."
 
 
 def test_a_cache_does_not_shorten_what_a_stage_behind_it_waits_for() -> None:
     """A call waits 4 ms on 4 threads: 1,000 images/s, whatever is kept in memory."""
-    ask = make_stage("ask", 10, wait_us_per_image=4000.0, max_parallelism=4)
+    ask = make_stage("ask", 10, wait_us_per_image=4000.0, parallelism=4)
     for records in (1000, 300_000):  # the second cache keeps a part
         profile = make_profile(stages=(*PROFILE.stages, ask), dataset={"records": records, "own_stages": ("ask",)})
         assert not any("cache" in changes for changes in list_changes(profile))
@@ -103,7 +102,7 @@ def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
     profile = make_profile(dataset={"records": 100_000}, option_costs={"cached": 2000.0})
     fix = get_fix(profile, cache="decoded", cache_bytes="11444MiB")
     share = 12e9 / (100_000 * 256 * 256 * 3)
-    expected = predict_rate((1 - share) * STAGES_S + share * MADE_S / 2)
+    expected = predict_rate((1 - share) * STAGES_S + share * (0.01e-3 + MADE_S / 2))
     assert fix.predicted_images_per_second == pytest.approx(expected)
     assert fix.reason == "61% of the records fit into 12.0 GB of memory: they are decoded only once."
     assert not any("cache_bytes" in changes for changes in list_changes(PROFILE))  # 6 % are not worth it
@@ -121,7 +120,7 @@ def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
     fix = next(fix for fix in list_fixes(PROFILE) if "shard" in fix.instruction)
     assert fix.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
     assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 224."
-    read = RECORD_READ_US / 1e6 + 0.2e-3 * (256 / 375) ** 2
+    read = 0.2e-3 * 0.5  # half of the bytes, as the sample showed
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(0.01e-3 + read + MADE_S / 2))
     assert not any("shard" in fix.instruction for fix in list_fixes(make_profile(dataset={"short_side": None})))
 
@@ -134,8 +133,8 @@ def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
         if "native library" in fix.instruction
     )
     assert fix.instruction == "Install tfpipe again where a C compiler is, so that it has its native library."
-    assert fix.reason == "The native library decodes, crops and resizes in one call."
-    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.82 * MADE_S))
+    assert fix.reason == "The native library decodes, crops and resizes in one call; the gain is an estimate."
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.8 * MADE_S))
     installed = make_profile(config={"decoder": "pillow"}, option_costs={"native": 2400.0})
     fix = get_fix(installed, decoder="auto")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.4 * MADE_S))
@@ -166,15 +165,15 @@ ONE_CALL: dict[str, Any] = {"tf_data.num_parallel_calls": 1}
 
 
 def test_serial_decoding_changes_first() -> None:
-    stages = (make_stage("read", 50, max_parallelism=8), make_stage("decode", 950, max_parallelism=1))
+    stages = (make_stage("read", 50, parallelism=8), make_stage("decode", 950, parallelism=1))
     host, step = {"cpu_fraction": 0.25}, make_step(1000, 9000)
     profile = make_profile(step=step, stages=stages, config=ONE_CALL, dataset=TEXTBOOK, host=host)
     first = list_fixes(profile)[0]
     assert first.changes == {"tf_data.num_parallel_calls": None}
-    assert first.predicted_images_per_second == pytest.approx(CPU_BOUND_REACHED / CPU_LEFT_AFTER_COMPUTING * 4 / 1e-3)
+    assert first.predicted_images_per_second == pytest.approx(4 / 1e-3)
 
 
-SLOW_READ = make_stage("read", 100, max_parallelism=2, wait_us_per_image=1900.0)
+SLOW_READ = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
 
 
 def test_slow_reads_need_more_at_once() -> None:
@@ -193,7 +192,7 @@ def test_the_engine_has_no_option_for_reads_at_once() -> None:
 
 def test_one_reader_is_given_up() -> None:
     """No limit means a thread for each file."""
-    read = make_stage("read", 50, max_parallelism=1, wait_us_per_image=950.0)
+    read = make_stage("read", 50, parallelism=1, wait_us_per_image=950.0)
     config, host = {"tf_data.read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
     profile = make_profile(stages=(read,), dataset=TEXTBOOK, config=config, host=host)
     assert list_fixes(profile)[0].changes == {"tf_data.read_parallel_calls": None}
@@ -267,10 +266,10 @@ def test_features_that_nobody_reads_are_left_out(described: bool, command: str) 
 
 
 def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
-    """New shards take more effort than any option, but give ten times the images of the last two."""
-    data = {"unread_features": ("blob",), "unread_share": 0.9}
-    stages = (make_stage("read", 3500), *(stage for stage in PROFILE.stages if stage.name != "read"))
-    costs = {"read": 3500.0, "read_without_unread": 100.0, "now": 3290.0, "device": 3100.0}
+    """New shards take more effort than any option, but give much more images than a cache of a few records."""
+    data = {"unread_features": ("blob",), "unread_share": 0.9, "short_side": None}
+    stages = (make_stage("read", 3500, parallelism=8), *(stage for stage in PROFILE.stages if stage.name != "read"))
+    costs = {"read": 3500.0, "read_without_unread": 100.0, "now": 3290.0, "device": 1000.0}
     fixes = list_fixes(make_profile(stages=stages, dataset=data, option_costs=costs, images_per_second=540.0))
     assert [(fix.action, next(iter(fix.changes), None)) for fix in fixes] == [
         ("set_option", "augment"),
@@ -278,8 +277,8 @@ def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
         ("set_option", "cache"),
         ("add_machines", None),
     ]
-    gains = [round(fix.predicted_images_per_second - 540) for fix in fixes]
-    assert gains == [210, 685, 72, 3460]
+    gains = [fix.predicted_images_per_second - 540 for fix in fixes]
+    assert gains[1] > gains[0] > 3 * gains[2]
 
 
 def test_an_option_that_doubles_the_rate_stands_before_new_shards_that_give_more() -> None:
@@ -297,7 +296,7 @@ def test_an_option_that_doubles_the_rate_stands_before_new_shards_that_give_more
     first, second, *_ = list_fixes(profile)
     assert first.changes == {"tf_data.num_parallel_calls": None}
     assert second.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
-    assert [round(fix.predicted_images_per_second) for fix in (first, second)] == [344, 3375]
+    assert [round(fix.predicted_images_per_second) for fix in (first, second)] == [319, 3307]
 
 
 def test_waiting_for_the_storage_falls_with_the_bytes() -> None:
@@ -347,11 +346,13 @@ def test_a_late_first_batch_needs_a_smaller_shuffle_buffer() -> None:
 
 
 def test_memory_is_freed_where_most_is_held() -> None:
-    """50 batches of 20 MB are 1 GB; 8,192 records of 100 kB are 0.8 GB."""
-    prefetch = make_stage("prefetch", 1, buffer_size=50, bytes_out_per_second=200e6)
-    stages = (*make_shuffled(), prefetch)
-    host = {"peak_memory_bytes": 15 * 10**9}
-    first, second = list_fixes(make_profile(stages=stages, host=host))[:2]
+    held = (
+        Held("prefetch", "batches", 50, 1e9),
+        Held("shuffle", "records", 8192, 0.82e9),
+        Held("own", "elements", 1, 1),
+    )
+    profile = make_profile(held=held, host={"peak_memory_bytes": 15 * 10**9})
+    first, second = list_fixes(profile)[:2]
     assert (first.changes, first.reason) == (
         {"prefetch_batches": 2},
         "50 batches wait for the trainer, 1.0 GB: two are enough.",
@@ -360,83 +361,116 @@ def test_memory_is_freed_where_most_is_held() -> None:
     assert first.predicted_images_per_second == 1000
 
 
-def test_a_python_stage_is_written_anew() -> None:
-    own_stage = make_stage("jitter", 900, python=True, max_parallelism=4)
-    stages = (make_stage("decode", 500, max_parallelism=4), own_stage)
-    first = list_fixes(make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35}))[0]
-    assert first.instruction == "Write the stage jitter with TensorFlow's operations instead of a Python function."
-    assert first.predicted_images_per_second == 4000
-
-
-def test_costs_without_the_python_stage_count() -> None:
-    """Decoding took 2.5 ms beside the Python stage; alone it took half of that."""
-    stages = (make_stage("decode", 2500, max_parallelism=4), make_stage("jitter", 900, python=True, max_parallelism=4))
-    facts = {"dataset": {"own_stages": ["jitter"]}, "host": {"cpu_fraction": 0.85}}
-    hindered, free = (
-        list_fixes(make_profile(stages=stages, option_costs={"now": now}, **facts))[0].predicted_images_per_second
-        for now in (2500.0, 1250.0)
+def test_a_shuffle_of_decoded_images_moves_in_front_of_decoding() -> None:
+    held = (Held("mix", "elements", 2000, 301e6, 1.4),)
+    profile = make_profile(held=held, dataset={"own_stages": ("mix",)}, first_batch_s=1.7)
+    fix = next(fix for fix in list_fixes(profile) if fix.stage == "mix")
+    assert fix.instruction == "Shuffle records before they are decoded, and not in the stage mix."
+    assert fix.reason == (
+        "mix holds 2,000 elements, 301.0 MB, and takes about 1.4 s of the 1.7 s until the first batch. As records they "
+        "are 200.0 MB."
     )
-    assert free == pytest.approx(2 * hindered)
+    small = replace(profile, held=(replace(held[0], num_bytes=1e6),))
+    assert not any(fix.stage == "mix" for fix in list_fixes(small))
+
+
+def test_a_stage_that_widens_values_goes_to_the_device() -> None:
+    """Eight bytes for one: without it, what stands behind it copies an eighth."""
+    widen = make_stage("widen", 400, parallelism=4, bytes_in_per_image=150e3, bytes_out_per_image=1200e3)
+    *before, batch = PROFILE.stages
+    stages = (*before, widen, replace(batch, cpu_us_per_image=make_spread(800)))
+    profile = make_profile(stages=stages, dataset={"own_stages": ("widen",)}, images_per_second=800.0)
+    fix = next(fix for fix in list_fixes(profile) if fix.stage == "widen")
+    assert (fix.action, fix.effort) == ("move_to_device", Effort.WASTE)
+    assert fix.instruction == (
+        "Leave the values as small as they are in front of widen, and widen them on the accelerator."
+    )
+    assert fix.reason.startswith("widen makes 8 bytes of each byte, 1.2 MB for an image, ")
+    total_s, left_s = 0.95 * 4 / 800, 4.6e-3 - 0.4e-3 - 0.7e-3
+    assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (left_s + (total_s - 4.6e-3) * left_s / 4.6e-3))
+
+
+def test_threads_are_never_told_to_a_function_behind_a_lock() -> None:
+    ask = make_stage("ask", 50, python=True, parallelism=2, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+    profile = make_profile(stages=(ask,), dataset={"own_stages": ("ask",), **TEXTBOOK}, host={"cpu_fraction": 0.1})
+    fixes = list_fixes(profile)
+    assert fixes[0].instruction == (
+        "Take the lock out of the stage ask, or hold it for a shorter time: threads do not help."
+    )
+    assert not any("tf_data.private_threadpool_size" in fix.changes for fix in fixes)
+
+
+def test_a_python_stage_is_written_anew() -> None:
+    own_stage = make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=900.0)
+    stages = (make_stage("decode", 500, parallelism=4), own_stage)
+    dataset, host = {"own_stages": ["jitter"], **TEXTBOOK}, {"cpu_fraction": 0.35}
+    by_engine = list_fixes(make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host=host))[0]
+    assert by_engine.instruction.startswith("Let the function `jitter` call operations that let go of Python's lock, ")
+    first = list_fixes(make_profile(stages=stages, dataset=dataset, host=host))[0]
+    assert first.instruction == (
+        "Write the stage jitter with TensorFlow's operations instead of a Python function, do its work on the "
+        "accelerator, or run it in several processes."
+    )
+    assert first.predicted_images_per_second == 4000
 
 
 def test_a_stage_that_waits_needs_more_threads() -> None:
     """At 4 ms for each image 4,000 a second need 16 at once; a quarter more makes 32 in powers of two."""
-    own_stage = make_stage("lookup", 100, python=True, max_parallelism=4, wait_us_per_image=3900.0)
+    own_stage = make_stage("lookup", 100, python=True, parallelism=4, wait_us_per_image=3900.0)
     dataset = {"own_stages": ["lookup"], **TEXTBOOK}
     first = list_fixes(make_profile(stages=(own_stage,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
     assert first.changes == {"tf_data.private_threadpool_size": 32}
 
 
 def test_a_serial_stage_needs_parallel_calls() -> None:
-    own_stage, step = make_stage("noise", 950, max_parallelism=1), make_step(1000, 9000)
+    own_stage, step = make_stage("noise", 950, parallelism=1), make_step(1000, 9000)
     profile = make_profile(
         step=step, stages=(own_stage,), dataset={"own_stages": ["noise"]}, host={"cpu_fraction": 0.25}
     )
     first = list_fixes(profile)[0]
     assert first.instruction == "Give the map of the stage noise `num_parallel_calls=tf.data.AUTOTUNE`."
-    assert first.predicted_images_per_second == pytest.approx(CPU_BOUND_REACHED / CPU_LEFT_AFTER_COMPUTING * 4 / 1e-3)
+    assert first.predicted_images_per_second == pytest.approx(4 / 1e-3)
 
 
 def test_a_cache_behind_augmentation_moves_before_it() -> None:
     data = {"own_stages": ["kept"], "late_caches": ["kept"], "records": 1000}
     fix = next(
         fix
-        for fix in list_fixes(make_profile(stages=(make_stage("kept", 3500, max_parallelism=4),), dataset=data))
+        for fix in list_fixes(make_profile(stages=(make_stage("kept", 3500, parallelism=4),), dataset=data))
         if fix.instruction
     )
     assert fix.changes == {"cache": "decoded"}
     assert fix.instruction == "Take the cache out of the stage kept, and set cache = 'decoded'."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(1e-3))
     tried = {"cached_device": 500.0}
-    fix = list_fixes(
-        make_profile(stages=(make_stage("kept", 3500, max_parallelism=4),), dataset=data, option_costs=tried)
-    )[0]
+    fix = list_fixes(make_profile(stages=(make_stage("kept", 3500, parallelism=4),), dataset=data, option_costs=tried))[
+        0
+    ]
     assert fix.changes == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
 
 
 def test_a_batch_of_few_images_grows() -> None:
     """A quarter of the work is done once for each batch: 32 times as many images leave a hundredth of it."""
-    stages = (make_stage("decode", 2100, max_parallelism=4), make_stage("batch", 80, max_parallelism=1))
+    stages = (make_stage("decode", 2100, parallelism=4), make_stage("batch", 80, parallelism=1))
     profile = make_profile(stages=stages, config={"batch_size": 2}, host={"trainer_us_per_step": 100e3})
     assert {"batch_size": 64} in list_changes(profile)
 
 
-def test_what_copies_images_is_no_gain_of_a_larger_batch() -> None:
-    """Of 1,220 us in `batch` 5 collect an image, and 300 copy its 600 kB: 915 us and all of `prefetch` come once."""
-    stages = (
-        make_stage("decode", 1900, max_parallelism=4),
-        make_stage("batch", 1220, max_parallelism=4, bytes_out_per_second=600e6),
-        make_stage("prefetch", 100, max_parallelism=4),
+def test_a_larger_batch_is_a_power_of_two_and_leaves_four_in_an_epoch() -> None:
+    """1,001 records make 4 batches of 250, and the power of two below is 128."""
+    stages = (make_stage("decode", 2100, parallelism=4),)
+    profile = make_profile(
+        stages=stages, config={"batch_size": 2}, host={"trainer_us_per_step": 100e3}, dataset={"records": 1001}
     )
-    profile = make_profile(stages=stages, config={"batch_size": 1}, host={"trainer_us_per_step": 0.0})
-    fix = get_fix(profile, batch_size=32)
-    left_us = 3220 - 31 / 32 * 1015  # what belongs to no stage goes along
-    assert fix.reason == "27% of the work is done once for each batch, however few images are in it."
-    assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (3.8e-3 * left_us / 3220), rel=0.01)
+    assert {"batch_size": 64} in list_changes(profile)
+    few = replace(profile, dataset=replace(profile.dataset, records=21))
+    assert {"batch_size": 4} in list_changes(few)
+    fewer = replace(profile, dataset=replace(profile.dataset, records=15))
+    assert not any("batch_size" in changes for changes in list_changes(fewer))
 
 
 def test_every_change_is_an_option() -> None:
-    read = make_stage("read", 100, max_parallelism=1, wait_us_per_image=900.0)
+    read = make_stage("read", 100, parallelism=1, wait_us_per_image=900.0)
     slow = {"image_dtype": "float32", "tf_data.map_fusion": False, "augment_options.dct_scaling": False}
     tried = {"uint8": 3500.0, "device": 2000.0, "dct_scaling": 3000.0}
     serial = {"tf_data.num_parallel_calls": 1, "prefetch_batches": 0, "tf_data.inject_prefetch": False}
@@ -455,7 +489,6 @@ def test_every_change_is_an_option() -> None:
             "cache_bytes",
             "tf_data.cycle_length",
             "image_dtype",
-            "tf_data.map_fusion",
             "tf_data.num_parallel_calls",
         ),
         *("prefetch_batches", "tf_data.read_parallel_calls", "augment_options.dct_scaling"),
@@ -469,10 +502,8 @@ def test_every_change_is_an_option() -> None:
 @pytest.mark.parametrize(
     ("config", "stage", "option"),
     [
-        ({"tf_data.map_fusion": False}, {}, "tf_data.map_fusion"),
-        ({"tf_data.autotune": False}, {"max_parallelism": 1}, "tf_data.autotune"),
-        ({"tf_data.max_intra_op_parallelism": 0}, {}, "tf_data.max_intra_op_parallelism"),
-        ({"training": False}, {"max_parallelism": 64}, "tf_data.deterministic"),
+        ({"tf_data.autotune": False}, {"parallelism": 1}, "tf_data.autotune"),
+        ({"training": False}, {"parallelism": 64}, "tf_data.deterministic"),
     ],
 )
 def test_what_the_engine_does_not_have_is_proposed_for_stages_only(
@@ -498,7 +529,7 @@ def test_device_augmentation_pays_where_it_was_tried() -> None:
     device = {"augment": "device", "image_dtype": "uint8"}
     assert device not in list_changes(PROFILE)
     fix = get_fix(make_profile(option_costs={"device": 2000.0}), **device)
-    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - MADE_S / 2 - 0.28 * 0.2e-3))
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - MADE_S / 2))
 
 
 def make_filtered(share: float, filters: tuple[str, ...] = ("keep",), **changes: Any) -> Profile:
@@ -520,7 +551,7 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
         "keep drops 75% of the images after they were decoded: 4.0 are decoded for each that stays."
     )
     before_s = STAGES_S + 40e-6
-    after_s = before_s - 0.75 * (2400 + 700 + 0.28 * 200) * 1e-6  # what is read stays in the processor's caches
+    after_s = before_s - 0.75 * (2400 + 700) * 1e-6
     other_s = 3.8e-3 - before_s
     assert first.predicted_images_per_second == pytest.approx(0.95 * 4 / (after_s * (1 + other_s / before_s)))
 
@@ -536,8 +567,8 @@ def make_blurred(
     random: bool | None = None, per_image: bool | None = None, required: float = 3000.0, **changes: Any
 ) -> Profile:
     """Returns a pipeline of 1,000 images/s on 4 cores with an own stage between `decode` and `augment`."""
-    decode, augment = (make_stage(name, 300, max_parallelism=4) for name in ("decode", "augment"))
-    blur = make_stage("blur", 3000, max_parallelism=4, bytes_out_per_second=150e6)
+    decode, augment = (make_stage(name, 300, parallelism=4) for name in ("decode", "augment"))
+    blur = make_stage("blur", 3000, parallelism=4, bytes_out_per_image=150e3)
     declared = {"blur": OwnStage(random, per_image)}
     dataset = {"own_stages": ("blur",), "declared": declared, "records": 1000}
     return make_profile(stages=(decode, blur, augment), dataset=dataset, step=make_step(1000, required), **changes)
@@ -572,26 +603,6 @@ def test_a_stage_whose_calls_cost_most_gets_many_images_in_a_call() -> None:
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (1.35e-3 * (1 + 0.2 / 3.6)))
 
 
-def test_the_work_of_a_short_python_function_is_found_and_saved() -> None:
-    """Its 500 us counted as waiting and were in no stage's processor time; with 50 us 0.55 of 1 ms are left."""
-    stages = (make_stage("decode", 400, max_parallelism=4), make_stage("ask", 0, python=True, wait_us_per_image=500.0))
-    profile = make_profile(
-        stages=(stages[0], replace(stages[1], max_parallelism=4)),
-        dataset={"own_stages": ["ask"]},
-        host={"cores": 1, "cpu_fraction": 0.95},
-        images_per_second=950.0,
-        step=make_step(950, 40000),
-        call_costs={"ask": CallCosts(500.0, 50.0, "ask", same_values=True)},
-    )
-    demand = compute_demand(profile)
-    assert demand.cpu_s == pytest.approx({"decode": 4e-4, "ask": 5e-4, "other": 1e-4})
-    assert demand.wait_s == {"ask": pytest.approx(0.0)}
-    assert find_bottleneck(profile, demand).stage == "ask"
-    fix = list_fixes(profile)[0]
-    assert fix.action == "vectorize_stage"
-    assert fix.predicted_images_per_second == pytest.approx(0.95 / (0.45e-3 * (1 + 0.1 / 0.9)))
-
-
 def test_calls_for_many_images_are_proposed_where_they_save_much() -> None:
     hardly = replace(CALLS, many_us=1700.0)
     assert "vectorize_stage" not in [fix.action for fix in list_fixes(make_blurred(call_costs={"blur": hardly}))]
@@ -611,7 +622,10 @@ def test_a_stage_that_costs_little_but_its_calls_needs_no_other_place() -> None:
     actions = [fix.action for fix in list_fixes(make_blurred(random=False, call_costs=cheap))]
     assert actions[0] == "vectorize_stage"
     assert not {"move_to_device", "cache_before_stage", "rewrite_stage"} & set(actions)
-    stages = (make_stage("decode", 500, max_parallelism=4), make_stage("jitter", 900, python=True, max_parallelism=4))
+    stages = (
+        make_stage("decode", 500, parallelism=4),
+        make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=900.0),
+    )
     locked = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
     assert list_fixes(locked)[0].action == "rewrite_stage"
     cured = replace(locked, call_costs={"jitter": replace(cheap["blur"], entry="jitter")})
@@ -638,9 +652,9 @@ def test_where_nothing_else_helps_a_cheaper_stage_is_work_for_the_user() -> None
 
 
 def test_a_map_that_waits_on_one_thread_needs_threads_of_its_own() -> None:
-    stages = (make_stage("decode", 500, max_parallelism=4), make_stage("ask", 100, wait_us_per_image=800.0))
+    stages = (make_stage("decode", 500, parallelism=4), make_stage("ask", 100, wait_us_per_image=800.0))
     for threads, action in ((1, "rewrite_stage"), (4, "set_option")):
-        asking = (stages[0], replace(stages[1], max_parallelism=threads, parallelism=threads))
+        asking = (stages[0], replace(stages[1], parallelism=threads))
         profile = make_profile(
             stages=asking,
             dataset={"own_stages": ["ask"], **TEXTBOOK},
@@ -673,11 +687,11 @@ def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
 def test_images_that_are_dropped_early_are_handed_over_less_often() -> None:
     """`read`, `parse`, `decode` and `augment` gave four each and the filter one: 17. Then it is 4 + 4 + 1 + 1 + 1."""
     rate = 0.95 * 4 / 5e-3
-    first = list_fixes(make_filtered(0.25, images_per_second=rate))[0]
+    first = list_fixes(make_filtered(0.25, images_per_second=rate, handover_us=1000.0))[0]
     before_s = STAGES_S + 40e-6
-    after_s = before_s - 0.75 * (2400 + 700 + 0.28 * 200) * 1e-6
-    handover_s = 5e-3 - 1.16 * before_s
-    expected = 0.95 * 4 / (1.16 * after_s + handover_s * 11 / 17)
+    after_s = before_s - 0.75 * (2400 + 700) * 1e-6
+    grows = (5e-3 - 1e-3 - before_s) / before_s
+    expected = 0.95 * 4 / ((1 + grows) * after_s + 1e-3 * 11 / 17)
     assert first.predicted_images_per_second == pytest.approx(expected)
 
 
@@ -687,7 +701,7 @@ def test_work_for_nothing_goes_before_a_cache_if_it_is_much() -> None:
     assert [fix.action for fix in much[:2]] == ["move_stage", "set_option"]
     assert much[1].changes == {"cache": "decoded"}
     assert much[1].predicted_images_per_second > much[0].predicted_images_per_second
-    little = list_fixes(make_filtered(0.8, dataset={"records": 1000}))
+    little = list_fixes(make_filtered(0.88, dataset={"records": 1000}))
     assert little[0].changes == {"cache": "decoded"}
     assert [fix.stage for fix in little if fix.action == "move_stage"] == ["keep"]
 
@@ -711,7 +725,10 @@ def test_every_fix_says_what_it_changes() -> None:
         *(("set_option", None, True, False), ("write_data", None, False, True)),
         *(("install_package", None, False, True), ("add_machines", None, False, True)),
     }
-    stages = (make_stage("decode", 500, max_parallelism=4), make_stage("jitter", 900, python=True, max_parallelism=4))
+    stages = (
+        make_stage("decode", 500, parallelism=4),
+        make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=900.0),
+    )
     own = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
     assert (list_fixes(own)[0].action, list_fixes(own)[0].stage) == ("rewrite_stage", "jitter")
 
@@ -719,6 +736,6 @@ def test_every_fix_says_what_it_changes() -> None:
 def test_a_cache_serves_each_record_that_is_taken() -> None:
     """Two records are taken for an image that leaves the pipeline."""
     data = {"own_stages": ["kept"], "late_caches": ["kept"], "records": 1000}
-    profile = make_profile(stages=(make_stage("kept", 3500, max_parallelism=4),), dataset=data, records_per_image=2.0)
+    profile = make_profile(stages=(make_stage("kept", 3500, parallelism=4),), dataset=data, records_per_image=2.0)
     fix = next(fix for fix in list_fixes(profile) if fix.instruction)
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(2e-3))

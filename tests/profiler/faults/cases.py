@@ -5,6 +5,7 @@ The right stage and the right fix were decided when a case was written, from the
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -121,6 +122,73 @@ def waiting_lookup(stages: Stages) -> Stages:
         return {**features, "label": tf.ensure_shape(label, [])}
 
     return _add_map(stages, "lookup", own, tf.data.AUTOTUNE)
+
+
+_LOCK = threading.Lock()
+
+
+def locked_lookup(stages: Stages) -> Stages:
+    """Waits 2 ms for each image behind one lock."""
+    return _add_lookup(stages, _ask_behind_the_lock)
+
+
+def free_lookup(stages: Stages) -> Stages:
+    """Waits 2 ms for each image, without a lock."""
+    return _add_lookup(stages, _ask_shortly)
+
+
+def _ask_behind_the_lock(label: Any) -> Any:
+    with _LOCK:
+        return _ask_shortly(label)
+
+
+def _ask_shortly(label: Any) -> Any:
+    time.sleep(0.002)
+    return label
+
+
+def _add_lookup(stages: Stages, ask: Callable[[Any], Any]) -> Stages:
+    import tensorflow as tf
+
+    def own(features: Any) -> Any:
+        label = tf.numpy_function(ask, [features["label"]], tf.int64)
+        return {**features, "label": tf.ensure_shape(label, [])}
+
+    return _add_map(stages, "lookup", own, tf.data.AUTOTUNE)
+
+
+def pillow_blur(stages: Stages) -> Stages:
+    """Blurs each crop with Pillow, in a Python function that one lock lets through one call at a time."""
+    import numpy as np
+    import tensorflow as tf
+    from PIL import Image, ImageFilter
+
+    def blur_one(image: Any) -> Any:
+        with _LOCK:
+            return np.asarray(Image.fromarray(image).filter(ImageFilter.GaussianBlur(2)))
+
+    def own(features: Any) -> Any:
+        image = features["image"]
+        return {**features, "image": tf.ensure_shape(tf.numpy_function(blur_one, [image], tf.uint8), image.shape)}
+
+    return _add_map(stages, "blur", own, tf.data.AUTOTUNE)
+
+
+def late_shuffle(stages: Stages) -> Stages:
+    """Shuffles 2,000 decoded images."""
+    from tfpipe.pipeline.stage import Stage
+
+    return stages.insert_after("augment", Stage("mix", lambda dataset: dataset.shuffle(2000)))
+
+
+def float64(stages: Stages) -> Stages:
+    """Makes eight bytes of each byte of a crop."""
+    import tensorflow as tf
+
+    def own(features: Any) -> Any:
+        return {**features, "image": tf.cast(features["image"], tf.float64)}
+
+    return _add_map(stages, "widen", own, tf.data.AUTOTUNE)
 
 
 def serial_noise(stages: Stages) -> Stages:
@@ -360,6 +428,39 @@ FAULTS: dict[str, Fault] = {
         config=BY_IMAGE,
         own=waiting_lookup,
     ),
+    "pillow_blur": Fault(
+        why="A Python function blurs each crop behind one lock: its stage has one core whatever its threads.",
+        stage="blur",
+        fix="Write the stage blur with TensorFlow's operations",
+        config=BY_IMAGE,
+        own=pillow_blur,
+        cure=Cure(own=without_cache),
+    ),
+    "locked_lookup": Fault(
+        why="A function waits 2 ms behind one lock: 500 images/s with any number of threads.",
+        stage="lookup",
+        fix="Take the lock out of the stage lookup",
+        config=BY_IMAGE,
+        own=locked_lookup,
+        cure=Cure(own=free_lookup),
+    ),
+    "late_shuffle": Fault(
+        why="2,000 decoded images are held to be shuffled, where records would be a fifth of the bytes.",
+        stage="decode",
+        fix={"cache": "decoded"},
+        config=BY_IMAGE,
+        shards=Shards(PHOTOS),
+        own=late_shuffle,
+    ),
+    "float64": Fault(
+        why="Small raw images become eight bytes a value, which all stages behind must copy.",
+        stage="augment",  # takes most of the cores in any case
+        fix="Leave the values as small as they are in front of widen",
+        config=BY_IMAGE,
+        shards=Shards(PHOTOS, RAW, 1000),
+        own=float64,
+        cure=Cure(own=without_cache),
+    ),
     "serial_map": Fault(
         why="A map without `num_parallel_calls` has one thread.",
         stage="noise",
@@ -500,6 +601,27 @@ FAULTS: dict[str, Fault] = {
         config={"prefetch_batches": 40, "image_dtype": "float32"},
         required=60.0,
         memory_limit=2_600_000_000,
+    ),
+    "engine_decode": Fault(
+        why="The engine decodes photographs again in every epoch, and all of them would fit into memory.",
+        stage="decode",
+        fix={"cache": "decoded"},
+        shards=Shards(PHOTOS),
+    ),
+    "engine_floats": Fault(
+        why="Pixels become floats on the host, which the device could do.",
+        stage="decode",
+        fix={"image_dtype": "uint8"},
+        config={"image_dtype": "float32"},
+        shards=Shards(PHOTOS, RAW, 1000),
+    ),
+    "engine_huge": Fault(
+        why="The engine decodes images of 3 megapixels for a model that sees 224 pixels.",
+        stage="decode",
+        fix="tfpipe shard INPUT OUTPUT --resize-short 256",
+        config={"batch_size": 16},
+        shards=MANY_HUGE,
+        cure=Cure(shards=Shards(HUGE, ("--resize-short", "256", "--num-shards", "1"), 1500)),
     ),
     "slow_accelerator": Fault(
         why="Nothing is wrong: the accelerator takes fewer images than the pipeline gives.",

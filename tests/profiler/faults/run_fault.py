@@ -23,7 +23,6 @@ from tests.profiler.faults.data import index_files, make_files, make_shards
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.stage import tell_stages_apart
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
@@ -109,10 +108,7 @@ def compare_with_fix(
     after = make_job(fault, folder, changed, fault.cure if fix.instruction else Cure())
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
-        without_fix, with_fix = (
-            job.start_process(options if job.is_by_engine(options) else tell_stages_apart(options))  # as it is profiled
-            for job, options in ((before, config), (after, changed))
-        )
+        without_fix, with_fix = (job.start_process(options) for job, options in ((before, config), (after, changed)))
         with without_fix, with_fix:
             for name, done in take_turns({"before": without_fix, "after": with_fix}, ROUNDS, TURN_S).items():
                 turns[name] += done

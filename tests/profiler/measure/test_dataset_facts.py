@@ -14,8 +14,7 @@ from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
-from tfpipe.profiler.measure.dataset_facts import _find_filters, _find_late_caches, get_dataset_facts
-from tfpipe.profiler.measure.stage_matching import PlannedOperation
+from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8)
 
@@ -50,24 +49,6 @@ def test_only_a_buffer_is_held_to_be_shuffled(manifest: Manifest) -> None:
     buffer = replace(CONFIG, order="throughput", tf_data=TfDataOptions(shuffle_buffer_size=5))
     assert get_dataset_facts(manifest, "train", buffer, []).shuffled_records == 5
     assert get_dataset_facts(manifest, "train", replace(CONFIG, training=False), []).shuffled_records == 0
-
-
-def test_a_late_cache_is_the_users_own_behind_augmentation() -> None:
-    operations = ("Cache", "kept"), ("Map", "augment"), ("Cache", "early"), ("Cache", "cache"), ("Range", "list")
-    planned = [PlannedOperation(kind, stage) for kind, stage in operations]
-    assert _find_late_caches(planned) == ("kept",)
-    assert _find_late_caches(planned[2:]) == ()
-
-
-def test_a_filter_drops_single_images() -> None:
-    """A stage that only makes batches, or windows of images, gives fewer elements and drops none."""
-    operations = [
-        *(("Batch", "batch"), ("Filter", "fill up"), ("Batch", "fill up"), ("FlatMap", "pairs"), ("Window", "pairs")),
-        *(("Unbatch", "sorted"), ("Filter", "sorted"), ("Batch", "sorted"), ("Map", "keep"), ("Filter", "keep")),
-        *(("Map", "blur"), ("Filter", "parse"), ("FlatMap", "views")),
-    ]
-    planned = [PlannedOperation(kind, stage) for kind, stage in operations]
-    assert _find_filters(planned) == ("views", "keep", "sorted")
 
 
 @pytest.mark.parametrize("described", [True, False])

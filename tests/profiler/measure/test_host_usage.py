@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfpipe.profiler.measure import host_usage
-from tfpipe.profiler.measure.host_usage import HostTime
-from tfpipe.profiler.measure.tfdata_counters import read_thread_seconds
+from tfpipe.profiler.measure.host_usage import HostTime, read_queue_s, read_threads
 
 
 def test_processor_time_is_shared_with_other_processes() -> None:
@@ -69,5 +68,6 @@ def test_thread_seconds_leave_out_threads_that_ended(tmp_path: Path) -> None:
         (tmp_path / "task" / thread).mkdir(parents=True)
         (tmp_path / "task" / thread / "schedstat").write_text(text)
     (tmp_path / "task" / "3").mkdir()  # it has just ended
-    assert read_thread_seconds(str(tmp_path)) == (3.0, 0.5)
-    assert read_thread_seconds(str(tmp_path / "none"))[1] == 0.0
+    assert read_threads(str(tmp_path)) == {"1": (2.0, 0.5), "2": (1.0, 0.0)}
+    assert read_queue_s(str(tmp_path)) == 0.5
+    assert (read_threads(str(tmp_path / "none")), read_queue_s(str(tmp_path / "none"))) == ({}, 0)

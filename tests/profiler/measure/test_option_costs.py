@@ -96,7 +96,7 @@ def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_pat
 
 def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     costs = measure_option_costs(source, replace(CONFIG, augment="device"), 16)
-    assert list_tried(costs) == ["now", "cached", "smaller"]
+    assert list_tried(costs) == ["now", "cached", "smaller", "smaller_bytes"]
     payloads = sample_records(source)
     assert len(payloads) == RECORDS  # of 12 records: some come again
     smaller = option_costs._shrink_images(source, payloads, 16)

@@ -25,7 +25,7 @@ from tfpipe.service.measure import ServiceRates, WorkerRate
 from tfpipe.service.server import Server
 
 NONE = Spread(0.0, 0.0, 0.0)
-TIMING = StepTiming("simulated", 20, 10, NONE, 4.0, NONE, NONE)
+TIMING = StepTiming("loop", 20, 10, NONE, 4.0, NONE, NONE)
 
 
 def test_rates_of_batches_become_rates_of_images() -> None:

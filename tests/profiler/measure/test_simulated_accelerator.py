@@ -16,7 +16,7 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.types import Spread, Step
+from tfpipe.profiler.types import Spread, Step, Trainer
 
 
 class Clock:
@@ -32,7 +32,9 @@ class Clock:
         self.now += seconds
 
 
-def make_steps(make_s: float, step_s: float, count: int = 50, oversleep_s: float = 0.0) -> list[Step]:
+def make_steps(
+    make_s: float, step_s: float, count: int = 50, oversleep_s: float = 0.0, trainer: Trainer = "fit"
+) -> list[Step]:
     """Returns the steps for batches that take `make_s` each and are made on request."""
     clock = Clock()
 
@@ -41,8 +43,18 @@ def make_steps(make_s: float, step_s: float, count: int = 50, oversleep_s: float
             clock.sleep(make_s)
             yield None
 
-    run = drive(batches(), Accelerator(step_s, 10), clock, lambda s: clock.sleep(s + oversleep_s))
+    run = drive(batches(), Accelerator(step_s, 10, trainer), clock, lambda s: clock.sleep(s + oversleep_s))
     return [next(run) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("make_s", "truth"), [(0.0, 0.0), (0.25, 0.2), (1.0, 0.5), (3.0, 0.75)])
+def test_a_plain_loop_waits_for_all_that_a_batch_takes(make_s: float, truth: float) -> None:
+    """It takes a batch and then computes for 1 s, so nothing hides the wait."""
+    steps = make_steps(make_s, 1.0, trainer="loop")
+    timing = compute_step_timing(steps, Accelerator(1.0, 10, "loop"))
+    assert (timing.method, timing.idle_fraction.median) == ("loop", pytest.approx(truth))
+    assert get_idle(steps, 1.0) == pytest.approx(truth)
+    assert timing.input_wait_fraction.median == pytest.approx(truth)
 
 
 def get_idle(steps: list[Step], step_s: float) -> float:
@@ -79,6 +91,25 @@ def test_figures_are_those_of_the_whole_run() -> None:
         compute_step_timing([Step(0, 0, 0)], Accelerator(1.0, 10))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("step_s", [0.005, 0.01, 0.02, 0.03, 0.06])
+def test_a_plain_loop_that_sleeps_is_measured_as_it_is(step_s: float) -> None:
+    """Both take turns, since the machine is busy with other tests."""
+    plain_s, measured_s, steps = 0.0, 0.0, 0
+    for _ in range(5):
+        batches, began_s = paced(0.02), time.perf_counter()
+        for _ in range(20):
+            next(batches)
+            time.sleep(step_s)
+        plain_s += time.perf_counter() - began_s
+        run, began_s = drive(paced(0.02), Accelerator(step_s, 10)), time.perf_counter()
+        for _ in range(20):
+            next(run)
+        time.sleep(step_s)
+        measured_s, steps = measured_s + time.perf_counter() - began_s, steps + 20
+    assert 1 - steps * step_s / measured_s == pytest.approx(1 - steps * step_s / plain_s, abs=0.03)
+
+
 @pytest.mark.parametrize("step_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_step_time_must_be_above_zero_and_finite(step_s: float) -> None:
     with pytest.raises(ConfigError, match="step time must be above 0"):
@@ -107,7 +138,7 @@ def paced(interval_s: float) -> Iterator[None]:
 def test_planted_idle_is_measured_on_a_real_clock(truth: float) -> None:
     """This machine is busy with other tests, so 3 points are allowed and not 1."""
     step_s = 0.02 * (1 - truth) if truth else 0.04
-    run = drive(paced(0.02), Accelerator(step_s, 10))
+    run = drive(paced(0.02), Accelerator(step_s, 10, "fit"))
     steps = [next(run) for _ in range(60)]
     assert get_idle(steps, step_s) == pytest.approx(truth, abs=0.03)
 

@@ -10,30 +10,72 @@ from pathlib import Path
 from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_stage, make_step
 from tfpipe import profiler
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes, make_report
+from tfpipe.profiler.diagnose.diagnosis import add_measured, compute_idle_after_fixes, make_report
 from tfpipe.profiler.report.html import render
-from tfpipe.profiler.report.text_json import SERVICE_NOTE, explain_filling, format_budget, to_json, to_text
-from tfpipe.profiler.types import DatasetFacts, OptionCosts, Spread, Step, WorkerTiming
+from tfpipe.profiler.report.text_json import (
+    NO_STAGES,
+    RANKING,
+    SERVICE_NOTE,
+    explain_filling,
+    explain_rates,
+    format_headline,
+    to_json,
+    to_text,
+)
+from tfpipe.profiler.types import DatasetFacts, Held, OptionCosts, Spread, Step, WorkerTiming
+
+HELD = (Held("shuffle", "records", 8192, 0.8e9, 1.0),)
 
 
-def test_the_budget_names_the_rates_and_the_bottleneck() -> None:
-    assert format_budget(make_report(PROFILE)) == (
-        "the accelerator needs 4,000 images/s; this pipeline gives 1,000 (75 % idle); this host's CPU allows 1,053; "
-        "storage allows 10,000; the bottleneck is decode."
+def test_the_first_line_is_the_answer_with_the_bottleneck_first() -> None:
+    assert format_headline(make_report(PROFILE)) == "decode limits this pipeline: 1,000 of 4,000 images/s, 75 % idle."
+    busy = make_report(make_profile(step=make_step(1000, 1000)))
+    assert format_headline(busy) == "Compute-bound: the accelerator is never idle, at 1,000 images/s."
+    long = make_report(make_profile(stages=(make_stage("a_stage_with_a_very_long_name", 3800),)))
+    assert len(format_headline(long)) < 80
+
+
+def test_the_rates_stand_side_by_side() -> None:
+    assert explain_rates(make_report(PROFILE)) == (
+        "The accelerator needs 4,000 images/s, and this pipeline gives 1,000; this host's cores allow 1,053; its "
+        "storage 10,000."
     )
-    assert format_budget(
-        make_report(make_profile(step=make_step(1000, 1000), host={"storage_limit_bytes_per_second": None}))
-    ) == (
-        "the accelerator needs 1,000 images/s; this pipeline gives 1,000 (0 % idle); this host's CPU allows 1,053; "
-        "compute-bound: the bottleneck is the accelerator."
+    unknown = make_report(make_profile(host={"storage_limit_bytes_per_second": None}))
+    assert explain_rates(unknown).endswith("this host's cores allow 1,053.")
+
+
+def test_memory_and_the_first_batch_name_the_stage_that_causes_them() -> None:
+    held = (Held("mix", "elements", 2000, 301e6, 1.4), Held("prefetch", "batches", 2, 20e6))
+    profile = make_profile(held=held, first_batch_s=1.7)
+    line = to_text(make_report(profile)).splitlines()[5]
+    assert line == (
+        "4 cores 95 % busy; memory at most 1.0 GB, 301.0 MB of it in mix (2,000 elements); reads 100.0 MB/s; first "
+        "batch after 1.7 s, about 1.4 s of it to fill mix."
     )
+    assert "Memory at most 1.0 GB, 301.0 MB of it in mix (2,000 elements); first batch after 1.7 s" in render(
+        make_report(profile)
+    )
+    assert to_json(make_report(profile))["held"][0] == {
+        "stage": "mix",
+        "what": "elements",
+        "number": 2000,
+        "num_bytes": 301e6,
+        "fill_s": 1.4,
+    }
+
+
+def test_the_text_says_for_which_trainer_the_idle_time_holds() -> None:
+    loop = to_text(make_report(PROFILE))
+    assert "Idle 75 % (75 % to 75 %) for a plain loop, which takes a batch and then computes; 100 steps" in loop
+    fit = to_text(make_report(replace(PROFILE, step=replace(PROFILE.step, method="fit"))))
+    assert "for Keras' `fit` on a device with a queue, which takes the next batch while the device computes;" in fit
 
 
 def test_records_without_images_are_called_records() -> None:
     report = make_report(make_profile(dataset={"unit": "records", "name": "/data/images/s"}))
     text, page = to_text(report), render(report)
-    assert "The accelerator needs 4,000 records/s; " in text
-    assert "\nstage      µs/record     low    high" in text
+    assert "The accelerator needs 4,000 records/s, " in text
+    assert "\nstage            µs/record   share" in text
     for shown in (text, page):
         assert "images/s" not in shown.replace("/data/images/s", "")
         assert "µs/image" not in shown
@@ -45,11 +87,20 @@ def test_records_without_images_are_called_records() -> None:
 def test_the_text_fits_a_screen() -> None:
     lines = to_text(make_report(make_profile(dataset={"records": 1000}), price_per_hour=10)).splitlines()
     assert len(lines) <= 40
-    assert max(map(len, lines[2:])) <= 120
+    assert max(map(len, lines)) <= 160
     assert "The idle time costs 180.00 a day." in lines
-    assert "decode         2,400   2,400   2,400     63%        4      50% of 4       150" in lines
-    assert "other            300                      8%" in lines
-    assert "1. cache = 'decoded'" in lines
+    assert len(lines[0]) < 80
+    assert "decode               2,400     63%                   4      150" in lines
+    assert "hand-over              300      8%" in lines
+    assert RANKING in lines
+    assert "1. cache = 'decoded' (an option or a line of yours)" in lines
+
+
+def test_a_lock_and_waiting_stand_in_the_table() -> None:
+    stage = make_stage("ask", 50, parallelism=4, python=True, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+    assert "ask                     50      1%        950  1, lock        0" in to_text(
+        make_report(make_profile(stages=(stage,)))
+    )
 
 
 def test_a_stage_that_changes_the_number_says_by_how_much() -> None:
@@ -58,7 +109,7 @@ def test_a_stage_that_changes_the_number_says_by_how_much() -> None:
         *(make_stage("apart", 2, elements_out_per_in=32), make_stage("batch", 100, elements_out_per_in=1 / 64)),
     )
     lines = to_text(make_report(make_profile(stages=stages))).splitlines()
-    table = [line.split() for line in lines if line.startswith(("stage ", "decode ", "keep ", "apart ", "batch "))]
+    table = [line.split() for line in lines if line.startswith(("stage  ", "decode  ", "keep  ", "apart  ", "batch  "))]
     assert table[0][-1] == "out/in"
     assert [row[-1] for row in table[2:]] == ["0.26", "32", "0.0156"]
     assert table[1][-2:] == ["4", "150"]
@@ -66,14 +117,12 @@ def test_a_stage_that_changes_the_number_says_by_how_much() -> None:
 
 def test_an_accelerator_that_never_waits_is_compute_bound() -> None:
     text = to_text(make_report(make_profile(step=make_step(1000, 1000))))
-    assert "compute-bound" in text
-    assert text.endswith("Only a faster step makes this training faster.\n")
+    assert text.startswith("Compute-bound: ")
+    assert "Only a faster step makes this training faster.\n" in text
 
 
 def test_missing_stages_are_explained() -> None:
-    assert "No stages: with `tf_data.autotune` off tf.data keeps no counters." in to_text(
-        make_report(make_profile(stages=()))
-    )
+    assert NO_STAGES in to_text(make_report(make_profile(stages=(), step=make_step(1000, 1000))))
 
 
 def test_the_text_says_that_a_cache_was_being_filled() -> None:
@@ -86,7 +135,7 @@ def test_the_text_says_that_a_cache_was_being_filled() -> None:
 
 def test_the_json_has_the_figures() -> None:
     document = json.loads(json.dumps(to_json(make_report(PROFILE, price_per_hour=1)), allow_nan=False))
-    assert (document["version"], document["method"]) == (2, "simulated")
+    assert (document["version"], document["method"]) == (3, "loop")
     assert (document["idle_fraction"], document["images_per_second"]) == (0.75, 1000)
     assert (document["required_images_per_second"], document["first_batch_s"]) == (4000, 0.5)
     assert document["bottleneck"]["stage"] == "decode"
@@ -96,36 +145,37 @@ def test_the_json_has_the_figures() -> None:
     assert set(fix) == {
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
         *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage", "keeps_values"),
+        "effort",
     }
     assert document["price_per_day"] == 18
 
 
 def test_the_json_has_the_same_names_as_ever() -> None:
-    """Version 2 promises that no name goes away; a new one is added here."""
+    """Version 3 promises that no name goes away; a new one is added here."""
     costs = dict.fromkeys(("uint8", "dct_scaling", "cached_device", "native", "seekable"), 1.0)
     costs |= dict.fromkeys(("read", "read_without_unread", "read_unpacked"), 1.0)
     profile = replace(make_profile(option_costs=costs), timeline=(Step(0.1, 0.0, 0.02),))
     document = to_json(make_report(profile))
     assert document["service"] is None
     assert list(document) == [
-        *("version", "method", "idle_fraction", "idle_fraction_spread", "input_wait_fraction"),
+        *("version", "summary", "method", "idle_fraction", "idle_fraction_spread", "input_wait_fraction"),
         *("input_wait_fraction_spread", "steps", "step_s", "images_per_step", "wall_s", "images_per_second"),
         *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
         *("first_batch_s", "warm_up_s", "fill_s", "records_per_image"),
         *("host_index", "num_hosts", "bottleneck", "stages", "fixes"),
         *("combination", "shortfall", "after_images_per_second", "host", "service"),
-        *("price_per_day", "dataset", "config", "call_costs", "behind_us", "what_if", "timeline"),
+        *("price_per_day", "dataset", "config", "call_costs", "held", "what_if", "timeline"),
     ]
     assert list(document["idle_fraction_spread"]) == list(document["input_wait_fraction_spread"]) == ["low", "high"]
     assert list(document["bottleneck"]) == ["stage", "reason", "limit_images_per_second"]
     assert list(document["stages"][0]) == [
-        *("name", "cpu_us_per_image", "images_per_second", "bytes_in_per_second", "bytes_out_per_second"),
-        *("parallelism", "buffer_size", "buffer_fill", "blocked_fraction", "wait_us_per_image", "max_parallelism"),
-        *("python", "elements_out_per_in", "cpu_us_per_image_spread"),
+        *("name", "cpu_us_per_image", "wait_us_per_image", "parallelism", "bytes_in_per_image"),
+        *("bytes_out_per_image", "python", "hold_us_per_image", "elements_out_per_in", "cpu_us_per_image_spread"),
     ]
     assert list(document["fixes"][0]) == [
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
         *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage", "keeps_values"),
+        "effort",
     ]
     assert list(document["host"]) == [
         *("cores", "cpu_fraction", "peak_memory_bytes", "memory_limit_bytes", "storage_bytes_per_second"),
@@ -146,7 +196,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("counted_records", "unpacked_record_bytes", "stage_moves", "declared", "unit"),
     ]
     assert list(document["what_if"]) == [
-        *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "native"),
+        *("now", "uint8", "device", "dct_scaling", "cached", "cached_device", "smaller", "smaller_bytes", "native"),
         *("seekable", "read", "read_without_unread", "read_unpacked"),
     ]
     assert list(document["timeline"][0]) == ["begins_s", "idle_s", "wait_s"]
@@ -166,12 +216,18 @@ def test_the_text_has_the_service() -> None:
     assert SERVICE_NOTE in text
     assert "a:1                                  500    90 %\n" in text
     assert "\nFor 4,000 images/s it takes 8 workers of 550 images/s.\n" in text
-    assert "the bottleneck is the service." in text
+    assert text.startswith("the service limits this pipeline: ")
 
 
 def test_costs_that_were_not_tried_are_left_out_of_the_json() -> None:
     assert to_json(make_report(make_profile(option_costs=OptionCosts())))["what_if"] == {}
-    assert to_json(make_report(PROFILE))["what_if"] == {"now": 4000, "device": 4400, "cached": 1000, "smaller": 2000}
+    assert to_json(make_report(PROFILE))["what_if"] == {
+        "now": 4000,
+        "device": 4400,
+        "cached": 1000,
+        "smaller": 2000,
+        "smaller_bytes": 0.5,
+    }
 
 
 def test_json_has_no_infinity() -> None:
@@ -192,10 +248,12 @@ def test_the_readme_lists_every_field_of_the_json() -> None:
     section = (Path(profiler.__file__).parent / "README.md").read_text().split("\n# ")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
-    document = to_json(make_report(replace(make_profile(), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1))
+    document = to_json(
+        make_report(replace(make_profile(held=HELD), timeline=(Step(0.1, 0.0, 0.02),)), price_per_hour=1)
+    )
     document |= {"service": to_json(make_report(make_profile(service=SERVICE)))["service"]}
     # Their fields are those of the data, the options and the stages.
-    not_listed = {"dataset", "config", "call_costs", "behind_us", "what_if"}
+    not_listed = {"dataset", "config", "call_costs", "what_if"}
     inner = [
         part
         for name, value in document.items()
@@ -213,7 +271,23 @@ def test_fixes_that_were_tried_show_what_they_gave() -> None:
     tried = replace(report.fixes[0], measured_images_per_second=2000.0, measured_gain=Spread(2.0, 1.9, 2.1), kept=True)
     report = replace(report, fixes=(tried, *report.fixes[1:]), after_images_per_second=2000.0)
     text = to_text(report)
-    assert "   2,000 measured, x 2.00 (1.90 to 2.10): kept.\n" in text
+    assert "   2,000 images/s measured, x 2.00 (1.90 to 2.10): kept. " in text
+    assert "predicted" not in text.split("\n2. ")[0]
     assert text.endswith("With what was kept: 2,000 images/s, 50 % idle.\n")
     assert to_json(report)["after_images_per_second"] == 2000.0
     assert compute_idle_after_fixes(report) == 0.5
+
+
+def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
+    """Nothing reaches the rate by prediction; what was kept does, and then nothing is missing."""
+    report = make_report(PROFILE)
+    assert report.shortfall is not None
+    kept = tuple(replace(fix, kept=True) for fix in report.fixes)
+    done = add_measured(report, kept, 3990.0)
+    assert (done.shortfall, done.combination, done.after_images_per_second) == (None, None, 3990.0)
+    half = add_measured(report, kept, 2000.0)
+    assert half.shortfall is not None
+    assert (half.shortfall.best_images_per_second, half.shortfall.machines, half.shortfall.cores) == (2000.0, 2, None)
+    assert "Nothing that is known here reaches 4,000 images/s: what was kept gives 2,000." in to_text(half)
+    untried = add_measured(report, report.fixes, 1000.0)
+    assert untried.shortfall == report.shortfall

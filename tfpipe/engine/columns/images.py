@@ -12,7 +12,6 @@ formats, raw pixels, rare kinds of JPEGs, and damaged ones, whose error then say
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.engine.clocks import run_in_threads
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
@@ -165,9 +165,7 @@ def decode_images(
         for image in left:
             decode_one(image)
         return
-    with ThreadPoolExecutor(threads, "tfpipe-pillow") as pool:
-        for _ in pool.map(decode_one, left):
-            pass
+    run_in_threads(decode_one, left, threads)
 
 
 def _decode_natively(

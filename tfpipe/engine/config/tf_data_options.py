@@ -33,8 +33,7 @@ class TfDataOptions:
             There are many images, so one thread for each is best: 1 saves 5 % of the processor time (2 cores, 256 px
             JPEG). At least 0. Default: 1.
         map_fusion: Whether `parse`, `decode` and `augment` run as one function. It saves 6 % of the processor time, and
-            20 % in those stages (2 cores, 256 px JPEG), but tf.data's statistics then do not tell them apart.
-            Default: True.
+            20 % in those stages (2 cores, 256 px JPEG). Default: True.
         inject_prefetch: Whether tf.data adds a prefetch if the last stage is not one. Default: True.
 
     Raises:

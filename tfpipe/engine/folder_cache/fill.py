@@ -191,7 +191,7 @@ class _Filler:
             raise self._name(int(numbers[error.row]), error) from None
 
     def _squeeze(self, numbers: IntArray, block: RecordBlock, squeezer: Squeezer) -> Iterator[bytes]:
-        stored = StoredBatch(0, numbers, numbers, parse_columns(block, self._maker.kinds), 0.0, 0.0)
+        stored = StoredBatch(0, numbers, numbers, parse_columns(block, self._maker.kinds))
         columns = squeezer.squeeze(stored, host_limits.usable_cpus()).columns
         for row, payload in enumerate(block.list_payloads()):
             features: dict[str, Any] = dict(decode_example(payload or b""))

@@ -1,11 +1,14 @@
 #include <pthread.h>
+#include <time.h>
 
 #include "parallel.h"
+#include "tfpipe_native.h"
 
 /* One call of tfpipe_run_parallel. It lies on the stack of its caller, who waits until no thread needs it.
 
    next     the first item that nobody has taken
    running  the items that are worked on
+   cpu_ns   the processor time of the threads that worked on it
    done     is signaled when the last item is done
    later    the call that began after it */
 typedef struct job {
@@ -13,6 +16,7 @@ typedef struct job {
     void *context;
     size_t count, next;
     int most, running;
+    int64_t cpu_ns;
     pthread_cond_t done;
     struct job *later;
 } job;
@@ -32,6 +36,17 @@ struct tfpipe_threads {
 
 tfpipe_threads tfpipe_computing = NO_THREADS, tfpipe_waiting = NO_THREADS;
 
+/* The processor time of the helpers in all calls of this thread. */
+static _Thread_local int64_t helped_ns;
+
+int64_t tfpipe_helped_ns(void) { return helped_ns; }
+
+static int64_t read_cpu_ns(void) {
+    struct timespec now = {0, 0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static job *find_work(const tfpipe_threads *threads) {
     job *each = threads->oldest;
     while (each != NULL && each->next == each->count) each = each->later;
@@ -46,8 +61,11 @@ static void work_on(tfpipe_threads *threads, job *from) {
     const job *more = find_work(threads);
     if (more != NULL && threads->working < more->most) pthread_cond_signal(&threads->has_work);
     pthread_mutex_unlock(&threads->mutex);
+    const int64_t began_ns = read_cpu_ns();
     from->work(from->context, item);
+    const int64_t spent_ns = read_cpu_ns() - began_ns;
     pthread_mutex_lock(&threads->mutex);
+    from->cpu_ns += spent_ns;
     threads->working--;
     if (--from->running == 0 && from->next == from->count) pthread_cond_signal(&from->done);
 }
@@ -110,6 +128,7 @@ void tfpipe_run_parallel(tfpipe_threads *helpers, void (*work)(void *context, si
         if (waited) wait_for(helpers, &own);
         pthread_mutex_unlock(&helpers->mutex);
         pthread_cond_destroy(&own.done);
+        helped_ns += own.cpu_ns;
     }
     for (size_t item = 0; !waited && item < count; item++) work(context, item);
 }

@@ -13,7 +13,7 @@
 #endif
 
 /* The version of this interface. It changes with every change to a function or a struct. */
-enum { TFPIPE_INTERFACE = 7 };
+enum { TFPIPE_INTERFACE = 8 };
 
 /* What a function returns. */
 enum {
@@ -54,6 +54,9 @@ typedef struct {
 
 /* Returns TFPIPE_INTERFACE. */
 TFPIPE_EXPORT int tfpipe_interface(void);
+
+/* Returns the processor time, in nanoseconds, of the threads that worked in all calls of this thread so far. */
+TFPIPE_EXPORT int64_t tfpipe_helped_ns(void);
 
 /* Decodes a part of a JPEG, resizes it bilinearly with half-pixel centers, and converts its values.
 

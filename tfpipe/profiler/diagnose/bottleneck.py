@@ -9,11 +9,8 @@ and 5. The stations here are the host's cores, which all stages share, the threa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from tfpipe.profiler.diagnose.calibration import SATURATED, THREADS_SLACK
-from tfpipe.profiler.diagnose.service import find_service_bottleneck
-from tfpipe.profiler.types import Bottleneck, Profile, ServiceDemand, StageTiming, StepTiming
+from tfpipe.profiler.diagnose.service import SATURATED, find_service_bottleneck
+from tfpipe.profiler.types import SIMULATED, Bottleneck, Profile, ServiceDemand, StepTiming
 from tfpipe.system.units import human_bytes
 
 NO_IDLE = 0.01
@@ -21,8 +18,11 @@ NO_IDLE = 0.01
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
 _MIN_CORES = 0.1
-_MOSTLY = 0.5
-"""The share of the time for which a Python function must hold Python's lock at least, to be limited by it."""
+_PART = 0.5
+"""The share of its own limit that a stage must give at least, if it allows clearly less than the cores."""
+REACHED = 0.7
+"""The share of a stage's own limit from which on the pipeline counts as limited by it. It is lower than `SATURATED`:
+the limit was measured while the stage ran alone, and in a pipeline it also hands elements over."""
 
 
 def compute_idle_fraction(step: StepTiming) -> float:
@@ -31,7 +31,7 @@ def compute_idle_fraction(step: StepTiming) -> float:
     For a simulated accelerator it is exact: the time that was not compute. The median over parts of a run would miss
     waits that come in bursts.
     """
-    if step.method == "simulated":
+    if step.method in SIMULATED:
         return max(1 - step.steps * step.step_s.median / step.wall_s, 0.0)
     return step.idle_fraction.median
 
@@ -65,65 +65,24 @@ def compute_demand(profile: Profile) -> ServiceDemand:
     host, rate = profile.host, profile.images_per_second
     cpu_s = {stage.name: stage.cpu_us_per_image.median / 1e6 for stage in profile.stages}
     # The kernel counts all threads. The stages' sum leaves out threads that hand over, and the trainer's own.
-    other_s = max(host.cpu_fraction * host.cores / rate - sum(cpu_s.values()), 0.0)
-    take_s = min(host.trainer_us_per_step / profile.step.images_per_step / 1e6, other_s) if "batch" in cpu_s else 0.0
-    if take_s:
-        cpu_s["batch"], other_s = cpu_s["batch"] + take_s, other_s - take_s
-    cpu_s["other"] = other_s
-    hidden_s = _find_hidden_work(profile, cpu_s)
-    cpu_s = {name: seconds + hidden_s.get(name, 0.0) for name, seconds in cpu_s.items()}
-    cpu_s["other"] -= sum(hidden_s.values())
-    # A function that holds Python's lock most of the time waits for nothing else.
-    lock_bound = _find_lock_bound(profile, cpu_s)
+    cpu_s["other"] = max(host.cpu_fraction * host.cores / rate - sum(cpu_s.values()), 0.0)
+    take_s = min(host.trainer_us_per_step / profile.step.images_per_step / 1e6, cpu_s["other"])
+    handover_s = cpu_s["other"] if profile.handover_us is None else min(profile.handover_us / 1e6, cpu_s["other"])
     wait_s = {
-        stage.name: stage.wait_us_per_image / 1e6 - hidden_s.get(stage.name, 0.0)
+        stage.name: max(stage.wait_us_per_image, (stage.hold_us_per_image or 0.0) - stage.cpu_us_per_image.median) / 1e6
         for stage in profile.stages
-        if stage.wait_us_per_image and stage.name not in lock_bound
     }
+    locked = frozenset(stage.name for stage in profile.stages if stage.hold_us_per_image is not None)
     return ServiceDemand(
         cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
         cpu_s=cpu_s,
-        wait_s=wait_s,
-        threads={stage.name: 1 if stage.name in lock_bound else _count_threads(stage) for stage in profile.stages},
-        lock_bound=lock_bound,
+        wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
+        threads={stage.name: 1 if stage.name in locked else stage.parallelism for stage in profile.stages},
+        lock_bound=locked,
         storage_limit=compute_storage_limit(profile),
         take_batch_s=take_s,
+        handover_s=max(handover_s, take_s),
     )
-
-
-def _find_lock_bound(profile: Profile, cpu_s: Mapping[str, float]) -> frozenset[str]:
-    """Returns the stages whose Python functions hold Python's lock nearly all the time.
-
-    Beside other programs no station is busy all the time. Then more than half of the time is enough, if neither the
-    cores nor the threads of another stage are as busy.
-    """
-    rate, host = profile.images_per_second, profile.host
-    others = max(
-        (
-            rate * (cpu_s[stage.name] + stage.wait_us_per_image / 1e6) / _count_threads(stage)
-            for stage in profile.stages
-            if not stage.python
-        ),
-        default=0.0,
-    )
-    enough = min(max(_MOSTLY, others, host.cpu_fraction + host.other_cpu_fraction), SATURATED - THREADS_SLACK)
-    return frozenset(stage.name for stage in profile.stages if stage.python and rate * cpu_s[stage.name] > enough)
-
-
-def _find_hidden_work(profile: Profile, cpu_s: Mapping[str, float]) -> dict[str, float]:
-    """Returns the processor time of short Python functions that counts as waiting, and to no stage, in seconds.
-
-    Python's lock is held too shortly to be noticed. What such a stage costs was measured with a few records.
-    """
-    hidden_s: dict[str, float] = {}
-    left_s = cpu_s["other"]
-    for stage in profile.stages:
-        costs = profile.call_costs.get(stage.name)
-        if stage.python and costs is not None:
-            missing_s = max(costs.one_us / 1e6 - cpu_s[stage.name], 0.0)
-            hidden_s[stage.name] = min(missing_s, stage.wait_us_per_image / 1e6, left_s)
-            left_s -= hidden_s[stage.name]
-    return hidden_s
 
 
 def find_bottleneck(profile: Profile, demand: ServiceDemand) -> Bottleneck:
@@ -142,16 +101,11 @@ def find_bottleneck(profile: Profile, demand: ServiceDemand) -> Bottleneck:
         return find_service_bottleneck(profile, compute_required_rate(profile.step))
     return (
         _check_storage(profile, demand)
-        or _check_python_lock(profile, demand)
+        or _check_slowest(profile, demand)
         or _check_cores(profile, demand)
         or _check_threads(profile, demand)
         or _unbuffered_stage(profile, demand)
     )
-
-
-def _count_threads(stage: StageTiming) -> int:
-    """Returns how many threads a stage can have. The number from AUTOTUNE is not a limit, since it can give more."""
-    return max(stage.max_parallelism or stage.parallelism, 1)
 
 
 def _check_memory(profile: Profile) -> Bottleneck | None:
@@ -195,16 +149,30 @@ def _check_storage(profile: Profile, demand: ServiceDemand) -> Bottleneck | None
     return Bottleneck("storage", reason, limit)
 
 
-def _check_python_lock(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
-    """Checks for a Python function that runs all the time, on the one core that Python's lock allows."""
-    if not demand.lock_bound:
+def _check_slowest(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
+    """Checks for a stage that allows clearly less than the cores do, as they are left by other programs."""
+    limits = {name: demand.get_stage_limit(name) for name in demand.threads}
+    name = min(limits, key=lambda stage: limits[stage], default="")
+    if not name or limits[name] > REACHED * demand.cpu_limit or profile.images_per_second < _PART * limits[name]:
         return None
-    name = max(demand.lock_bound, key=lambda stage: demand.cpu_s[stage])
+    return _explain_lock(profile, demand, name) if name in demand.lock_bound else _check_threads(profile, demand, _PART)
+
+
+def _explain_lock(profile: Profile, demand: ServiceDemand, name: str) -> Bottleneck:
+    """Returns a stage of which a lock lets one call run at a time."""
+    rate = profile.images_per_second
+    stage = next(stage for stage in profile.stages if stage.name == name)
     limit = demand.get_stage_limit(name)
+    share = min(rate / limit, 1.0)
+    if stage.waits:
+        what = f"{name} waits behind a lock of its own that one call holds at a time"
+    elif stage.python:
+        what = f"{name} is a Python function that holds Python's lock"
+    else:
+        what = f"{name} computes behind a lock that one call holds at a time"
     reason = (
-        f"{name} runs a Python function for {demand.cpu_s[name] * 1e6:,.0f} µs for each image; Python's lock gives it "
-        f"one core whatever its threads, and that is busy {min(profile.images_per_second / limit, 1.0):.0%} of the "
-        "time."
+        f"{what}: {1e6 / limit:,.0f} µs for each image, {share:.0%} of the time. So it gives {limit:,.0f} images/s "
+        "with any number of threads, as a run with 1 and with 2 showed."
     )
     return Bottleneck(name, reason, limit)
 
@@ -234,39 +202,39 @@ def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
     return Bottleneck(name, reason, demand.cpu_limit)
 
 
-def _check_threads(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
-    """Checks for a stage whose threads are busy nearly all the time, by the utilization law."""
+def _check_threads(profile: Profile, demand: ServiceDemand, reached: float = REACHED) -> Bottleneck | None:
+    """Checks for a stage that gives most of what it can, by the utilization law."""
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     if not limits:
         return None
     name = min(limits, key=lambda stage: limits[stage])
-    busy = profile.images_per_second / limits[name]
-    if busy < SATURATED - THREADS_SLACK:
+    if profile.images_per_second < reached * limits[name]:
         return None
+    if name in demand.lock_bound:
+        return _explain_lock(profile, demand, name)
     threads, wait_s = demand.threads[name], demand.wait_s.get(name, 0.0)
     service_s = demand.cpu_s[name] + wait_s
-    awaited = "for files" if name == "read" else "for something else"
+    awaited = "for storage" if name == "read" else "for something else"
     waiting = f", {wait_s / service_s:.0%} of it waiting {awaited}" if wait_s > 0.1 * service_s else ""
-    plural = "s are" if threads > 1 else " is"
     reason = (
-        f"{name} takes {service_s * 1e6:,.0f} µs for each image{waiting}; its {threads:,.0f} thread{plural} busy "
-        f"{min(busy, 1.0):.0%} of the time, while the cores are {profile.host.cpu_fraction:.0%} busy."
+        f"{name} takes {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
+        f"{'work' if threads > 1 else 'works'} at once: {limits[name]:,.0f} images/s, while the cores are "
+        f"{profile.host.cpu_fraction:.0%} busy."
     )
     return Bottleneck(name, reason, limits[name])
 
 
 def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
-    """Returns the stage that the others wait for if no station is busy all the time: a buffer is missing."""
+    """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
     config = profile.config
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not limits:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:
         name = min(limits, key=lambda stage: limits[stage])
-        busy = profile.images_per_second / limits[name]
-        why = f"{name} is the busiest, {busy:.0%} of the time"
-        if busy < profile.host.cpu_fraction:  # the cores are the busiest station
+        why = f"{name} is nearest, {profile.images_per_second / limits[name]:.0%} of what it can give"
+        if profile.images_per_second / limits[name] < profile.host.cpu_fraction:  # the cores are nearer
             name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
-            why = f"{name} takes most of it"
+            why = f"{name} takes most of them"
     cpu = profile.host.cpu_fraction
-    return Bottleneck(name, f"The cores are {cpu:.0%} busy and no stage all the time: {why}.", demand.limit)
+    return Bottleneck(name, f"The cores are {cpu:.0%} busy, and no stage is at its limit: {why}.", demand.limit)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
 from tfpipe.profiler.diagnose.bottleneck import (
+    NO_IDLE,
     compute_cpu_limit,
     compute_demand,
     compute_idle_fraction,
@@ -11,7 +16,7 @@ from tfpipe.profiler.diagnose.bottleneck import (
 )
 from tfpipe.profiler.diagnose.fixes import rank_fixes
 from tfpipe.profiler.diagnose.together import find_combination, find_shortfall
-from tfpipe.profiler.types import Profile, Report
+from tfpipe.profiler.types import Fix, Profile, Report
 
 _HOURS_PER_DAY = 24
 
@@ -39,6 +44,26 @@ def make_report(profile: Profile, price_per_hour: float | None = None) -> Report
         shortfall=find_shortfall(profile, demand, bottleneck, ranked),
         price_per_day=None if price_per_hour is None else compute_idle_price_per_day(price_per_hour, idle),
     )
+
+
+def add_measured(report: Report, fixes: Sequence[Fix], after: float) -> Report:
+    """Returns the report with what was measured in the place of what was predicted.
+
+    Args:
+        report: The report.
+        fixes: Its fixes, those that were tried with their gains.
+        after: The images per second with all that was kept.
+    """
+    tried = replace(report, fixes=tuple(fixes), after_images_per_second=after)
+    if not any(fix.kept for fix in fixes):
+        return tried
+    required, needs = report.required_images_per_second, report.shortfall
+    if needs is not None and after >= required * (1 - NO_IDLE):
+        needs = None
+    elif needs is not None:
+        machines = None if needs.machines is None else math.ceil(required / after)
+        needs = replace(needs, best_images_per_second=after, machines=machines, cores=None, raw_images=False)
+    return replace(tried, combination=None, shortfall=needs)
 
 
 def compute_idle_price_per_day(price_per_hour: float, idle_fraction: float) -> float:

@@ -21,7 +21,7 @@ from tfpipe.profiler.diagnose.bottleneck import (
 from tfpipe.profiler.diagnose.predict import predict_rate
 from tfpipe.profiler.diagnose.service import list_service_fixes
 from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile, ProposedFix, ServiceDemand
-from tfpipe.system.units import human_bytes, parse_bytes
+from tfpipe.system.units import human_bytes
 
 MIN_GAIN = 0.02
 """The gain below which a change is not worth its line in a report, nor its place in a config."""
@@ -29,12 +29,14 @@ _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _LITTLE = 1 / 5
 """The power of the best fix's factor below which a fix stands behind the others: five like it would not reach it."""
-_MUCH_WASTE = 1.5
+_MUCH_WASTE = 1.2
 """The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25
 """The share of a shuffle that is left if it takes too much memory."""
+_MUCH_BYTES = 100e6
+"""The bytes from which on a stage of the user's own that shuffles should shuffle records instead."""
 _WORTH_FREEING = 0.05
 """The share of the memory above which a fix that frees a part of it is worth its line."""
 
@@ -89,6 +91,7 @@ def rank_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) 
                 action=proposal.action,
                 stage=proposal.stage,
                 keeps_values=proposal.keeps_values,
+                effort=proposal.effort,
             )
             ranked.append((_rank(proposal.effort, rate / now), fix, proposal))
     ranked.sort(key=lambda row: row[0])
@@ -157,46 +160,45 @@ def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
 
 def _free_memory(profile: Profile) -> Iterator[Fix]:
     """Yields fixes that free memory, the one that frees most first."""
-    config, dataset, rate = profile.config, profile.dataset, profile.images_per_second
-    stages = {stage.name: stage for stage in profile.stages}
-    held: list[tuple[float, Mapping[str, OptionValue], str]] = []
-    prefetch = stages.get("prefetch")
-    if prefetch is not None and (prefetch.buffer_size or 0) > _WAITING_BATCHES and rate > 0:
-        batch_bytes = prefetch.bytes_out_per_second / rate * profile.step.images_per_step
-        num_bytes = (prefetch.buffer_size or 0) * batch_bytes
-        reason = f"{prefetch.buffer_size} batches wait for the trainer, {human_bytes(num_bytes)}: two are enough."
-        held.append((num_bytes, {"prefetch_batches": _WAITING_BATCHES}, reason))
-    if "shuffle" in stages:
-        num_bytes = dataset.shuffled_records * dataset.record_bytes
-        reason = f"{human_bytes(num_bytes)} of records are held to be shuffled: a quarter mixes less, and takes less."
-        held.append((num_bytes, _shrink_shuffle(profile, _SHUFFLE_SHARE), reason))
-    if config.cache != "none" and config.cache_dir is None:
-        height, width = dataset.decoded_size
-        image_bytes = height * width * 3 if config.cache == "decoded" else dataset.record_bytes
-        num_bytes = (dataset.records or 0) * image_bytes
-        no_cache: dict[str, OptionValue] = {"cache": "none"}
-        if config.cache_bytes is not None:
-            num_bytes = min(num_bytes, parse_bytes(config.cache_bytes, "cache_bytes"))
-            no_cache["cache_bytes"] = None
-        in_files = " Or keep it in files: `cache_dir`." if dataset.by_engine else ""
-        reason = f"The cache takes {human_bytes(num_bytes)}.{in_files}"
-        held.append((num_bytes, no_cache, reason))
-    for num_bytes, changes, reason in sorted(held, key=lambda part: -part[0]):
-        if num_bytes > _WORTH_FREEING * profile.host.memory_limit_bytes:
-            yield Fix(changes, reason, rate, compute_idle_fraction(profile.step))
+    config, rate, idle = profile.config, profile.images_per_second, compute_idle_fraction(profile.step)
+    for held in profile.held:
+        if held.num_bytes <= _WORTH_FREEING * profile.host.memory_limit_bytes:
+            continue
+        size = human_bytes(held.num_bytes)
+        if held.stage == "prefetch" and held.number > _WAITING_BATCHES:
+            reason = f"{held.number} batches wait for the trainer, {size}: two are enough."
+            yield Fix({"prefetch_batches": _WAITING_BATCHES}, reason, rate, idle)
+        elif held.stage == "shuffle":
+            reason = f"{size} of records are held to be shuffled: a quarter mixes less, and takes less."
+            yield Fix(_shrink_shuffle(profile, _SHUFFLE_SHARE), reason, rate, idle)
+        elif held.stage == "cache":
+            no_cache: dict[str, OptionValue] = {"cache": "none"}
+            if config.cache_bytes is not None:
+                no_cache["cache_bytes"] = None
+            in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
+            yield Fix(no_cache, f"The cache takes {size}.{in_files}", rate, idle)
 
 
 def _start_sooner(profile: Profile) -> Iterator[Fix]:
-    """Yields the fix that makes the first step come earlier and leaves the steady state as it is."""
-    if profile.first_batch_s <= SLOW_FIRST_BATCH_S or "shuffle" not in [stage.name for stage in profile.stages]:
+    """Yields the fixes that make the first step come earlier, or a shuffle smaller, and leave the steady state."""
+    idle, rate = compute_idle_fraction(profile.step), profile.images_per_second
+    for held in profile.held:
+        if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
+            reason = (
+                f"{held.stage} holds {held.number:,} {held.what}, {human_bytes(held.num_bytes)}, and takes about "
+                f"{held.fill_s:.1f} s of the {profile.first_batch_s:.1f} s until the first batch. As records they are "
+                f"{human_bytes(held.number * profile.dataset.record_bytes)}."
+            )
+            instruction = f"Shuffle records before they are decoded, and not in the stage {held.stage}."
+            yield Fix({}, reason, rate, idle, instruction=instruction, action="move_stage", stage=held.stage)
+    if profile.first_batch_s <= SLOW_FIRST_BATCH_S or not profile.dataset.shuffled_records:
         return
     share = _GOOD_FIRST_BATCH_S / profile.first_batch_s
     reason = (
         f"{share:.0%} as much is read before the first batch, which took {profile.first_batch_s:.1f} s and then takes "
         f"about {_GOOD_FIRST_BATCH_S:.0f}; it mixes less."
     )
-    idle = compute_idle_fraction(profile.step)
-    yield Fix(_shrink_shuffle(profile, share), reason, profile.images_per_second, idle)
+    yield Fix(_shrink_shuffle(profile, share), reason, rate, idle)
 
 
 def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]:

@@ -10,14 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
-from tfpipe.profiler.diagnose.calibration import (
-    CACHE_FETCH_US,
-    CPU_LEFT_WHEN_FUSED,
-    CPU_LEFT_WITH_NATIVE_DECODER,
-    READ_CPU_LEFT_ON_DEVICE,
-    RECORD_READ_US,
-    SMALLER_IMAGE_BYTES,
-)
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
@@ -31,8 +23,11 @@ from tfpipe.profiler.types import (
 from tfpipe.system.units import format_mebibytes, human_bytes
 
 _ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "uint8"}
-_BEFORE_CACHE = ("list", "read", "shuffle", "repeat")
+_BEFORE_CACHE = ("read",)
 """The stages that a cache of decoded images leaves nothing to do."""
+_LEFT_WITH_NATIVE_LIBRARY = 0.2
+"""The share of the time of making batches that is left when the native library takes the place of NumPy and Pillow. It
+cannot be tried before it is installed, so this is an estimate, and the fix says so."""
 _CACHE_SHARE = 0.8
 """The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
 _MIN_CACHED_SHARE = 0.1
@@ -63,7 +58,6 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {"image_dtype": "uint8"})
     if cpu_s := scale_cpu(profile, demand, costs.device):
-        cpu_s |= {name: cpu_s[name] * READ_CPU_LEFT_ON_DEVICE for name in ("read", "shuffle") if name in cpu_s}
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", lighter, _ON_DEVICE)
     if cpu_s := scale_cpu(profile, demand, costs.dct_scaling):
@@ -72,10 +66,6 @@ def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
     if cpu_s := scale_cpu(profile, demand, costs.native):
         reason = "The native library, which is there, decodes, crops and resizes in one call."
         yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
-    if not config.tf_data.map_fusion and not profile.dataset.by_engine:
-        fused = _scale_stages(demand, CPU_LEFT_WHEN_FUSED)
-        reason = "One call for parse, decode and augment."
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=fused), {"tf_data.map_fusion": True})
 
 
 def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -86,8 +76,7 @@ def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         return
     free_bytes = compute_cache_room(host)
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
-    read_s = min(demand.cpu_s.get("read", 0.0), CACHE_FETCH_US / 1e6)
-    cached = without_storage(demand, {**demand.cpu_s, "read": read_s, "shuffle": 0.0})
+    cached = without_storage(demand, {**demand.cpu_s, "read": 0.0})
     if record_bytes <= free_bytes:
         reason = f"From the second epoch on nothing is read: {human_bytes(record_bytes)} of memory."
         yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "bytes"})
@@ -164,11 +153,9 @@ def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[Proposed
     cpu_s = scale_cpu(profile, demand, profile.option_costs.smaller)
     if not short_side or not mean_size or not cpu_s:
         return
-    pixels, unread = (short_side / min(mean_size)) ** 2, profile.dataset.unread_share  # which stays as large as it is
-    read_left, wait_left = (unread + (1 - unread) * share for share in (pixels, min(SMALLER_IMAGE_BYTES * pixels, 1.0)))
-    read_s = cpu_s.get("read", 0.0)
-    cpu_s["read"] = min(RECORD_READ_US / 1e6 + read_s * read_left, read_s)
-    wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * wait_left}
+    read_left = min(profile.option_costs.smaller_bytes or 1.0, 1.0)
+    cpu_s["read"] = cpu_s.get("read", 0.0) * read_left
+    wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * read_left}
     storage_limit = None if demand.storage_limit is None else demand.storage_limit / read_left
     smaller = replace(demand, cpu_s=cpu_s, wait_s=wait_s, storage_limit=storage_limit)
     height, width = mean_size
@@ -186,8 +173,8 @@ def _install_native_library(profile: Profile, demand: ServiceDemand) -> Iterator
     now_us = profile.option_costs.now
     if now_us is None or not profile.dataset.lacks_native_library:
         return
-    if cpu_s := scale_cpu(profile, demand, CPU_LEFT_WITH_NATIVE_DECODER * now_us):
-        reason = "The native library decodes, crops and resizes in one call."
+    if cpu_s := scale_cpu(profile, demand, _LEFT_WITH_NATIVE_LIBRARY * now_us):
+        reason = "The native library decodes, crops and resizes in one call; the gain is an estimate."
         instruction = "Install tfpipe again where a C compiler is, so that it has its native library."
         lighter = replace(demand, cpu_s=cpu_s)
         yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
@@ -237,14 +224,6 @@ def scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) ->
     if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):
         return {}
     ratio = cost_us / now_us
-    cpu_s = _scale_stages(demand, ratio)
-    if "batch" in cpu_s:
-        cpu_s["batch"] += demand.take_batch_s * (1 - ratio)
-    return cpu_s
-
-
-def _scale_stages(demand: ServiceDemand, ratio: float) -> dict[str, float]:
-    """Returns the processor time by stage, with that from `parse` to `batch` times a ratio."""
     return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
 
 

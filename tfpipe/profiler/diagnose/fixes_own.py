@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
-from tfpipe.profiler.diagnose.calibration import (
-    ALLOCATION_PER_STAGE_TIME,
-    MOST_OTHER_PER_STAGE_TIME,
-    READ_CPU_LEFT_ON_DEVICE,
-)
 from tfpipe.profiler.diagnose.fixes_cpu import compute_cache_room, without_storage
-from tfpipe.profiler.diagnose.fixes_waiting import SPARE, next_power_of_two, raise_threads
+from tfpipe.profiler.diagnose.fixes_waiting import MOST_THREADS, SPARE, next_power_of_two, raise_threads
+from tfpipe.profiler.diagnose.predict import scale_other
 from tfpipe.profiler.types import (
-    OPTION_COST_STAGES,
-    READING_STAGES,
     Bottleneck,
     Effort,
     Profile,
@@ -34,6 +28,8 @@ _MOSTLY_CALLS = 0.2
 """The share of a stage's time up to which what calls for many images leave is no reason to do the work elsewhere."""
 _CHEAPER = 0.1
 """The share of a stage's time that is left if the user writes it anew: a guess, which the instruction names."""
+_GROWS = 2.0
+"""The bytes that a stage makes of one, from which on it is worth to do its work on the accelerator."""
 _COSTLY = 0.3
 """The share of an image's processor time from which on it is worth to do a stage elsewhere."""
 
@@ -47,6 +43,7 @@ def propose(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> 
         bottleneck: The profile's bottleneck.
     """
     yield from _filter_first(profile, demand)
+    yield from _narrow(profile, demand)
     yield from _mend_bottleneck(profile, demand, bottleneck)
     yield from _vectorize(profile, demand)
     for stage in profile.stages:
@@ -63,7 +60,7 @@ def _computes_much(profile: Profile, demand: ServiceDemand, stage: StageTiming) 
     has_other_cure = (
         stage.name in demand.lock_bound
         or stage.name in profile.dataset.late_caches
-        or stage.max_parallelism == 1
+        or stage.parallelism == 1
         or demand.wait_s.get(stage.name, 0.0) > cpu_s
     )
     return not has_other_cure and cpu_s >= _COSTLY * sum(demand.cpu_s.values())
@@ -83,36 +80,18 @@ def _filter_first(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
             f"{stage.name} drops {1 - share:.0%} of the images after they were decoded: {1 / share:.1f} are decoded "
             "for each that stays."
         )
-        left = {
-            **dict.fromkeys(("read", "shuffle"), 1 - (1 - READ_CPU_LEFT_ON_DEVICE) * (1 - share)),
-            **dict.fromkeys(skipped, share),
-        }
-        cpu_s = {name: seconds * left.get(name, 1.0) for name, seconds in demand.cpu_s.items()}
-        handed = _count_handovers(names[:place], share, skipped) / _count_handovers(names[:place], share, [])
-        cpu_s["other"] = _compute_other_s(demand, cpu_s, handed)
+        names_before = names[:place]
+        handed = _count_handovers(names_before, share, skipped) / _count_handovers(names_before, share, [])
+        cpu_s = {name: seconds * (share if name in skipped else 1.0) for name, seconds in demand.cpu_s.items()}
         wait_s = {name: seconds * (share if name in skipped else 1.0) for name, seconds in demand.wait_s.items()}
-        lighter = replace(demand, cpu_s=cpu_s, wait_s=wait_s)
+        lighter = scale_other(replace(demand, cpu_s=cpu_s, wait_s=wait_s), demand)
+        other_s = lighter.cpu_s["other"] - (1 - handed) * demand.handover_s
+        lighter = replace(lighter, cpu_s={**lighter.cpu_s, "other": max(other_s, 0.0)})
         instruction = f"Filter before `decode`, on the label or the image's header, and not in the stage {stage.name}."
         for move in profile.dataset.stage_moves:
             if move.startswith(f"{stage.name} before "):  # its `commutes_with` allows it
                 instruction = f"Return `stages.move({move!r})` from the function that adds your stages."
         yield ProposedFix(Effort.WASTE, reason, lighter, instruction=instruction, action="move_stage", stage=stage.name)
-
-
-def _compute_other_s(demand: ServiceDemand, cpu_s: Mapping[str, float], handed: float) -> float:
-    """Returns the time that no stage accounts for. Allocations are in proportion to the stages' time.
-
-    Args:
-        demand: The measured demand.
-        cpu_s: The processor time by stage with the change, in seconds; "other" as it was.
-        handed: The share of the handovers that is left.
-    """
-    other_s = demand.cpu_s["other"]
-    before_s, after_s = (sum(each.values()) - other_s - demand.take_batch_s for each in (demand.cpu_s, cpu_s))
-    if before_s <= 0:
-        return other_s
-    allocations_s = min(ALLOCATION_PER_STAGE_TIME * before_s, other_s)
-    return allocations_s * after_s / before_s + (other_s - allocations_s) * handed
 
 
 def _count_handovers(names: Sequence[str], share: float, skipped: Sequence[str]) -> float:
@@ -134,7 +113,7 @@ def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -
     share = cost_s / sum(demand.cpu_s.values())
     takes = f"{name} takes {share:.0%} of the processor time, {cost_s * 1e6:,.0f} µs for each image"
     if facts is None or facts.per_image is not False:
-        cpu_s = _take_threads_along(demand, {**_leave_alone(profile, demand), name: 0.0})
+        cpu_s = {**demand.cpu_s, name: 0.0}
         threads = {other: count for other, count in demand.threads.items() if other != name}
         without = replace(demand, cpu_s=cpu_s, threads=threads)
         left_us = _compute_affordable_us(profile, demand, name)
@@ -152,8 +131,9 @@ def _vectorize(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
     for name, costs in profile.call_costs.items():
         if name not in demand.cpu_s or costs.many_us > _CLEARLY_CHEAPER * costs.one_us:
             continue
-        now_s = _leave_alone(profile, demand) if name in demand.lock_bound else demand.cpu_s
-        cpu_s = {**now_s, name: now_s[name] * costs.many_us / costs.one_us}
+        left = costs.many_us / costs.one_us
+        cpu_s = {**demand.cpu_s, name: demand.cpu_s[name] * left}
+        wait_s = {**demand.wait_s, name: demand.wait_s.get(name, 0.0) * left}
         values = "The values are the same." if costs.same_values else "But the values differ."
         reason = (
             f"{name} takes {costs.one_us:,.0f} µs for an image in a call of its own, and {costs.many_us:,.0f} µs among "
@@ -162,7 +142,7 @@ def _vectorize(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]
         yield ProposedFix(
             Effort.OPTION if costs.same_values else Effort.VISIBLE_OPTION,
             reason,
-            replace(demand, cpu_s=cpu_s),
+            replace(demand, cpu_s=cpu_s, wait_s=wait_s),
             instruction=f"Return `stages.vectorize({costs.entry!r})` from the function that adds your stages.",
             action="vectorize_stage",
             stage=name,
@@ -194,18 +174,14 @@ def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, t
     before, after = names[: names.index(stage.name) + 1], names[names.index(stage.name) + 1 :]
     records = profile.dataset.records
     draws = next((name for name in after if name == "augment" or _is_random(profile, name)), None)
-    if records is None or not stage.images_per_second or any(_is_random(profile, name) for name in before):
+    if records is None or any(_is_random(profile, name) for name in before):
         return
     if "augment" in before and profile.config.augment != "none":
         return  # it draws crops
-    num_bytes = records * stage.bytes_out_per_second / stage.images_per_second
+    num_bytes = records * stage.bytes_out_per_image
     if num_bytes > compute_cache_room(profile.host):
         return
-    left_s = {name: 0.0 if name in before else seconds for name, seconds in _leave_alone(profile, demand).items()}
-    cpu_s = _take_threads_along(demand, left_s)
-    if stage.name in profile.behind_us and (counted_s := sum(cpu_s.values())):
-        ratio = profile.behind_us[stage.name] / 1e6 / counted_s
-        cpu_s = {name: seconds * ratio for name, seconds in cpu_s.items()}
+    cpu_s = {name: 0.0 if name in before else seconds for name, seconds in demand.cpu_s.items()}
     reason = f"{takes}, and gives the same in each epoch: {human_bytes(num_bytes)} of memory."
     yield ProposedFix(
         Effort.VISIBLE_OPTION,
@@ -215,16 +191,6 @@ def _cache_behind(profile: Profile, demand: ServiceDemand, stage: StageTiming, t
         action="cache_before_stage",
         stage=draws or (after[0] if after else stage.name),
     )
-
-
-def _take_threads_along(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> dict[str, float]:
-    """Returns the time by stage without a costly stage, with what is left then of the time that no stage accounts for.
-
-    Operations that compute much have threads of their own, which no stage accounts for: they go with the stage.
-    """
-    before_s, after_s = (sum(each.values()) - each["other"] for each in (demand.cpu_s, cpu_s))
-    share = min(demand.cpu_s["other"] / before_s, MOST_OTHER_PER_STAGE_TIME) if before_s > 0 else 0.0
-    return {**cpu_s, "other": share * after_s}
 
 
 def _is_random(profile: Profile, name: str) -> bool:
@@ -245,25 +211,18 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
     if stage is None or name not in profile.dataset.own_stages:
         return
     if name in demand.lock_bound:
-        if _is_cured_by_calls(profile, name):
-            return
-        reason = "They use all cores; a Python function holds Python's lock."
-        instruction = f"Write the stage {name} with TensorFlow's operations instead of a Python function."
-        cpu_s = {**_leave_alone(profile, demand), name: 0.0}
-        native = replace(demand, cpu_s=cpu_s, threads=raise_threads(demand, name, demand.cores))
-        yield ProposedFix(
-            Effort.VISIBLE_OPTION, reason, native, instruction=instruction, action="rewrite_stage", stage=name
-        )
+        if not _is_cured_by_calls(profile, name):
+            yield from _leave_lock(profile, demand, stage)
         return
     wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
-    if wait_s > compute_s and stage.max_parallelism != 1:
+    if wait_s > compute_s and stage.parallelism != 1:
         rate = min(compute_required_rate(profile.step), demand.cpu_limit)
-        threads = next_power_of_two(SPARE * rate * (wait_s + compute_s))
+        threads = min(next_power_of_two(SPARE * rate * (wait_s + compute_s)), MOST_THREADS)
         if threads > demand.threads[name] and not profile.dataset.by_engine:
             reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
             wider = replace(demand, threads=raise_threads(demand, name, threads))
             yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"tf_data.private_threadpool_size": threads})
-    elif stage.max_parallelism == 1 and name not in profile.dataset.late_caches:
+    elif stage.parallelism == 1 and name not in profile.dataset.late_caches:
         instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
         wider = replace(demand, threads=raise_threads(demand, name, demand.cores))
         reason = "It runs on one core; there are more."
@@ -272,18 +231,49 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
         )
 
 
-def _leave_alone(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
-    """Returns the processor time by stage if the stages of tfpipe had the cores to themselves.
+def _leave_lock(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> Iterator[ProposedFix]:
+    """Yields what helps a stage of which a lock lets one call run at a time. Threads do not."""
+    name = stage.name
+    what = f"the function `{name}`" if profile.dataset.by_engine else f"the stage {name}"
+    threads = {**demand.threads, name: max(stage.parallelism, 1)}
+    if stage.waits:
+        reason = "More threads wait for the same lock. Without it, calls wait side by side."
+        instruction = f"Take the lock out of {what}, or hold it for a shorter time: threads do not help."
+        freed = replace(demand, threads=threads, lock_bound=demand.lock_bound - {name})
+    else:
+        reason = "They use all cores; a Python function holds Python's lock."
+        instruction = f"Write {what} with TensorFlow's operations instead of a Python function"
+        if profile.dataset.by_engine:
+            instruction = f"Let {what} call operations that let go of Python's lock"
+        instruction += ", do its work on the accelerator, or run it in several processes."
+        freed = replace(demand, cpu_s={**demand.cpu_s, name: 0.0}, wait_s={**demand.wait_s, name: 0.0})
+        freed = replace(freed, threads=threads, lock_bound=demand.lock_bound - {name})
+    yield ProposedFix(Effort.VISIBLE_OPTION, reason, freed, instruction=instruction, action="rewrite_stage", stage=name)
 
-    Threads that fight for Python's lock, or for the cores, slow all other stages. `OptionCosts.now` was measured
-    without the user's own stages: 1.1 ms, where 1.1 to 2.5 ms were counted beside a function that holds the lock (2
-    cores, JPEGs of 500 x 375 pixels). `OptionCosts.read` was, too: 0.1 ms, where 0.3 ms were counted beside a blur.
-    """
-    alone_s = dict(demand.cpu_s)
-    costs = profile.option_costs
-    for names, cost_us in ((OPTION_COST_STAGES, costs.now), (READING_STAGES, costs.read)):
-        counted_s = sum(demand.cpu_s.get(name, 0.0) for name in names)
-        if cost_us is not None and counted_s:
-            ratio = min(cost_us / 1e6 * profile.records_per_image / counted_s, 1.0)
-            alone_s |= {name: seconds * ratio for name, seconds in demand.cpu_s.items() if name in names}
-    return alone_s
+
+def _narrow(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+    """Yields, for each stage of the user's own that makes images larger, the same stage on the device."""
+    for stage in profile.stages:
+        name, grows = (
+            stage.name,
+            stage.bytes_out_per_image / stage.bytes_in_per_image if stage.bytes_in_per_image else 0,
+        )
+        if name not in profile.dataset.own_stages or grows < _GROWS or stage.name in profile.dataset.late_caches:
+            continue
+        names = [each.name for each in profile.stages]
+        behind = names[names.index(name) + 1 :]
+        left = {name: 0.0, **dict.fromkeys(behind, 1 / grows)}
+        cpu_s = {each: seconds * left.get(each, 1.0) for each, seconds in demand.cpu_s.items()}
+        reason = (
+            f"{name} makes {grows:.0f} bytes of each byte, {human_bytes(stage.bytes_out_per_image)} for an image, and "
+            "all that stands behind it must copy them."
+        )
+        instruction = f"Leave the values as small as they are in front of {name}, and widen them on the accelerator."
+        yield ProposedFix(
+            Effort.WASTE,
+            reason,
+            replace(demand, cpu_s=cpu_s),
+            instruction=instruction,
+            action="move_to_device",
+            stage=name,
+        )

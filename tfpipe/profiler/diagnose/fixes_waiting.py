@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
-from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, CPU_LEFT_WITHOUT_INTRA_OP, SATURATED
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
+from tfpipe.profiler.diagnose.service import SATURATED
 from tfpipe.profiler.types import (
     Bottleneck,
     Effort,
@@ -22,7 +22,7 @@ from tfpipe.profiler.types import (
 from tfpipe.system.options import list_changes
 
 _MAPPED_STAGES = ("parse", "decode", "augment")
-_MAX_THREADS = 64
+MOST_THREADS = 64
 _FILE_BUFFER_BYTES = 2**21
 """The bytes that the textbook pipeline reads at once of a file."""
 _BATCHES_READ = 2
@@ -31,9 +31,6 @@ SPARE = 1.25
 """The factor for threads that wait: some are always between two waits."""
 _BATCH_SHARE = 0.1
 """The share of the processor time for work once per batch, above which a larger batch is worth it."""
-_COLLECT_S, _COPIED_BYTES_PER_S = 5e-6, 2e9
-"""The cost of an image in the stage `batch`: the seconds to take it, and the bytes copied in a second. Both are guesses
-on the slow side, so that a larger batch rather gives more than predicted."""
 _BATCHES_PER_EPOCH = 4
 """The batches that a larger batch leaves in an epoch at least."""
 
@@ -66,29 +63,22 @@ def _overlap(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
             demand,
             {"prefetch_batches": None},
             max_images_per_second=step.images_per_step / wait_s if wait_s > 0 else float("inf"),
-            efficiency=CPU_BOUND_REACHED,
+            efficiency=1.0,
         )
     if config.tf_data.autotune is False and not profile.dataset.by_engine:
         reason = "tf.data finds the number of threads and the size of buffers itself."
         tuned = replace(demand, threads={name: max(count, demand.cores) for name, count in demand.threads.items()})
-        yield ProposedFix(Effort.OPTION, reason, tuned, {"tf_data.autotune": True}, efficiency=CPU_BOUND_REACHED)
+        yield ProposedFix(Effort.OPTION, reason, tuned, {"tf_data.autotune": True}, efficiency=1.0)
 
 
 def _use_more_threads(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields the changes that spread images over all cores, one image to a thread."""
     cores, calls = profile.host.cores, profile.config.tf_data.num_parallel_calls
     if calls and calls < cores and not profile.dataset.by_engine:
-        all_cores = {name: cores for name in (*_MAPPED_STAGES, "batch") if name in demand.threads}
+        all_cores = {name: cores for name in _MAPPED_STAGES if name in demand.threads}
         wider = replace(demand, threads={**demand.threads, **all_cores})
         changes: dict[str, OptionValue] = {"tf_data.num_parallel_calls": None}
         yield ProposedFix(Effort.OPTION, f"All {cores} cores decode, not {calls}.", wider, changes)
-    if profile.config.tf_data.max_intra_op_parallelism == 0 and not profile.dataset.by_engine:
-        reason = "Images are many: an operation that shares one among threads hands over more than it gains."
-        cpu_s = {
-            name: seconds * (CPU_LEFT_WITHOUT_INTRA_OP if name in _MAPPED_STAGES else 1.0)
-            for name, seconds in demand.cpu_s.items()
-        }
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"tf_data.max_intra_op_parallelism": 1})
 
 
 def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -104,7 +94,7 @@ def _relax_order(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFi
     if config.prefetch_batches != 0 and busy < 0.5 and cores_rest:
         reason = "No stage is busy, yet each waits for the slowest of its elements: without an order it need not."
         changes = {"tf_data.deterministic": False}
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, demand, changes, efficiency=CPU_BOUND_REACHED)
+        yield ProposedFix(Effort.VISIBLE_OPTION, reason, demand, changes, efficiency=1.0)
 
 
 def _read_more_files(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
@@ -112,7 +102,8 @@ def _read_more_files(profile: Profile, demand: ServiceDemand) -> Iterator[Propos
     calls, threads = profile.config.tf_data.read_parallel_calls, demand.threads["read"]
     cycle = profile.dataset.cycle_length
     service_s = demand.cpu_s.get("read", 0.0) + demand.wait_s.get("read", 0.0)
-    reads = next_power_of_two(SPARE * min(compute_required_rate(profile.step), demand.cpu_limit) * service_s)
+    rate = min(compute_required_rate(profile.step), demand.cpu_limit)
+    reads = min(next_power_of_two(SPARE * rate * service_s), MOST_THREADS)
     if calls is not None and calls < cycle:
         reason = f"{cycle} files are read at once, not {calls}."
         wider = replace(demand, threads=raise_threads(demand, "read", cycle))
@@ -159,36 +150,23 @@ def _read_by_engine(profile: Profile, demand: ServiceDemand) -> Iterator[Propose
 
 
 def _enlarge_batch(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields a larger batch if much is done once for each batch, however few images are in it."""
-    size, total_s = profile.config.batch_size, sum(demand.cpu_s.values())
-    once_s = _compute_once_s(profile, demand)
-    share = sum(once_s.values()) / total_s if total_s else 0.0
+    """Yields a larger batch if taking a batch costs much, however few images are in it."""
+    size, total_s, take_s = profile.config.batch_size, sum(demand.cpu_s.values()), demand.take_batch_s
+    share = take_s / total_s if total_s else 0.0
     if share < _BATCH_SHARE:
         return
     # Large enough that the share falls to a tenth of what is worth a fix, but an epoch keeps a few batches.
-    larger = size * next_power_of_two(10 * share / _BATCH_SHARE)
-    largest = (profile.dataset.records or larger * _BATCHES_PER_EPOCH) // _BATCHES_PER_EPOCH
-    if (larger := min(larger, max(largest, size))) == size:
+    wanted = next_power_of_two(size * 10 * share / _BATCH_SHARE)
+    records = profile.dataset.records or profile.dataset.counted_records
+    most = wanted if records is None else records // _BATCHES_PER_EPOCH
+    larger = min(wanted, 1 << max(most.bit_length() - 1, 0))
+    if larger < 2 * size:
         return
     reason = f"{share:.0%} of the work is done once for each batch, however few images are in it."
-    saved = 1 - size / larger
-    cpu_s = {**demand.cpu_s, **{stage: demand.cpu_s[stage] - saved * once_s[stage] for stage in once_s}}
-    lighter = replace(demand, cpu_s=cpu_s, take_batch_s=demand.take_batch_s * (1 - saved))
+    saved_s = take_s * (1 - size / larger)
+    cpu_s = {**demand.cpu_s, "other": demand.cpu_s["other"] - saved_s}
+    lighter = replace(demand, cpu_s=cpu_s, take_batch_s=take_s - saved_s, handover_s=demand.handover_s - saved_s)
     yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {"batch_size": larger})
-
-
-def _compute_once_s(profile: Profile, demand: ServiceDemand) -> dict[str, float]:
-    """Returns the processor time that is spent once for each batch, as seconds for an image, by stage.
-
-    It is what the trainer's thread takes, all of `prefetch`, and what `batch` takes beside copying its images.
-    """
-    once_s = {"prefetch": demand.cpu_s["prefetch"]} if "prefetch" in demand.cpu_s else {}
-    for stage in profile.stages:
-        if stage.name == "batch":
-            image_bytes = stage.bytes_out_per_second / stage.images_per_second if stage.images_per_second else 0.0
-            images_s = _COLLECT_S + image_bytes / _COPIED_BYTES_PER_S
-            once_s["batch"] = max(demand.cpu_s["batch"] - images_s, demand.take_batch_s)
-    return once_s
 
 
 def raise_threads(demand: ServiceDemand, name: str, threads: float) -> dict[str, float]:
@@ -197,5 +175,5 @@ def raise_threads(demand: ServiceDemand, name: str, threads: float) -> dict[str,
 
 
 def next_power_of_two(number: float) -> int:
-    """Returns the smallest power of two that is not below a number, at most `_MAX_THREADS`."""
-    return int(min(2 ** math.ceil(math.log2(max(number, 1))), _MAX_THREADS))
+    """Returns the smallest power of two that is not below a number."""
+    return int(2 ** math.ceil(math.log2(max(number, 1))))

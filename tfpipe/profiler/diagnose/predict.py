@@ -14,12 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose.calibration import (
-    ALLOCATION_PER_STAGE_TIME,
-    CPU_BOUND_REACHED,
-    CPU_LEFT_AFTER_COMPUTING,
-    CPU_LEFT_AFTER_WAITING,
-)
 from tfpipe.profiler.types import Effort, FixAction, ProposedFix, ServiceDemand
 
 _INDEPENDENT: frozenset[FixAction] = frozenset({"move_stage", "move_to_device", "rewrite_stage", "vectorize_stage"})
@@ -37,28 +31,23 @@ def predict_rate(now: float, demand: ServiceDemand, proposal: ProposedFix) -> fl
     changed = scale_other(proposal.demand, demand)
     efficiency = proposal.efficiency or (now / demand.limit if demand.limit > 0 else 1.0)
     if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit:
-        # The efficiency at another bound says nothing about the bound of the cores.
-        limiting = min(demand.threads, key=demand.get_stage_limit, default="")
-        waited = demand.wait_s.get(limiting, 0.0) > demand.cpu_s.get(limiting, 0.0)
-        efficiency = CPU_BOUND_REACHED / (CPU_LEFT_AFTER_WAITING if waited else CPU_LEFT_AFTER_COMPUTING)
+        efficiency = 1.0  # the efficiency at another bound says nothing about the bound of the cores
     return min(efficiency * changed.limit, proposal.max_images_per_second)
 
 
 def scale_other(changed: ServiceDemand, demand: ServiceDemand) -> ServiceDemand:
     """Returns the changed demand with the time that no stage accounts for.
 
-    Allocations are in proportion to the stages' time. Handing over stays the same for every image.
+    Handing over stays the same for every image. The rest, such as allocations, is in proportion to the stages' time.
     """
     if changed.cpu_s["other"] != demand.cpu_s["other"]:
         return changed  # the fix knows what it saves there
-    before_s, after_s = (
-        sum(each.cpu_s.values()) - each.cpu_s["other"] - each.take_batch_s for each in (demand, changed)
-    )
+    before_s, after_s = (sum(each.cpu_s.values()) - each.cpu_s["other"] for each in (demand, changed))
     if before_s <= 0:
         return changed
-    handover_s = max(demand.cpu_s["other"] - ALLOCATION_PER_STAGE_TIME * before_s, 0.0)
-    other_s = (demand.cpu_s["other"] - handover_s) * after_s / before_s + handover_s
-    return replace(changed, cpu_s={**changed.cpu_s, "other": other_s})
+    grows_s = demand.cpu_s["other"] - demand.handover_s
+    handover_s = demand.handover_s - demand.take_batch_s + changed.take_batch_s
+    return replace(changed, cpu_s={**changed.cpu_s, "other": grows_s * after_s / before_s + handover_s})
 
 
 def can_combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tfpipe.profiler.diagnose.calibration import SATURATED
-from tfpipe.profiler.types import Bottleneck, Fix, Profile, ServiceUse
+from tfpipe.profiler.types import Bottleneck, Effort, Fix, Profile, ServiceUse
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
+SATURATED = 0.85
+"""The share of a resource's time from which on it counts as the bottleneck: work queues behind one that is as busy."""
 _IDLE = 0.5  # of the time: workers that are busy less wait for the network, or for this host
 
 
@@ -57,7 +58,7 @@ def list_service_fixes(profile: Profile, required: float) -> Iterator[Fix]:
         return
     instruction = f"Run {needed} workers like these with `tfpipe serve`, in place of {len(use.workers)}."
     reason = f"A worker makes {human_rate(_get_mean_rate(use))} images/s."
-    yield Fix({}, reason, required, 0.0, instruction=instruction, action="add_machines")
+    yield Fix({}, reason, required, 0.0, instruction=instruction, action="add_machines", effort=Effort.MORE_MACHINES)
 
 
 def is_wire_full(use: ServiceUse) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import combinations
 
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction, compute_required_rate
-from tfpipe.profiler.diagnose.calibration import CPU_BOUND_REACHED, RAW_READ_US_PER_KB
 from tfpipe.profiler.diagnose.fixes import MIN_GAIN
 from tfpipe.profiler.diagnose.fixes_cpu import can_be_served, scale_cpu
 from tfpipe.profiler.diagnose.predict import can_combine, combine, is_sure, predict_rate, scale_other
@@ -71,7 +70,7 @@ def find_shortfall(profile: Profile, demand: ServiceDemand, bottleneck: Bottlene
     stage = _find_stuck_stage(changed, enough)
     image_s = sum(changed.cpu_s.values())
     # The share of the cores' bound that this pipeline reaches, or that one reaches which the cores limit.
-    reached = best / changed.cpu_limit if changed.limit == changed.cpu_limit else CPU_BOUND_REACHED
+    reached = best / changed.cpu_limit if changed.limit == changed.cpu_limit else 1.0
     cores = math.ceil(required * image_s / reached)
     storage_too_slow = changed.storage_limit is not None and changed.storage_limit < enough
     image_bytes = (profile.host.storage_limit_bytes_per_second or 0.0) / (changed.storage_limit or math.inf)
@@ -163,7 +162,8 @@ def _is_raw_enough(profile: Profile, demand: ServiceDemand, enough: float) -> bo
     height, width = dataset.decoded_size
     raw_bytes = height * width * 3 * profile.records_per_image
     more_bytes = max(raw_bytes - dataset.record_bytes * profile.records_per_image, 0.0)
-    cpu_s["read"] = cpu_s.get("read", 0.0) + RAW_READ_US_PER_KB * more_bytes / 1e9
+    read_s = cpu_s.get("read", 0.0)
+    cpu_s["read"] = read_s + read_s * more_bytes / (dataset.record_bytes * profile.records_per_image)
     storage_limit = None
     if demand.storage_limit is not None and profile.host.storage_limit_bytes_per_second:
         storage_limit = profile.host.storage_limit_bytes_per_second / raw_bytes

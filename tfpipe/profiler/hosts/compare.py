@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from tfpipe.errors import DataError
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
-from tfpipe.profiler.diagnose.calibration import SATURATED
+from tfpipe.profiler.diagnose.service import SATURATED
 from tfpipe.profiler.hosts.types import HostCall, HostLine, HostProfile, HostRecord, HostsReport, HostUsage
 from tfpipe.system.units import human_share
 

@@ -16,7 +16,7 @@ HOSTS = "hosts"
 """The folder inside a run's folder in which each host has its record."""
 
 _RECORD_VERSION = 1
-_PROFILE_VERSION = 2
+_PROFILE_VERSION = 3
 _MAX_BYTES = 1 << 26
 _MAX_HOSTS = 100_000
 

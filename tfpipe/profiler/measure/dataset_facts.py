@@ -12,19 +12,14 @@ from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
 from tfpipe.native import library
-from tfpipe.pipeline.stage import STAGE_NAMES
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
+from tfpipe.profiler.measure.datasets import BuiltStage, find_late_caches
 from tfpipe.profiler.measure.record_sample import RecordCount, count_records, measure_unread, sample_records
-from tfpipe.profiler.measure.stage_matching import BuiltStage, PlannedOperation, list_planned_operations
 from tfpipe.profiler.types import DatasetFacts, OwnStage
 
 _CLEARLY_SMALLER = 0.9
-_CAN_DROP = {"Filter", "FlatMap", "IgnoreErrors", "Interleave", "Unique"}
-"""Kinds of operations that can drop an element."""
-_COLLECTS = {"Batch", "GroupByReducer", "GroupByWindow", "PaddedBatch", "Rebatch", "Window"}
-"""Kinds of operations that make one element of several."""
 _WORTH_DROPPING = 0.02
 """The share of the bytes read below which a feature that nobody reads is not worth its place in a command."""
 
@@ -42,11 +37,10 @@ def get_dataset_facts(
     """
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
-    planned = list_planned_operations(stages)
     payloads = sample_records(source, [feature.name for feature in plan.features])
     unread = _measure_unread(data, plan, payloads)
     counted = count_records(source) if source.num_records is None else None
-    own = [stage for stage in stages if stage.name not in STAGE_NAMES]
+    own = [stage for stage in stages if stage.is_own]
     mean_size = None
     if isinstance(data, Manifest) and split is not None and source.images.size is None:
         sizes = data.splits[split].sizes
@@ -68,8 +62,8 @@ def get_dataset_facts(
         lacks_native_library=by_engine and config.decoder == "auto" and not library.is_available(),
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
-        late_caches=_find_late_caches(planned),
-        filters=_find_filters(planned),
+        late_caches=find_late_caches(stages),
+        filters=tuple(stage.name for stage in own if stage.can_drop),
         unread_features=tuple(unread),
         unread_share=sum(unread.values()),
         foreign=not isinstance(data, Manifest) or data.foreign is not None,
@@ -109,26 +103,3 @@ def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineC
         return None
     short_side = round(max(config.size) * 8 / 7)
     return short_side if short_side < _CLEARLY_SMALLER * min(mean_size) else None
-
-
-def _find_late_caches(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
-    """Returns the user's stages that cache what `augment` has made, the last one first."""
-    stages = [operation.stage for operation in planned]
-    after_augment = planned[: stages.index("augment")] if "augment" in stages else []
-    return tuple(
-        operation.stage
-        for operation in after_augment
-        if operation.kind == "Cache" and operation.stage not in STAGE_NAMES
-    )
-
-
-def _find_filters(planned: Sequence[PlannedOperation]) -> tuple[str, ...]:
-    """Returns the user's stages that can drop images, in order; fewer batches than images are not dropped images."""
-    kinds: dict[str, set[str]] = {}
-    for operation in reversed(planned):
-        kinds.setdefault(operation.stage, set()).add(operation.kind)
-    return tuple(
-        stage
-        for stage, each in kinds.items()
-        if stage not in STAGE_NAMES and each & _CAN_DROP and ("Unbatch" in each or not each & _COLLECTS)
-    )

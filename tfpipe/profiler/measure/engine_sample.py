@@ -13,6 +13,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,13 @@ from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_block import join_block
 from tfpipe.engine.source import Source
 from tfpipe.format import file_names
+from tfpipe.format.example import decode_example
+from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_writer import RecordWriter
 from tfpipe.format.tfrecord import FRAME_BYTES
+from tfpipe.images.decode import decode_pixels, make_image
+from tfpipe.profiler.measure.record_sample import sample_records
 
 _SHARDS = 8
 """How often the file of a sample is listed, so that an epoch has several steps and a step records from all over."""
@@ -48,7 +53,7 @@ def make_decoder(source: Source, config: PipelineConfig, payloads: Sequence[byte
     num_bytes = sum(len(payload) + FRAME_BYTES for payload in payloads)
     maker = _make_maker(describe_sample(source, (ShardInfo("sample", len(payloads), num_bytes, ""),), "sample"), config)
     numbers = np.arange(len(payloads))
-    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds), 0.0, 0.0)
+    stored = StoredBatch(0, numbers, numbers, parse_columns(join_block(payloads), maker.kinds))
     epochs = itertools.count()
     if config.cache != "decoded":
         return lambda: maker.decode(replace(stored, epoch=next(epochs)))
@@ -86,6 +91,16 @@ def make_reader(sample: Source, config: PipelineConfig) -> Callable[[], StoredBa
     """
     maker, steps = _make_maker(sample, replace(config, cache="none", cache_bytes=None)), itertools.count()
     return lambda: maker.read(*divmod(next(steps), maker.plan.steps_per_epoch))
+
+
+def load_images(manifest: Manifest, split: str, config: PipelineConfig, count: int) -> list[Any]:
+    """Returns the first images of a split, whole, as Pillow images: what a transform gets."""
+    source = Source.from_manifest(manifest, split)
+    payloads = sample_records(source)[:count]
+    form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
+    assert source.image_key is not None
+    stored: list[Any] = [decode_example(payload)[source.image_key] for payload in payloads]
+    return [make_image(decode_pixels(images[0], form)) for images in stored]
 
 
 def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) -> Source:

@@ -72,12 +72,14 @@ def measure_option_costs(
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads) for name, changed in _list_changes(base, natively, late_cache)}
-    if short_side is not None and (smaller := _shrink_images(source, payloads, short_side)):
+    smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
+    if smaller:
         trials["smaller"] = _Trial(base, smaller)
     if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable)
     costs_us = _try_engine(source, trials) if by_engine else _try_stages(source, trials)
-    return OptionCosts(**{name: max(cost, 1.0) for name, cost in costs_us.items()})
+    share = sum(map(len, smaller)) / sum(map(len, payloads)) if smaller else None
+    return OptionCosts(**{name: max(cost, 1.0) for name, cost in costs_us.items()}, smaller_bytes=share)
 
 
 def _list_changes(config: PipelineConfig, natively: bool, late_cache: bool) -> Iterator[tuple[str, PipelineConfig]]:

@@ -13,19 +13,23 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.folder_cache.folder import without_cache
-from tfpipe.engine.plan import plan_batches
+from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
-from tfpipe.errors import explain_pipeline_error
+from tfpipe.errors import ConfigError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages, get_host
-from tfpipe.pipeline.stage import Customize, Stages, explain_customize_errors, prefer_textbook
+from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_textbook
+from tfpipe.pipeline.steps import count_batches_read
+from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
-from tfpipe.profiler.measure.call_costs import measure_behind_costs, measure_call_costs
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
+from tfpipe.profiler.measure.engine_stages import Reading, Shape, time_phases
+from tfpipe.profiler.measure.held import find_held
 from tfpipe.profiler.measure.host_usage import HostTime, measure_storage_rate
 from tfpipe.profiler.measure.option_costs import measure_option_costs
+from tfpipe.profiler.measure.pipelines import AnyPipeline, Functions, NumpyPipeline, TensorFlowPipeline
 from tfpipe.profiler.measure.read_costs import measure_read_costs
 from tfpipe.profiler.measure.service_use import measure_service, time_taking
 from tfpipe.profiler.measure.simulated_accelerator import (
@@ -36,19 +40,12 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     is_settled,
     make_timeline,
 )
-from tfpipe.profiler.measure.stage_matching import BuiltStage, find_python_stages, list_planned_operations
-from tfpipe.profiler.measure.stage_timings import (
-    compute_stage_timings,
-    compute_stretch,
-    count_records_per_image,
-    leave_out_false_wait,
-)
-from tfpipe.profiler.measure.tfdata_counters import Sample, Sampler
-from tfpipe.profiler.measure.uncounted_time import ProcessorTime, book_uncounted_time
-from tfpipe.profiler.types import CallCosts, HostUse, OptionCosts, Profile, Step, StepTiming
+from tfpipe.profiler.measure.textbook_stages import leave_out_cached
+from tfpipe.profiler.types import DatasetFacts, HostUse, Profile, StageTiming, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
+_READINGS = 10  # of the engine's clocks in a run
 _DROP_S = 1.0
 """The seconds in which all threads of a pipeline end but that of AUTOTUNE."""
 
@@ -89,102 +86,132 @@ def profile_pipeline(
     run_config: ProfileConfig | None = None,
     observer: Observer | None = None,
     customize: Customize | None = None,
+    functions: Functions | None = None,
 ) -> Profile:
-    """Runs the pipeline of one host with one replica and measures it in steady state.
+    """Runs the pipeline of one host with one replica as a training does, and measures it in steady state.
 
     The time before the rate has settled is left out, see `is_settled`, and the time in which a cache in memory is
     filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again.
 
-    Two options of tf.data differ from those of the training. `map_fusion` is off, or `parse`, `decode` and `augment`
-    would be one stage. If the processor is the limit, the pipeline then gives some 3 to 6 % less than it can. And where
-    the config leaves the number of threads to AUTOTUNE, each map gets one for each core, as AUTOTUNE gives the fused
-    map from the first second. Apart, it may give each of them one for more than ten seconds, and the rate is a third
-    too low.
+    The engine's own clocks say where its time goes. Stages of tf.data's operations are run alone afterwards, and so are
+    Python functions: some 3 s for a textbook pipeline, if the accelerator waits at all.
 
-    With a `service` the batches come from its workers, and the options are those of the training. The stages then run
-    there, so the profile has only what this host does, and the figures of the service. These take about 4 s more.
+    With a `service` the batches come from its workers. The stages then run there, so the profile has only what this
+    host does, and the figures of the service. These take about 4 s more.
 
     Args:
         data: The data, from `load_manifest` or `tfrecord_files`.
         split: Name of a split; None for foreign files.
-        config: The pipeline's options. With `tf_data.autotune` off tf.data keeps no counters, and the profile has no
-            stages.
+        config: The pipeline's options.
         accelerator: The consumer of the batches.
         run_config: The duration of the run, and the host.
         observer: An object that gets the progress of the run.
         customize: A function that changes the stages first, for a trainer that adds stages.
+        functions: Functions for the engine's images and batches, as readers without TensorFlow take them. The batches
+            are then those of `NumpyBatches`.
 
     Raises:
         ConfigError: The pipeline cannot be built, or no worker of its service answers.
         DataError: A record is damaged, or a file cannot be read.
         TfpipeError: Its service gives no batch in time.
     """
+    run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
-    run_config = run_config or ProfileConfig()
-    context = run_config.context
+    source, host = get_source(data, split), get_host(run_config.context)
     with explain_customize_errors(customize):
-        apart = not config.service.workers
-        stages = build_stages(data, split, config, context, apart=apart, customize=customize)
-        built = _build_each(stages)
-    facts = replace(get_dataset_facts(data, split, config, built), stage_moves=tuple(stages.list_moves()))
-    source = get_source(data, split)
-    plan = plan_batches(source, config, get_host(context))
+        pipeline = _open(data, split, config, run_config, customize, functions)
+    facts = get_dataset_facts(data, split, config, pipeline.built)
+    moves = tuple(pipeline.stages.list_moves())
+    facts = replace(facts, stage_moves=moves, own_stages=pipeline.own_stages)
+    plan = plan_batches(source, config, host)
     fill_steps = plan.steps_per_epoch if config.cache != "none" and config.cache_dir is None else 0
-    limits = _Limits(run_config, fill_steps)
-    observer = observer or Observer()
-    service = None
     try:
-        batches = _finish(built, stages, config)
-        if config.service.workers:  # workers run the stages, and this host only takes the batches
-            batches = stages.dataset() if config.training else stages.dataset().repeat()
         started = time.perf_counter()
-        run = _run(batches, accelerator, limits, observer)
-        timing = compute_step_timing(run.steps, accelerator)
+        run = _run(pipeline, accelerator, _Limits(run_config, fill_steps), observer)
+        profile = _describe(run, started, plan, facts, accelerator)
+        profile = replace(profile, host_place=run_config.host)
         if config.service.workers:
             observer.phase("Measuring the workers")
-            service = measure_service(plan, timing)
-    except tf.errors.OpError as error:
-        raise explain_pipeline_error(error) from error
-    costs = OptionCosts()
-    call_costs: dict[str, CallCosts] = {}
-    behind_us: dict[str, float] = {}
-    if compute_idle_fraction(timing) > NO_IDLE:  # otherwise no change of the pipeline makes the training faster
+            service = measure_service(plan, profile.step)
+            return replace(
+                profile, service=service, stages=(time_taking(run.before, run.after, profile.step, service),)
+            )
+        stages = () if pipeline.clocks is None else _time_engine(run, profile, plan)
+        if compute_idle_fraction(profile.step) <= NO_IDLE:  # no change makes the training faster
+            return replace(profile, stages=stages, held=find_held(profile, pipeline.built, {}))
+        observer.phase("Trying stages and options")
+        tried = pipeline.try_parts(config, facts.cycle_length, accelerator.images_per_step)
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
         costs = replace(costs, **measure_read_costs(source, config, facts))
-        if any(stage.per_image for stage in stages):
-            call_costs = measure_call_costs(config, _build_uncached(data, split, config, customize))
-        if any(stage.random is False for stage in stages):
-            behind_us = measure_behind_costs(config, _build_uncached(data, split, config, customize))
-    if service is None:
-        planned, python_stages = list_planned_operations(built), find_python_stages(built)
-        timings = compute_stage_timings(run.samples, planned, python_stages, accelerator.images_per_step)
-        at_once = plan.replica_batch_size if facts.by_engine else 1
-        records_per_image = count_records_per_image(timings, accelerator.images_per_step, at_once)
-        if not call_costs:  # these say what a Python function hides
-            cpu_us = 1e6 * (run.after.process - run.before.process) / (timing.steps * timing.images_per_step)
-            spent = ProcessorTime(cpu_us, compute_stretch(run.samples))
-            timings = book_uncounted_time(timings, spent, costs, facts, records_per_image)
-        timings = leave_out_false_wait(timings)
-    else:
-        timings, records_per_image = (time_taking(run.before, run.after, timing, service),), 1.0
+        stages = (*pipeline.judge_functions(stages), *tried.timings)
+    except tf.errors.OpError as error:
+        raise explain_pipeline_error(error) from error
+    if not run.missing_steps:
+        stages = leave_out_cached(stages, pipeline.built)
+    profile = replace(
+        profile,
+        stages=stages,
+        option_costs=costs,
+        call_costs=tried.call_costs,
+        records_per_image=tried.records_per_image,
+        handover_us=tried.handover_us,
+        host=replace(
+            profile.host, storage_bytes_per_second=profile.host.storage_bytes_per_second * tried.records_per_image
+        ),
+    )
+    return replace(profile, held=find_held(profile, pipeline.built, tried.element_bytes))
+
+
+def _open(
+    data: Manifest | Source,
+    split: str | None,
+    config: PipelineConfig,
+    run_config: ProfileConfig,
+    customize: Customize | None,
+    functions: Functions | None,
+) -> AnyPipeline:
+    """Opens the pipeline."""
+    if functions is None or not functions.names:
+        stages = build_stages(data, split, config, run_config.context, customize=customize)
+        return TensorFlowPipeline(stages, config.training)
+    given = " and ".join(f"`{name}`" for name in functions.names)
+    if customize is not None:
+        raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
+    if not isinstance(data, Manifest) or split is None or not is_by_engine(get_source(data, split), config):
+        raise ConfigError(f"{given} must have batches by their steps: a dataset with a manifest, and `order` auto.")
+    return NumpyPipeline(data, split, config, run_config.host or (0, 1), functions)
+
+
+def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator) -> Profile:
+    """Returns the figures of a run, without those of its stages."""
+    timing = compute_step_timing(run.steps, accelerator)
     return Profile(
         step=timing,
-        stages=timings,
-        host=_get_host_use(run, source, config, timing, records_per_image),
+        stages=(),
+        host=_get_host_use(run, plan.source, plan.config, timing),
         images_per_second=_compute_rate(timing),
         first_batch_s=run.first_batch_at - started,
         warm_up_s=run.steps[0].begins_s - started,
-        config=config,
+        config=plan.config,
         dataset=facts,
-        option_costs=costs,
-        call_costs=call_costs,
-        behind_us=behind_us,
         timeline=make_timeline(run.steps),
         fill_s=run.missing_steps * timing.wall_s / timing.steps,
-        records_per_image=records_per_image,
-        host_place=run_config.host,
-        service=service,
     )
+
+
+def _time_engine(run: _Run, profile: Profile, plan: BatchPlan) -> tuple[StageTiming, ...]:
+    """Returns the stages of the engine by its clocks."""
+    config = plan.config
+    height, width = plan.decoded_size if config.augment == "device" else config.size
+    value_bytes = {"uint8": 1, "bfloat16": 2}.get(config.image_dtype, 4)
+    shape = Shape(
+        profile.images_per_second,
+        count_batches_read(plan),
+        config.max_threads,
+        plan.source.record_bytes,
+        height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes,
+    )
+    return time_phases(run.readings, run.before, run.after, shape)
 
 
 @dataclass(frozen=True)
@@ -206,7 +233,7 @@ class _Run:
 
     Attributes:
         steps: The steps, beginning with the last one of the warm-up.
-        samples: The samples of tf.data's counters.
+        readings: The clocks of the engine, from the begin to the end.
         before: The processor time at the begin.
         after: The processor time at the end.
         first_batch_at: When the first batch came, by `time.perf_counter`.
@@ -215,7 +242,7 @@ class _Run:
     """
 
     steps: list[Step]
-    samples: list[Sample]
+    readings: list[Reading]
     before: HostTime
     after: HostTime
     first_batch_at: float
@@ -223,57 +250,31 @@ class _Run:
     peak_memory_bytes: int
 
 
-def _build_uncached(
-    data: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None
-) -> Stages:
-    """Builds the stages without a cache. There are none if the user's function needs the stage `cache`."""
-    try:
-        return build_stages(data, split, without_cache(config), apart=True, customize=customize)
-    except Exception:  # of the user's function, which may raise anything
-        return Stages(())
-
-
-def _build_each(stages: Stages) -> list[BuiltStage]:
-    """Builds the stages one after the other."""
-    built: list[BuiltStage] = []
-    dataset = None
-    for stage in stages:
-        built.append(BuiltStage(stage.name, dataset, stage.apply(dataset), stage.random, stage.per_image))
-        dataset = built[-1].dataset
-    return built
-
-
-def _finish(built: list[BuiltStage], stages: Stages, config: PipelineConfig) -> tf.data.Dataset:
-    """Returns the last stage's dataset, repeated without end, with the options of all stages."""
-    dataset = built[-1].dataset
-    options = stages.make_options()
-    if options is not None:
-        dataset = dataset.with_options(options)
-    return dataset if config.training else dataset.repeat()
-
-
-def _run(dataset: tf.data.Dataset, accelerator: Accelerator, limits: _Limits, observer: Observer) -> _Run:
+def _run(pipeline: AnyPipeline, accelerator: Accelerator, limits: _Limits, observer: Observer) -> _Run:
     """Drives the accelerator.
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
     earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
-    held: list[Any] = [iter(dataset)]
+    held: list[Any] = [pipeline.open()]
     arrivals: list[float] = []
-    with Sampler(lambda: tf.data.experimental.get_model_proto(held[0])) as sampler:
-        steps = _CountedSteps(drive(_note_first(held[0], arrivals), accelerator))
-        _fill_cache(steps, limits, observer)
-        last_of_warm_up = _warm_up(steps, limits.config.max_warm_up_s, observer)
-        before = HostTime.now()
-        measured = [last_of_warm_up, *_measure(steps, last_of_warm_up, limits, observer)]
-        after = HostTime.now()
-    peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
-    taken, samples = steps.count, [sample for sample in sampler.samples if before.at <= sample.at <= after.at]
+    clocks = pipeline.clocks or Clocks()
+    steps = _CountedSteps(drive(_note_first(held[0], arrivals), accelerator))
+    _fill_cache(steps, limits, observer)
+    measured = [_warm_up(steps, limits.config.max_warm_up_s, observer)]
+    before, readings = HostTime.now(), [Reading.now(clocks.read())]
+    for step in _measure(steps, measured[0], limits, observer):
+        measured.append(step)
+        if time.perf_counter() - readings[-1].at > limits.config.seconds / _READINGS:
+            readings.append(Reading.now(clocks.read()))
+    after = HostTime.now()
+    readings.append(Reading.now(clocks.read()))
+    peak_bytes, taken = host_limits.peak_memory_bytes_since(earlier_peak), steps.count
     held.append(steps)
     del steps
     _drop(held)
     missing = max(limits.fill_steps - taken, 0)
-    return _Run(measured, samples, before, after, arrivals[0], missing, peak_bytes)
+    return _Run(measured, readings, before, after, arrivals[0], missing, peak_bytes)
 
 
 def _drop(held: list[Any]) -> None:
@@ -351,9 +352,7 @@ def _measure(steps: _CountedSteps, first: Step, limits: _Limits, observer: Obser
             return
 
 
-def _get_host_use(
-    run: _Run, source: Source, profiled: PipelineConfig, timing: StepTiming, records_per_image: float
-) -> HostUse:
+def _get_host_use(run: _Run, source: Source, profiled: PipelineConfig, timing: StepTiming) -> HostUse:
     cores = host_limits.usable_cpus()
     process, others = run.after.compute_fractions(run.before, cores)
     return HostUse(
@@ -364,7 +363,7 @@ def _get_host_use(
         trainer_us_per_step=(run.after.thread - run.before.thread) / timing.steps * 1e6,
         peak_memory_bytes=run.peak_memory_bytes,
         memory_limit_bytes=host_limits.memory_limit_bytes(),
-        storage_bytes_per_second=_compute_rate(timing) * records_per_image * source.record_bytes,
+        storage_bytes_per_second=_compute_rate(timing) * source.record_bytes,
         # The workers of a service have storage of their own.
         storage_limit_bytes_per_second=None if profiled.service.workers else measure_storage_rate(source.files),
     )

@@ -58,7 +58,5 @@ def time_taking(before: HostTime, after: HostTime, timing: StepTiming, use: Serv
     """
     images = timing.steps * timing.images_per_step
     cpu_us = (after.process - before.process) / images * 1e6
-    out = timing.steps / timing.wall_s * use.batch_bytes
-    return StageTiming(
-        "prefetch", Spread(cpu_us, cpu_us, cpu_us), images / timing.wall_s, use.wire_bytes_per_second, out
-    )
+    image_bytes = use.batch_bytes / timing.images_per_step
+    return StageTiming("prefetch", Spread(cpu_us, cpu_us, cpu_us), bytes_out_per_image=image_bytes)

@@ -1,8 +1,12 @@
 """An accelerator that does not exist: it takes batches, is busy for a step's time, and uses no processor for it.
 
-It is fed as real ones are. While the device computes a step, the host fetches the batch of the next one and hands it
-over. It fetches no further batch until the device has begun with that one. So a wait for input that is shorter than the
-step costs no idle time, and input wait and idle time are two figures.
+    loop   take a batch │ compute │ take a batch │ compute      the wait for a batch is idle time
+    fit    take a batch │ take the next one, and wait until the device is free │ ...
+                        │ compute                              │ compute
+
+A plain loop takes a batch, hands it over, and computes until the step is done: what taking a batch costs, it pays in
+each step. Keras' `fit` on a GPU or TPU takes the batch of the next step while the device computes, and no further one
+until the device has begun with that. There a wait that is shorter than the step costs no idle time.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.types import Spread, Step, StepTiming
+from tfpipe.profiler.types import Spread, Step, StepTiming, Trainer
 
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
@@ -34,10 +38,12 @@ class Accelerator:
     Attributes:
         step_s: The compute time of one step, in seconds; above 0.
         images_per_step: The number of images in a step of all replicas together.
+        trainer: The trainer that feeds it.
     """
 
     step_s: float
     images_per_step: int
+    trainer: Trainer = "loop"
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s < float("inf"):
@@ -57,9 +63,6 @@ def drive(
 ) -> Iterator[Step]:
     """Feeds batches to the accelerator, one step after another, for as long as there are batches.
 
-    The beginning of a step is computed and not slept for. If the machine wakes this thread late, the device's clock is
-    not late, since the next batch may be fetched at any time during the step.
-
     Args:
         batches: The batches; their values are not looked at.
         accelerator: The consumer.
@@ -71,6 +74,8 @@ def drive(
     """
     free_at: float | None = None
     while True:
+        if accelerator.trainer == "loop" and free_at is not None:
+            sleep(max(free_at - clock(), 0.0))
         asked_at = clock()
         try:
             next(batches)
@@ -117,7 +122,7 @@ def compute_step_timing(steps: Sequence[Step], accelerator: Accelerator) -> Step
         return Spread.from_values([_compute_share(part, name) for part in parts], _compute_share(steps, name))
 
     return StepTiming(
-        method="simulated",
+        method=accelerator.trainer,
         steps=len(steps) - 1,
         images_per_step=accelerator.images_per_step,
         step_s=Spread(accelerator.step_s, accelerator.step_s, accelerator.step_s),

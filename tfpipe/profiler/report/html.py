@@ -23,16 +23,24 @@ from tfpipe.profiler.hosts.types import HostsReport
 from tfpipe.profiler.report import charts
 from tfpipe.profiler.report.hosts_text_json import advise, describe_source, format_verdict, list_explained
 from tfpipe.profiler.report.text_json import (
-    MAP_FUSION_NOTE,
+    EFFORTS,
+    HAND_OVER,
     NO_FIXES,
     NO_STAGES,
+    RANKING,
     SERVICE_NOTE,
     explain_filling,
-    format_budget,
+    explain_first_batch,
+    explain_gain,
+    explain_idle,
+    explain_memory,
+    explain_rates,
+    format_after,
+    format_at_once,
     format_combination,
+    format_headline,
     format_out_per_in,
     format_shortfall,
-    is_fused_in_training,
     list_service_notes,
     name_bottleneck,
     use_unit,
@@ -46,8 +54,11 @@ WIDE, NARROW = 976, 326
 _SIZES = (("wide", WIDE), ("narrow", NARROW))
 
 _METHODS: Mapping[IdleMethod, str] = {
-    "simulated": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. "
-    "Idle is its time without a batch.",
+    "loop": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. Its "
+    "trainer is a plain loop, which takes a batch and then computes. Idle is its time without a batch.",
+    "fit": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. Its "
+    "trainer takes the next batch meanwhile, as Keras' `fit` does on a device with a queue. Idle is its time without a "
+    "batch.",
     "training": "The real step was timed end to end, and on a batch that already lay on the device. Idle is the "
     "difference.",
     "monitor": "Measured live in a running training. Idle is an estimate from the wait for input.",
@@ -75,7 +86,7 @@ class _Row:
     """A row in the table of stages.
 
     Attributes:
-        name: The stage's name, or "other".
+        name: The stage's name, or "hand-over".
         us: Processor time for each image, in microseconds.
         share: Share of all processor time.
         stage: The stage; None for the time that no stage accounts for.
@@ -94,7 +105,7 @@ def render(report: Report) -> str:
         report: The report, from `make_report`. Every optional part may be empty.
     """
     profile, step = report.profile, report.profile.step
-    budget, rows = format_budget(report), _list_rows(report)
+    rows = _list_rows(report)
     page = (
         _make_environment()
         .from_string(_read_file("page.html.j2"))
@@ -104,7 +115,11 @@ def render(report: Report) -> str:
             profile=profile,
             step=step,
             title=f"{profile.dataset.name}: {human_share(compute_idle_fraction(step))} idle",
-            headline=budget[0].upper() + budget[1:],
+            headline=format_headline(report),
+            rates=explain_rates(report),
+            idle_for=explain_idle(step),
+            memory=explain_memory(profile),
+            first_batch=explain_first_batch(profile),
             gauge=Markup(charts.draw_gauge(compute_idle_fraction(step), step.idle_fraction)),
             figures=_list_key_figures(report),
             filling=explain_filling(profile),
@@ -117,15 +132,10 @@ def render(report: Report) -> str:
             shortfall=format_shortfall(report),
             fix_charts=[Markup(_draw_fix(report, fix, number)) for number, fix in enumerate(report.fixes, 1)],
             tables=(("Options of the pipeline", _list_options(profile.config)), ("The data", asdict(profile.dataset))),
-            notes={
-                "no_stages": NO_STAGES,
-                "no_fixes": NO_FIXES,
-                "map_fusion": MAP_FUSION_NOTE,
-                "service": SERVICE_NOTE,
-            },
+            notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "service": SERVICE_NOTE, "ranking": RANKING},
+            efforts=EFFORTS,
             service_notes=list_service_notes(report),
-            fused_in_training=is_fused_in_training(profile),
-            measured=any(fix.measured_images_per_second is not None for fix in report.fixes),
+            after=format_after(report),
             method=_METHODS[step.method],
             version=__version__,
         )
@@ -173,7 +183,7 @@ def _make_environment() -> jinja2.Environment:
     )
     environment.filters.update(rate=human_rate, share=human_share, size=human_bytes)
     environment.filters.update(sentence=_mark_code, toml=_changes_to_toml, value=_value_to_text)
-    environment.filters.update(out_per_in=format_out_per_in)
+    environment.filters.update(out_per_in=format_out_per_in, at_once=format_at_once, gain=explain_gain)
     return environment
 
 
@@ -205,7 +215,7 @@ def _list_rows(report: Report) -> list[_Row]:
     total_s = sum(cpu_s.values()) or 1.0
     other_us = cpu_s["other"] * 1e6
     rows = [_Row(stage.name, stage.cpu_us_per_image, cpu_s[stage.name] / total_s, stage) for stage in stages]
-    return [*rows, _Row("other", Spread(other_us, other_us, other_us), cpu_s["other"] / total_s)]
+    return [*rows, _Row(HAND_OVER, Spread(other_us, other_us, other_us), cpu_s["other"] / total_s)]
 
 
 def _draw_timelines(report: Report) -> list[Markup]:

@@ -1,6 +1,6 @@
 """A report as text for a screen and as JSON. Pure.
 
-The JSON is version 2, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
+The JSON is version 3, documented in `tfpipe/profiler/README.md`. No name is taken away or given another meaning without
 a new version; more may come.
 """
 
@@ -19,15 +19,15 @@ from tfpipe.profiler.diagnose.service import (
     explain_needed_workers,
     explain_wire,
 )
-from tfpipe.profiler.types import Fix, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
+from tfpipe.profiler.types import Effort, Fix, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
-VERSION = 2
-NO_STAGES = "No stages: with `tf_data.autotune` off tf.data keeps no counters."
+VERSION = 3
+NO_STAGES = "No stage was tried, since the accelerator does not wait."
 NO_FIXES = "No change that is known here would help."
-MAP_FUSION_NOTE = (
-    "Measured with `tf_data.map_fusion` off, which costs about 6 %; a batch counts to the stage before it."
-)
+HAND_OVER = "hand-over"
+"""The name of the processor time that no stage accounts for: handing elements over, memory, the trainer's thread."""
+RANKING = "What gives much comes first; of these the least effort, and then the greatest gain."
 SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
 _BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
@@ -36,10 +36,25 @@ _BOTTLENECK_NAMES = {
     "service": "the service",
     "wire": "the wire",
 }
+_TRAINERS = {
+    "loop": "a plain loop, which takes a batch and then computes",
+    "fit": "Keras' `fit` on a device with a queue, which takes the next batch while the device computes",
+}
+EFFORTS = {
+    Effort.WASTE: "work for nothing",
+    Effort.OPTION: "an option",
+    Effort.VISIBLE_OPTION: "an option or a line of yours",
+    Effort.NEW_SHARDS: "new shards",
+    Effort.REWRITE: "your code",
+    Effort.MORE_MACHINES: "more machines",
+}
+"""The kinds of effort, in their order."""
+_MOST_NAME = 20  # characters of a stage in the first line
 _RECORDS = {
     "images/s": "records/s",
     " µs/image": "µs/record",  # as wide as before, in a table
     ">µs/image": ">µs/record",
+    "for each image": "for each record",
     "an image may take": "a record may take",
 }
 _IMAGES = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_RECORDS)})(?![\w/.-])")
@@ -47,21 +62,49 @@ _MAX_FIXES = 5
 _NOTABLE_SHARE = 0.05
 
 
-def format_budget(report: Report) -> str:
-    """Returns the answer in one sentence, which begins in lower case."""
-    profile = report.profile
+def format_headline(report: Report) -> str:
+    """Returns the answer in less than 80 characters, with the bottleneck first."""
+    rate, idle = human_rate(report.profile.images_per_second), compute_idle_fraction(report.profile.step)
+    if report.bottleneck.stage == "accelerator":
+        return f"Compute-bound: the accelerator is never idle, at {rate} images/s."
+    name = name_bottleneck(report.bottleneck.stage)[:_MOST_NAME]
+    required = human_rate(report.required_images_per_second)
+    return f"{name} limits this pipeline: {rate} of {required} images/s, {human_share(idle)} idle."
+
+
+def explain_rates(report: Report) -> str:
+    """Returns the rates that the accelerator needs, that the pipeline gives, and that the machine allows."""
     parts = [
-        f"the accelerator needs {human_rate(report.required_images_per_second)} images/s",
-        f"this pipeline gives {human_rate(profile.images_per_second)} "
-        f"({human_share(compute_idle_fraction(profile.step))} idle)",
-        f"this host's CPU allows {human_rate(report.cpu_limit_images_per_second)}",
+        f"The accelerator needs {human_rate(report.required_images_per_second)} images/s, and this pipeline gives "
+        f"{human_rate(report.profile.images_per_second)}",
+        f"this host's cores allow {human_rate(report.cpu_limit_images_per_second)}",
     ]
     if report.storage_limit_images_per_second is not None:
-        parts.append(f"storage allows {human_rate(report.storage_limit_images_per_second)}")
-    stage = report.bottleneck.stage
-    bound = "compute-bound: " if stage == "accelerator" else ""
-    parts.append(f"{bound}the bottleneck is {name_bottleneck(stage)}")
+        parts.append(f"its storage {human_rate(report.storage_limit_images_per_second)}")
     return f"{'; '.join(parts)}."
+
+
+def explain_idle(step: StepTiming) -> str:
+    """Returns for which trainer the idle time holds; an empty text if it was measured in a training."""
+    return f"for {_TRAINERS[step.method]}" if step.method in _TRAINERS else ""
+
+
+def explain_memory(profile: Profile) -> str:
+    """Returns the memory that was taken, and the stage that holds most of it."""
+    text = f"memory at most {human_bytes(profile.host.peak_memory_bytes)}"
+    if profile.held and profile.held[0].num_bytes >= _NOTABLE_SHARE * profile.host.peak_memory_bytes:
+        most = profile.held[0]
+        text += f", {human_bytes(most.num_bytes)} of it in {most.stage} ({most.number:,} {most.what})"
+    return text
+
+
+def explain_first_batch(profile: Profile) -> str:
+    """Returns the time until the first batch, and the stage that takes most of it."""
+    text = f"first batch after {profile.first_batch_s:.1f} s"
+    slowest = max(profile.held, key=lambda held: held.fill_s, default=None)
+    if slowest is not None and slowest.fill_s >= max(_NOTABLE_SHARE * profile.first_batch_s, 0.1):
+        text += f", about {slowest.fill_s:.1f} s of it to fill {slowest.stage}"
+    return text
 
 
 def explain_filling(profile: Profile) -> str:
@@ -86,8 +129,7 @@ def format_out_per_in(stage: StageTiming) -> str:
 
 def to_text(report: Report) -> str:
     """Returns at most one screen: the budget, the stages, the bottleneck, the first fixes."""
-    lines = [*_summary_lines(report), "", *_stage_lines(report), *_service_lines(report)]
-    lines += ["", report.bottleneck.reason, *_fix_lines(report)]
+    lines = [*_summary_lines(report), "", *_stage_lines(report), *_service_lines(report), *_fix_lines(report)]
     return use_unit("\n".join(line.rstrip() for line in lines) + "\n", report)
 
 
@@ -103,6 +145,7 @@ def to_json(report: Report) -> dict[str, Any]:
     costs = asdict(profile.option_costs)
     return {
         "version": VERSION,
+        "summary": use_unit(format_headline(report), report),
         **step_to_json(profile.step),
         "images_per_second": profile.images_per_second,
         "required_images_per_second": report.required_images_per_second,
@@ -126,7 +169,9 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for stage in profile.stages
         ],
-        "fixes": [{**asdict(fix), "changes": dict(fix.changes)} for fix in report.fixes],
+        "fixes": [
+            {**asdict(fix), "changes": dict(fix.changes), "effort": fix.effort.name.lower()} for fix in report.fixes
+        ],
         "combination": None if report.combination is None else asdict(report.combination),
         "shortfall": None if report.shortfall is None else asdict(report.shortfall),
         "after_images_per_second": report.after_images_per_second,
@@ -136,7 +181,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "dataset": asdict(profile.dataset),
         "config": asdict(profile.config),
         "call_costs": {name: asdict(costs) for name, costs in profile.call_costs.items()},
-        "behind_us": dict(profile.behind_us),
+        "held": [asdict(held) for held in profile.held],
         "what_if": {name: cost for name, cost in costs.items() if cost is not None},
         "timeline": [asdict(step) for step in profile.timeline],
     }
@@ -163,20 +208,20 @@ def step_to_json(step: StepTiming) -> dict[str, Any]:
 
 def _summary_lines(report: Report) -> Iterator[str]:
     profile, step, host = report.profile, report.profile.step, report.profile.host
-    budget = format_budget(report)
-    yield budget[0].upper() + budget[1:]
+    yield format_headline(report)
     yield ""
+    yield report.bottleneck.reason
+    yield explain_rates(report)
     low, high = human_share(step.idle_fraction.low), human_share(step.idle_fraction.high)
     yield (
-        f"idle {human_share(compute_idle_fraction(step))} ({low} to {high}), {step.method}; input wait "
-        f"{human_share(step.input_wait_fraction.median)}; first batch {profile.first_batch_s:.1f} s; "
-        f"{step.steps:,} steps in {step.wall_s:.1f} s"
+        f"Idle {human_share(compute_idle_fraction(step))} ({low} to {high}) {explain_idle(step)}; {step.steps:,} steps "
+        f"in {step.wall_s:.1f} s."
     )
-    others = f", others {human_share(host.other_cpu_fraction)}" if host.other_cpu_fraction >= _NOTABLE_SHARE else ""
+    others = f", {human_share(host.other_cpu_fraction)} by others" if host.other_cpu_fraction >= _NOTABLE_SHARE else ""
     budget = "" if host.budget_cores is None else f" of a budget of {host.budget_cores / host.cores:.0%}"
     yield (
-        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{budget}{others}; memory at most "
-        f"{human_bytes(host.peak_memory_bytes)}; reads {human_bytes(host.storage_bytes_per_second)}/s"
+        f"{host.cores} cores {human_share(host.cpu_fraction)} busy{budget}{others}; {explain_memory(profile)}; reads "
+        f"{human_bytes(host.storage_bytes_per_second)}/s; {explain_first_batch(profile)}."
     )
     if profile.fill_s:
         yield explain_filling(profile)
@@ -190,29 +235,21 @@ def _stage_lines(report: Report) -> Iterator[str]:
         return
     cpu_s = report.demand.cpu_s
     total_us = 1e6 * sum(cpu_s.values()) or 1.0
-    yield (
-        f"{'stage':<10}{'µs/image':>10}{'low':>8}{'high':>8}{'share':>8}{'threads':>9}{'buffer':>14}{'out MB/s':>10}"
-        f"{'out/in':>8}"
-    )
+    yield f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"
     for stage in report.profile.stages:
-        cpu, share = stage.cpu_us_per_image, 1e6 * cpu_s[stage.name] / total_us
-        buffer = ""
-        if stage.buffer_size is not None:
-            buffer = f"{stage.buffer_fill or 0:.0%} of {stage.buffer_size:,}"
+        wait_us = 1e6 * report.demand.wait_s.get(stage.name, 0.0)
         yield (
-            f"{stage.name:<10}{cpu.median:>10,.0f}{cpu.low:>8,.0f}{cpu.high:>8,.0f}{share:>8.0%}"
-            f"{stage.parallelism:>9}{buffer:>14}{stage.bytes_out_per_second / 1e6:>10,.0f}"
-            f"{format_out_per_in(stage):>8}"
+            f"{stage.name:<16}{1e6 * cpu_s[stage.name]:>10,.0f}{cpu_s[stage.name] * 1e6 / total_us:>8.0%}"
+            f"{f'{wait_us:,.0f}' if wait_us >= 1 else '':>11}{format_at_once(stage):>9}"
+            f"{stage.bytes_out_per_image / 1e3:>9,.0f}{format_out_per_in(stage):>8}"
         )
     other_us = 1e6 * cpu_s["other"]
-    yield f"{'other':<10}{other_us:>10,.0f}{'':>16}{other_us / total_us:>8.0%}"
-    if is_fused_in_training(report.profile):
-        yield MAP_FUSION_NOTE
+    yield f"{HAND_OVER:<16}{other_us:>10,.0f}{other_us / total_us:>8.0%}"
 
 
-def is_fused_in_training(profile: Profile) -> bool:
-    """Returns whether a training fuses maps that the profile tells apart: those of the textbook pipeline."""
-    return profile.config.tf_data.map_fusion and profile.service is None and not profile.dataset.by_engine
+def format_at_once(stage: StageTiming) -> str:
+    """Returns the calls of a stage that work at once, and that a lock lets through only one."""
+    return f"{stage.parallelism}" if stage.hold_us_per_image is None else "1, lock"
 
 
 def list_service_notes(report: Report) -> list[str]:
@@ -254,7 +291,9 @@ def format_shortfall(report: Report) -> str:
         return ""
     required, best = human_rate(report.required_images_per_second), human_rate(needs.best_images_per_second)
     helps = f"the best that is known gives {best}" if report.fixes else f"it gives {best}"
-    text = f"Nothing on this host reaches {required} images/s: {helps}."
+    if report.after_images_per_second is not None and any(fix.kept for fix in report.fixes):
+        helps = f"what was kept gives {best}"
+    text = f"Nothing that is known here reaches {required} images/s: {helps}."
     if needs.stage is not None:
         text += f" The stage {needs.stage} is too slow for that however many cores there are."
     here = []
@@ -284,36 +323,40 @@ def name_fix(fix: Fix) -> str:
 
 
 def _fix_lines(report: Report) -> Iterator[str]:
+    yield ""
     if not report.fixes:
         if report.bottleneck.stage != "accelerator":
             yield NO_FIXES
-        if shortfall := format_shortfall(report):
-            yield shortfall
+        yield from filter(None, (format_shortfall(report),))
         return
-    yield ""
+    if len(report.fixes) > 1:
+        yield RANKING
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
-        yield from _one_fix_lines(number, fix)
-    hidden = len(report.fixes) - _MAX_FIXES
-    if hidden > 0:
-        yield f"{hidden} more with --json."
-    elif hidden < 0:
-        yield ""
-    yield from filter(None, (format_combination(report), format_shortfall(report)))
-    if report.after_images_per_second is not None:
-        rate, idle = human_rate(report.after_images_per_second), human_share(compute_idle_after_fixes(report))
-        yield f"With what was kept: {rate} images/s, {idle} idle."
+        yield f"{number}. {name_fix(fix)} ({EFFORTS[fix.effort]})"
+        yield f"   {explain_gain(fix)} {fix.reason}"
+    if len(report.fixes) > _MAX_FIXES:
+        yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
+    yield from filter(None, ("", format_combination(report), format_shortfall(report), format_after(report)))
 
 
-def _one_fix_lines(number: int, fix: Fix) -> Iterator[str]:
-    yield f"{number}. {name_fix(fix)}"
-    rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
-    yield f"   {rate} images/s, {idle} idle predicted. {fix.reason}"
+def explain_gain(fix: Fix) -> str:
+    """Returns the rate with a fix: as measured, or else as predicted."""
     if fix.measured_images_per_second is not None and fix.measured_gain is not None:
         gain = fix.measured_gain
-        yield (
-            f"   {human_rate(fix.measured_images_per_second)} measured, x {gain.median:.2f} ({gain.low:.2f} to "
+        return (
+            f"{human_rate(fix.measured_images_per_second)} images/s measured, x {gain.median:.2f} ({gain.low:.2f} to "
             f"{gain.high:.2f}): {'kept' if fix.kept else 'not kept'}."
         )
+    rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
+    return f"{rate} images/s, {idle} idle predicted."
+
+
+def format_after(report: Report) -> str:
+    """Returns the rate with all fixes that were kept, or an empty text if none was tried."""
+    if report.after_images_per_second is None:
+        return ""
+    rate, idle = human_rate(report.after_images_per_second), human_share(compute_idle_after_fixes(report))
+    return f"With what was kept: {rate} images/s, {idle} idle."
 
 
 def _option_to_text(value: object) -> str:

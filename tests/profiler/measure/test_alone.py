@@ -1,0 +1,122 @@
+"""Stages of tf.data that run alone on recorded elements."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfpipe.profiler.measure import alone
+from tfpipe.profiler.measure.datasets import BuiltStage, find_late_caches
+
+IMAGE = np.zeros((8, 8, 3), np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "SECONDS", 0.02)
+
+
+@pytest.fixture(scope="module")
+def elements() -> list[Any]:
+    numbers = tf.data.Dataset.range(100).map(lambda i: {"image": tf.constant(IMAGE), "label": i, "text": "four"})
+    return alone.record(numbers)
+
+
+def test_the_first_elements_are_recorded_and_played_again_and_again(elements: list[Any]) -> None:
+    assert len(elements) == 32
+    played = [int(element["label"]) for element in alone.play(elements).take(64)]
+    assert played == [*range(32), *range(32)]
+    assert alone.count_bytes(elements[0]) == 8 * 8 * 3 + 8 + 4
+
+
+def test_images_of_several_sizes_are_played() -> None:
+    sizes = tf.data.Dataset.range(1, 5).map(lambda i: tf.zeros([i, 2], tf.uint8))
+    assert [element.shape[0] for element in alone.play(alone.record(sizes)).take(5)] == [1, 2, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("build", "group", "ratio", "out_bytes"),
+    [
+        (lambda dataset: dataset.map(lambda x: tf.cast(x["image"], tf.float64)), 1, 1.0, 8 * 8 * 3 * 8),
+        (lambda dataset: dataset.filter(lambda x: x["label"] % 4 == 0), 1, 0.25, 204),
+        (lambda dataset: dataset.batch(8, drop_remainder=True), 8, 1 / 8, 8 * 204),
+        (lambda dataset: dataset.take(10).cache().repeat(), 1, 1.0, 204),
+    ],
+)
+def test_a_stage_gives_so_many_elements_of_so_many_bytes(
+    elements: list[Any], build: Any, group: int, ratio: float, out_bytes: float
+) -> None:
+    done = alone.run_stage(build, elements, group)
+    assert done is not None
+    figures, given = done
+    assert figures.out_per_in == pytest.approx(ratio, rel=0.15)
+    assert (figures.in_bytes, figures.out_bytes) == (204, out_bytes)
+    assert len(given) > 1
+
+
+def test_a_stage_that_gives_nothing_is_left_out(elements: list[Any]) -> None:
+    assert alone.run_stage(lambda dataset: dataset.filter(lambda x: x["label"] < 0), elements) is None
+
+
+LOCK = threading.Lock()
+
+
+def ask_behind_a_lock(label: Any) -> Any:
+    with LOCK:
+        time.sleep(0.004)
+    return label
+
+
+def ask(label: Any) -> Any:
+    time.sleep(0.004)
+    return label
+
+
+@pytest.mark.parametrize(("function", "locked"), [(ask_behind_a_lock, True), (ask, False)])
+def test_a_map_that_waits_is_told_from_one_behind_a_lock(elements: list[Any], function: Any, locked: bool) -> None:
+    played = alone.play(elements)
+    mapped = played.map(lambda x: tf.numpy_function(function, [x["label"]], tf.int64), num_parallel_calls=-1)
+    call = BuiltStage("ask", played, mapped).get_map()
+    assert call is not None
+    times = alone.run_map(call, elements)
+    assert times.wait_s > times.cpu_s
+    assert (times.hold_s is not None) is locked
+
+
+def build(dataset: Any, *stages: tuple[str, Any]) -> list[BuiltStage]:
+    built = []
+    for name, apply in stages:
+        built.append(BuiltStage(name, dataset, apply(dataset)))
+        dataset = built[-1].dataset
+    return built
+
+
+def test_what_a_stage_is_made_of() -> None:
+    source = tf.data.Dataset.range(100)
+    stages = build(
+        source,
+        ("augment", lambda dataset: dataset.map(lambda x: x + 1)),
+        ("noise", lambda dataset: dataset.map(lambda x: tf.random.uniform([]), num_parallel_calls=3)),
+        ("ask", lambda dataset: dataset.map(lambda x: tf.numpy_function(ask, [x], tf.float32))),
+        ("mix", lambda dataset: dataset.shuffle(50)),
+        ("kept", lambda dataset: dataset.take(10).cache().repeat()),
+        ("fives", lambda dataset: dataset.batch(5)),
+        ("views", lambda dataset: dataset.flat_map(tf.data.Dataset.from_tensors)),
+        ("sorted", lambda dataset: dataset.unbatch().filter(lambda x: x > 0).batch(4)),
+    )
+    plain, noise, python, mix, _, fives, views, unbatched = stages
+    assert [stage.count_threads(8, autotunes=True) for stage in (plain, noise, python, mix)] == [8, 3, 1, 1]
+    assert plain.count_threads(8, autotunes=False) == 1
+    assert [stage.calls_python for stage in (plain, python)] == [False, True]
+    assert (mix.count_buffered(), fives.count_grouped()) == (50, 5)
+    assert mix.get_map() is None
+    assert [stage.name for stage in stages if stage.can_drop] == ["views", "sorted"]
+    assert find_late_caches(stages) == ("kept",)
+    assert find_late_caches(stages[1:]) == ()
+    assert (plain.is_own, views.is_own) == (False, True)
+    assert {"Batch", "Filter", "Unbatch"} < unbatched.kinds

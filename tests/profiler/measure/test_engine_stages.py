@@ -1,0 +1,46 @@
+"""The engine's clocks as stages: hand-made figures, exact answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.profiler.profiles import make_profile, make_stage
+from tfpipe.engine.clocks import PhaseTime
+from tfpipe.profiler.measure.engine_stages import Reading, Shape, time_phases
+from tfpipe.profiler.measure.held import find_held
+from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.types import Held, Spread
+
+SHAPE = Shape(images_per_second=1000.0, reads=2, threads=4, record_bytes=60e3, image_bytes=150e3)
+
+
+def read(at: float, decode_cpu_s: float) -> Reading:
+    """Returns clocks by which reading waits for half of its time."""
+    times = {"read": PhaseTime(9, 0.2 * at, 0.1 * at), "decode": PhaseTime(9, at, decode_cpu_s)}
+    return Reading(at, times)  # type: ignore[arg-type]
+
+
+def test_phases_are_stages_with_their_time_for_an_image() -> None:
+    readings = [read(0.0, 0.0), read(1.0, 0.5), read(2.0, 2.0)]
+    reading, decoding = time_phases(readings, HostTime(0.0, 0.0, None), HostTime(2.0, 2.0, None), SHAPE)
+    assert (reading.name, decoding.name) == ("read", "decode")  # what was not passed is left out
+    assert decoding.cpu_us_per_image == Spread(1000.0, pytest.approx(600.0), pytest.approx(1400.0))
+    assert (reading.cpu_us_per_image.median, reading.wait_us_per_image) == (pytest.approx(100), pytest.approx(100))
+    assert (reading.parallelism, decoding.parallelism, decoding.wait_us_per_image) == (2, 4, 0.0)
+    assert (reading.bytes_out_per_image, decoding.bytes_out_per_image) == (60e3, 150e3)
+
+
+def test_a_wait_for_a_core_is_no_wait_for_storage() -> None:
+    """Threads waited for a core as long as they ran."""
+    after = HostTime(2.0, 2.0, None, queue=2.0)
+    reading, _ = time_phases([read(0.0, 0.0), read(2.0, 2.0)], HostTime(0.0, 0.0, None), after, SHAPE)
+    assert reading.wait_us_per_image == pytest.approx(0.0)
+
+
+def test_batches_and_caches_are_held() -> None:
+    config = {"prefetch_batches": 3, "cache": "decoded"}
+    profile = make_profile(stages=(make_stage("decode", 1, bytes_out_per_image=150e3),), config=config)
+    cache, prefetch = find_held(profile, [], {})
+    assert cache == Held("cache", "images", 1_000_000, 1_000_000 * 256 * 256 * 3)
+    assert prefetch == Held("prefetch", "batches", 3, 3 * 100 * 150e3)
+    assert find_held(make_profile(config={"prefetch_batches": 0}), [], {}) == ()

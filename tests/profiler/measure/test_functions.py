@@ -1,0 +1,62 @@
+"""A function that computes, that waits, and that a lock lets through one call at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tfpipe.profiler.measure import functions
+from tfpipe.profiler.measure.functions import CallTimes, Run, judge, run_function
+
+
+def make_turns(one_s: float, two_s: float, cpu_s: float, queue_s: float = 0.0) -> list[tuple[Run, Run]]:
+    """Returns three turns of calls that take this much with one thread and with two."""
+    return [(Run(10, one_s, cpu_s, queue_s), Run(20, two_s, cpu_s, queue_s))] * 3
+
+
+def test_computing_is_twice_as_fast_with_two_threads() -> None:
+    assert judge(make_turns(1e-3, 0.5e-3, 1e-3), 2) == CallTimes(1e-3, 0.0, None)
+
+
+def test_a_computing_function_that_gains_nothing_is_locked() -> None:
+    assert judge(make_turns(1e-3, 1e-3, 1e-3), 2) == CallTimes(1e-3, 0.0, 1e-3)
+    assert judge(make_turns(1e-3, 1e-3, 1e-3), 1).hold_s is None  # one core cannot tell
+
+
+def test_threads_that_wait_for_a_core_are_not_locked() -> None:
+    """Other programs take a half: two threads gain nothing, but both are ready all the time."""
+    turns = [(Run(10, 2e-3, 1e-3, 1e-3), Run(20, 1.6e-3, 1e-3, 2.2e-3))] * 3
+    assert judge(turns, 2) == CallTimes(1e-3, 0.0, None)
+
+
+def test_waiting_side_by_side_needs_threads_and_waiting_in_line_does_not_gain_by_them() -> None:
+    assert judge(make_turns(8e-3, 4e-3, 0.1e-3), 1) == CallTimes(0.1e-3, pytest.approx(7.9e-3), None)
+    assert judge(make_turns(8e-3, 8e-3, 0.1e-3), 1) == CallTimes(0.1e-3, pytest.approx(7.9e-3), 8e-3)
+
+
+def test_a_disturbed_turn_does_not_count() -> None:
+    disturbed = (Run(10, 9e-3, 1e-3, 0.0), Run(20, 9e-3, 1e-3, 0.0))
+    assert judge([*make_turns(1e-3, 0.5e-3, 1e-3), disturbed], 2).hold_s is None
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(
+    locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting takes no core, so other tests do not disturb it."""
+    monkeypatch.setattr(functions, "SECONDS", 0.06)
+    lock = threading.Lock()
+
+    def ask(number: int) -> int:
+        if not locked:
+            time.sleep(0.005)
+            return number
+        with lock:
+            time.sleep(0.005)
+        return number
+
+    times = run_function(ask)
+    assert times.wait_s > times.cpu_s
+    assert (times.hold_s is not None) is locked

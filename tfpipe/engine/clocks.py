@@ -1,0 +1,104 @@
+"""The clocks of the engine: for each phase of making batches, the time by the clock and the processor time.
+
+```
+with clocks.measure("decode"): ...      # the time of this thread, and of the threads that work for it
+clocks.read()["decode"].cpu_s
+```
+
+Phases of several threads pass side by side, so their sum may be more than the time that passed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from tfpipe.native import library
+
+Phase = Literal["read", "parse", "decode", "transform", "batch", "batch_transform"]
+"""The phases of a batch: list, find and read records; parse them; decode images; the user's function for an image;
+seeds, boxes, labels and other features; the user's function for a batch."""
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_LOCK = threading.Lock()  # guards the clocks of all makers, for a moment in each phase
+_helped = threading.local()
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """The time that threads spent in a phase.
+
+    Attributes:
+        calls: The number of times that the phase was passed.
+        wall_s: The seconds by the clock.
+        cpu_s: The processor time, in seconds. The rest of `wall_s` is waiting, unless several threads worked.
+    """
+
+    calls: int = 0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+class Clocks:
+    """The times of all phases of some batches. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._times: dict[Phase, PhaseTime] = {}
+
+    @contextmanager
+    def measure(self, phase: Phase) -> Iterator[None]:
+        """Adds the time of a block to a phase, also if it fails."""
+        begin_s, begin_cpu_s = time.perf_counter(), read_cpu_s()
+        try:
+            yield
+        finally:
+            self.add(phase, time.perf_counter() - begin_s, read_cpu_s() - begin_cpu_s)
+
+    def add(self, phase: Phase, wall_s: float, cpu_s: float) -> None:
+        """Adds time to a phase.
+
+        Args:
+            phase: The phase.
+            wall_s: The seconds by the clock.
+            cpu_s: The processor time, in seconds.
+        """
+        with _LOCK:
+            before = self._times.get(phase, PhaseTime())
+            self._times[phase] = replace(
+                before, calls=before.calls + 1, wall_s=before.wall_s + wall_s, cpu_s=before.cpu_s + cpu_s
+            )
+
+    def read(self) -> dict[Phase, PhaseTime]:
+        """Returns the times so far of the phases that were passed."""
+        with _LOCK:
+            return dict(self._times)
+
+
+def read_cpu_s() -> float:
+    """Returns the processor time of this thread, and of threads while they worked for it, in seconds."""
+    return time.thread_time() + library.read_helped_s() + getattr(_helped, "cpu_s", 0.0)
+
+
+def run_in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int) -> list[_Result]:
+    """Calls a function for each item by several threads, whose processor time counts as that of the calling thread.
+
+    Args:
+        work: The function. The first error that it raises is raised here.
+        items: The items.
+        threads: The number of threads.
+    """
+
+    def work_timed(item: _Item) -> tuple[_Result, float]:
+        begin_s = time.thread_time()
+        return work(item), time.thread_time() - begin_s
+
+    with ThreadPoolExecutor(threads, "tfpipe-images") as pool:
+        done = list(pool.map(work_timed, items))
+    _helped.cpu_s = getattr(_helped, "cpu_s", 0.0) + sum(cpu_s for _, cpu_s in done)
+    return [result for result, _ in done]

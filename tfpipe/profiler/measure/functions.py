@@ -1,0 +1,118 @@
+"""Runs a Python function alone, with 1 thread and with 2: it computes, it waits, or a lock lets one call run at a time.
+
+call_s, wait_s, hold_s = run_function(lambda k: transform(*examples[k % len(examples)]))
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tfpipe.profiler.measure.host_usage import read_own_queue_s
+from tfpipe.system import host_limits
+
+SECONDS, TURNS = 0.1, 3
+"""The seconds of a turn with a number of threads, and the turns of each."""
+_TIMES = ("wall_s", "cpu_s", "queue_s")
+_HELPS = 1.4
+"""The factor by which 2 threads must do more than one, and the threads that must be ready on average; else a lock keeps
+the second one out."""
+_WAITS = 0.5
+"""The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a function, or of a dataset.
+
+    Attributes:
+        calls: The number of calls, or of elements.
+        wall_s: The seconds by the clock for one of them.
+        cpu_s: The processor time for one of them, in seconds.
+        queue_s: The seconds for one of them in which threads waited for a core.
+    """
+
+    calls: int
+    wall_s: float
+    cpu_s: float
+    queue_s: float
+
+
+class CallTimes(NamedTuple):
+    """The time of a call of a function.
+
+    Attributes:
+        cpu_s: The processor time, in seconds.
+        wait_s: The seconds in which it neither runs nor waits for a core.
+        hold_s: The seconds from one call to the next, if a lock lets one run at a time whatever the threads; None
+            without such a lock.
+    """
+
+    cpu_s: float
+    wait_s: float
+    hold_s: float | None
+
+
+def run_function(call: Callable[[int], Any]) -> CallTimes:
+    """Runs a function alone.
+
+    Args:
+        call: The function, which gets the number of the call. It must be possible to call it from several threads.
+    """
+    call(0)  # which imports and allocates
+    return judge([(_run(call, 1), _run(call, 2)) for _ in range(TURNS)], host_limits.usable_cpus())
+
+
+def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
+    """Tells waiting, computing and a lock apart. Pure.
+
+    A second thread makes a function nearly twice as fast, unless a lock stands in its way. Where other programs have
+    the cores it may not either. But then two threads that compute are ready to run nearly all the time, and of two
+    with a lock between them one is not.
+
+    Args:
+        turns: Runs with one thread and with two, which took turns because machines drift.
+        cores: The number of cores.
+    """
+    ones = [one for one, _ in turns]
+    one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
+    ready = statistics.median((two.cpu_s + two.queue_s) / two.wall_s for _, two in turns)
+    waits = cpu_s < _WAITS * (one_s - queue_s)
+    # Other programs only make a call longer, so of calls that wait the fastest runs count.
+    fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*turns, strict=True))
+    if waits:
+        is_locked = fastest_one_s < _HELPS * fastest_two_s
+    else:
+        is_locked = statistics.median(one.wall_s / two.wall_s for one, two in turns) < _HELPS
+        is_locked = is_locked and ready < _HELPS and cores > 1
+    hold_s = None
+    if is_locked:
+        fastest_s = min(fastest_one_s, fastest_two_s)
+        hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
+    return CallTimes(cpu_s, max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0, hold_s)
+
+
+def _run(call: Callable[[int], Any], threads: int) -> Run:
+    """Calls a function by several threads for a while."""
+    numbers, start = itertools.count(), threading.Barrier(threads)
+
+    def work(_: int) -> tuple[int, float, float, float, float]:
+        start.wait()
+        began_s, cpu_s, queue_s, calls = time.perf_counter(), time.thread_time(), read_own_queue_s(), 0
+        while calls == 0 or time.perf_counter() < began_s + SECONDS:
+            call(next(numbers))
+            calls += 1
+        cpu_s, queue_s = time.thread_time() - cpu_s, read_own_queue_s() - queue_s
+        return calls, cpu_s, queue_s, began_s, time.perf_counter()
+
+    with ThreadPoolExecutor(threads) as pool:
+        done = list(pool.map(work, range(threads)))
+    numbers_of, spent_s, waited_s, begins, ends = zip(*done, strict=True)
+    calls, passed_s = sum(numbers_of), max(ends) - min(begins)
+    return Run(calls, passed_s / calls, sum(spent_s) / calls, sum(waited_s) / calls)
