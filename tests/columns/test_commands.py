@@ -339,3 +339,27 @@ def test_a_repair_leaves_out_a_column_that_cannot_be_used(captioned: str, tmp_pa
     assert [(damage.file, damage.kind) for damage in result.lost] == [("columns/words", "column")]
     assert result.records == 15
     assert "caption" not in library.load_manifest(str(tmp_path / "out")).schema
+
+
+def test_another_programs_records_get_columns(pets: str, tmp_path: Path) -> None:
+    """Also vectors of several lengths, whose sizes lie in a feature of their own."""
+    from tests.beam_jobs.datasets import join_datasets
+    from tfpipe.integrity.foreign.index import IndexConfig, index
+
+    (tmp_path / "raw").mkdir()
+    for number in range(2):
+        shutil.copy(Path(pets, f"train-0000{number}-of-00002.tfrecord"), tmp_path / "raw" / f"part-{number}.tfrecord")
+    index(IndexConfig(str(tmp_path / "raw")))
+
+    def make(record: Record) -> Any:
+        return np.full((record.index % 3 + 1, 2), record.index, np.float32)
+
+    library.add_column(tmp_path / "raw", "points", make, library.Tensor("float32", (None, 2)))
+    join_datasets([tmp_path / "raw"], tmp_path / "out")
+    schema = library.load_manifest(str(tmp_path / "out")).schema
+    names = [record.name for record in data_source(str(tmp_path / "raw"), "train")]
+    records = list(data_source(str(tmp_path / "out"), "train"))
+    assert len(records) == 12
+    for record in records:
+        number = names.index(record.name)
+        np.testing.assert_array_equal(schema["points"].decode(record.features), np.full((number % 3 + 1, 2), number))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integrity.made import payload, png, write_dataset
 from tfpipe.engine import record_reader
+from tfpipe.engine.record_block import append_payloads, join_block, join_payloads, plan_spans
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
@@ -353,3 +354,18 @@ def test_memory_of_another_form_is_refused(folder: Path, memory: np.ndarray) -> 
         reader.read_columns([0], ["image/encoded"], memory)
     expected = f"`memory` must be a writable uint8 array of one axis, in one piece, got {memory!r:.80}."
     assert str(refused.value) == expected
+
+
+def test_payloads_are_joined_where_there_is_room() -> None:
+    sizes, room = np.array([20, 18, 30]), np.array([5, 0, 7])
+    spans = plan_spans(np.array([4, 4, 9]), np.array([0, 20, 3]), sizes, room)
+    assert spans.table.tolist() == [[4, 0, 20, 0], [4, 20, 18, 25], [9, 3, 30, 43]]
+    assert (spans.ats.tolist(), spans.num_bytes) == ([0, 25, 43], 80)
+    memory = np.zeros(spans.num_bytes, np.uint8)
+    whole = np.array([True, True, False])
+    block = record_reader.frame_block(memory, spans.ats, sizes, whole)
+    joined = append_payloads(block, memory, join_block([b"abcde", b"", b"1234567"]))
+    assert joined.list_payloads() == [bytes(4) + b"abcde", bytes(2), None]
+    assert append_payloads(block, memory, join_block([None, b"", b"12"])).whole.tolist() == [False, True, False]
+    assert join_payloads([b"a", b"", b"bc"]) == b"abc"
+    assert join_payloads([b"a", None]) is None

@@ -157,6 +157,18 @@ def test_usual_examples_are_not_left_to_python() -> None:
     assert kinds == [records.INTS, records.TEXTS, records.TEXTS, records.NOTHING]
 
 
+def test_joined_examples_are_not_left_to_python() -> None:
+    """The features of columns follow those of a record."""
+    parts = [{"a": 1, "b": b"x"}, {"c": [0.5, 2.5]}, {}, {"d": "text"}]
+    joined = b"".join(map(encode_example, parts))
+    found = records.parse_examples(bytearray(joined), np.array([[0, len(joined)]]))
+    assert np.frombuffer(found.num_features, np.int64).tolist() == [4]
+    assert decode_all([joined, encode_example({"a": 2})])[0] == decode_one(joined)
+    assert list(decode_example(joined)) == ["a", "b", "c", "d"]
+    cut = [joined[:size] for size in range(len(joined))]
+    assert [decode_all([one])[0] for one in cut] == list(map(decode_one, cut))
+
+
 def test_a_length_of_more_than_64_bits_is_refused() -> None:
     wrapped = b"\x0a" + bytes([0x80 | 2, *[0x80] * 8, 2]) + b"\x0a\x00"  # 2 + 2**64, of which 64 bits would be 2
     assert decode_all([wrapped, encode_example({"k": 1})]) == [None, decode_one(encode_example({"k": 1}))]

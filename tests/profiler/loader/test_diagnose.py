@@ -33,9 +33,15 @@ CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
         make_profile(main=ALONE, options=OPTIONS | {"num_workers": 0}, workers=()),
         "too few workers", "train.py:5 load", "num_workers=2",
     ),
-    "one worker": (make_profile(make_use(1)), "too few workers", "train.py:7 blur", "num_workers=2"),
+    "one worker": (
+        make_profile(make_use(1), options=OPTIONS | {"num_workers": 1}),
+        "too few workers", "train.py:7 blur", "num_workers=2",
+    ),
     "many workers": (
-        make_profile(*[make_use(n, cpu_s=2.0, seconds={"functions": 2.0, "no core": 8.0}) for n in range(10)]),
+        make_profile(
+            *[make_use(n, cpu_s=2.0, seconds={"functions": 2.0, "no core": 8.0}) for n in range(10)],
+            options=OPTIONS | {"num_workers": 10},
+        ),
         "too many workers", "train.py:7 blur", "num_workers=2",
     ),
     "lock": (
@@ -114,6 +120,17 @@ def test_the_sentence_of_a_wall() -> None:
 def test_many_slow_records_are_no_exception() -> None:
     uses = [make_use(n, record_s=(0.01,) * 44 + (1.0,) * 6) for n in range(2)]
     assert find_wall(make_profile(*uses)).kind == "cores"
+
+
+def test_workers_of_several_epochs_are_not_more_workers() -> None:
+    uses = [replace(make_use(n), wall_s=2.0) for n in range(10)]
+    assert make_profile(*uses).num_workers == compute_costs(make_profile(*uses)).num_workers == 2
+    assert make_profile(*uses, options={}).num_workers == 10
+
+
+def test_work_that_moves_takes_no_lock() -> None:
+    costs = compute_costs(make_profile()).save(-0.1)
+    assert (costs.worker_s, costs.lock_s) == (pytest.approx(0.3), 0.0)
 
 
 def test_costs() -> None:

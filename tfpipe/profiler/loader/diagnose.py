@@ -157,7 +157,7 @@ def _find_cores(profile: LoaderProfile) -> Wall | None:
     used = (sum(use.cpu_s for use in makers) + profile.main.cpu_s) / wall_s
     delay_s = sum(use.sum("no core") for use in makers)
     delay = delay_s / max(delay_s + sum(use.working_s for use in makers), 1e-9)
-    workers = len(profile.workers)
+    workers = profile.num_workers
     text, where = _explain_largest(profile)
     if workers > 2 * cores:
         reason = (
@@ -165,7 +165,7 @@ def _find_cores(profile: LoaderProfile) -> Wall | None:
             "time, and each takes memory and time to start."
         )
         return Wall("too many workers", reason, where)
-    idle = sum(use.sum("idle") for use in makers) / (len(makers) * wall_s)
+    idle = sum(use.sum("idle") for use in makers) / sum(use.wall_s for use in makers)
     if workers < cores and idle < _NARROW:
         return Wall(
             "too few workers", f"{human_count(workers, 'worker')} cannot keep {cores} cores busy. {text}", where

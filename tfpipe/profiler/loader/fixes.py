@@ -108,7 +108,7 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         reason = "The workers stay from one epoch to the next."
         yield _Idea(costs, {"persistent_workers": True}, reason, wall.kind == "restarts")
     delay_s = sum(use.sum("no core") for use in profile.makers)
-    if len(profile.workers) >= cores and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s:
+    if profile.num_workers >= cores and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s:
         reason = f"{human_share(pool_s / cpu_s)} of the workers' time is spent in threads of a library, for few cores."
         change = "Give each worker one thread, such as by `cv2.setNumThreads(0)` in `worker_init_fn`"
         yield _Idea(now, change, reason, wall.kind == "cores")

@@ -59,7 +59,7 @@ class Costs:
 
     def save(self, seconds: float) -> Costs:
         """Returns the costs if an image takes less of a worker and of a core."""
-        names = ("worker_s", "slowest_s", "cpu_s", "lock_s")
+        names = ("worker_s", "slowest_s", "cpu_s", *(("lock_s",) if self.lock_s else ()))
         return replace(self, **{name: max(getattr(self, name) - seconds, 0.0) for name in names})
 
 
@@ -81,7 +81,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
     main_s = main.working_s - main.sum("waiting", "lock") + (1 - own) * main.sum("no core")
     costs = Costs(
-        num_workers=len(workers),
+        num_workers=profile.num_workers,
         worker_s=worker_s,
         slowest_s=slowest_s,
         cpu_s=cpu_s / images,

@@ -150,6 +150,12 @@ class LoaderProfile:
         return self.workers or (self.main,)
 
     @property
+    def num_workers(self) -> int:
+        """The worker processes at a time; `workers` may hold those of several epochs."""
+        asked = self.options.get("num_workers") or self.options.get("workers")
+        return min(asked or len(self.workers), len(self.workers))
+
+    @property
     def given_rate(self) -> float:
         """The images per second of the loop with steps."""
         return self.batch.images * self.paced.batches / self.paced.wall_s
