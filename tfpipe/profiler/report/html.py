@@ -60,7 +60,6 @@ _METHODS: Mapping[IdleMethod, str] = {
     "trainer takes the next batch meanwhile, as Keras' `fit` does on a device with a queue. Idle is its time without a "
     "batch.",
     "monitor": "Measured live in a running training. Idle is an estimate from the wait for input.",
-    "trace": "Read from a trace that TensorFlow's own profiler took.",
 }
 
 
