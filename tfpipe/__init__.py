@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from tfpipe.pipeline.build import build_dataset, build_stages
     from tfpipe.pipeline.stage import Stage, Stages
     from tfpipe.pipeline.stages.batch import masked_sum
-    from tfpipe.profiler.live.idle_monitor import IdleMonitor
-    from tfpipe.profiler.live.measure_training import measure_training
+    from tfpipe.profiler.live.idle_monitor import IdleMonitor, measure_training
     from tfpipe.readers.data_source import data_source
     from tfpipe.writer.fields import Image, Images, Label, Labels, Mask, Tensor, Text, Values
     from tfpipe.writer.write import write
@@ -105,7 +104,7 @@ _MODULES = {
     "load_manifest": "tfpipe.open_dataset",
     "TfDataOptions": "tfpipe.engine.config.tf_data_options",
     "masked_sum": "tfpipe.pipeline.stages.batch",
-    "measure_training": "tfpipe.profiler.live.measure_training",
+    "measure_training": "tfpipe.profiler.live.idle_monitor",
     "mix": "tfpipe.engine.mixture",
     "data_source": "tfpipe.readers.data_source",
     "resolve_strategy": "tfpipe.distribution",

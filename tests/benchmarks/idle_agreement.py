@@ -1,16 +1,12 @@
-"""Compares three ways to find the idle time of a real training; README.md has the details.
+"""Compares a plain loop and `IdleMonitor` in a real training; README.md has the details.
 
 python tests/benchmarks/idle_agreement.py --rounds 5 --json agreement.json
 """
 
-import importlib.util
 import json
 import os
 import statistics
-import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -29,7 +25,7 @@ INPUTS = (*(f"{share:.0%}" for share in PLANTED), *STORED_SIZE)
 
 @dataclass(frozen=True)
 class Row:
-    """The idle fraction of one training, found in three ways.
+    """The idle fraction of one training, found in two ways.
 
     Attributes:
         loop: The loop that makes the steps: "loop" is a loop of this file, "keras" is `model.fit`.
@@ -37,7 +33,6 @@ class Row:
         step_ms: The time of a step.
         training: The figure of `measure_training`.
         monitor: The figure of `IdleMonitor`.
-        trace: The figure of TensorFlow's own profiler, during the monitor's run; None without xprof.
     """
 
     loop: str
@@ -45,19 +40,11 @@ class Row:
     step_ms: float
     training: float
     monitor: float
-    trace: float | None
 
     @property
     def difference(self) -> float:
         """The difference of `IdleMonitor` and `measure_training`, in points."""
         return 100 * (self.monitor - self.training)
-
-    @property
-    def difference_from_trace(self) -> float | None:
-        """The larger difference of the two from the trace, in points."""
-        if self.trace is None:
-            return None
-        return 100 * max((self.monitor - self.trace, self.training - self.trace), key=abs)
 
 
 @click.command()
@@ -82,26 +69,20 @@ def main(rounds: int, steps: int, loops: tuple[str, ...], only: tuple[str, ...],
 
 def table(rows: list[Row]) -> list[str]:
     """Returns the lines of a table: medians over the rounds, and the largest differences."""
-    lines = [
-        f"{'':6}{'input':15}{'step':>9}{'training':>10}{'monitor':>10}{'trace':>8}"
-        f"{'apart (worst)':>16}{'from trace (worst)':>20}"
-    ]
+    lines = [f"{'':6}{'input':15}{'step':>9}{'training':>10}{'monitor':>10}{'apart (worst)':>16}"]
     for loop, name in dict.fromkeys((row.loop, row.input) for row in rows):
         same = [row for row in rows if (row.loop, row.input) == (loop, name)]
         line = f"{loop:6}{name:15}{statistics.median(row.step_ms for row in same):>6.1f} ms"
         line += f"{statistics.median(row.training for row in same):>10.1%}"
         line += f"{statistics.median(row.monitor for row in same):>10.1%}"
-        traces = [row.trace for row in same if row.trace is not None]
-        line += f"{statistics.median(traces):>8.1%}" if traces else f"{'-':>8}"
         line += format_points([row.difference for row in same], 16)
-        line += format_points([difference for row in same if (difference := row.difference_from_trace) is not None], 20)
         lines.append(line)
     return lines
 
 
 def format_points(values: list[float], width: int) -> str:
     """Returns the median and the value that is farthest from 0, as text."""
-    text = f"{statistics.median(values):+.1f} ({max(values, key=abs):+.1f})" if values else "-"
+    text = f"{statistics.median(values):+.1f} ({max(values, key=abs):+.1f})"
     return f"{text:>{width}}"
 
 
@@ -124,7 +105,7 @@ def measure(loop: str, name: str, steps: int) -> Row:
     before = train()
     monitor = tfpipe.IdleMonitor(every_steps=max(1, steps // 10), warm_up=WARM_UP)
     run = fit if loop == "keras" else run_loop
-    trace = run_traced(lambda watch: run(model, step, data, monitor, steps, watch))
+    run(model, step, data, monitor, steps)
     after = train()  # a machine that becomes slower meanwhile affects both ways alike
     return Row(
         loop,
@@ -132,62 +113,19 @@ def measure(loop: str, name: str, steps: int) -> Row:
         500 * (before.step_s.median + after.step_s.median),
         (before.idle_fraction.median + after.idle_fraction.median) / 2,
         monitor.result().idle_fraction.median,
-        trace,
     )
 
 
-def run_traced(run: Callable[[Callable[[int], Any]], None]) -> float | None:
-    """Runs a training under TensorFlow's profiler. Returns the idle fraction that it recorded."""
-    import tensorflow as tf
-
-    from tfpipe.profiler.live.xprof_trace import read_trace
-
-    def watch(step: int) -> Any:
-        if step == 0:
-            tf.profiler.experimental.start(log_dir, tf.profiler.experimental.ProfilerOptions(2, 0, 0))
-        return tf.profiler.experimental.Trace("train", step_num=step, _r=1)
-
-    with tempfile.TemporaryDirectory() as log_dir:
-        run(watch)
-        tf.profiler.experimental.stop()
-        if importlib.util.find_spec("xprof") is None:
-            return None
-        return read_trace(log_dir).step.idle_fraction.median
-
-
-def run_loop(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Callable[[int], Any]) -> None:
+def run_loop(model: Any, step: Any, data: Any, monitor: Any, steps: int) -> None:
     """Trains in a loop of this file."""
-    batches = monitor.iterate(data.take(WARM_UP + steps))
-    for i in range(WARM_UP + steps):
-        with watch(i - WARM_UP) if i >= WARM_UP else nullcontext():
-            batch = next(batches)
-            with monitor.step() as handle:
-                handle.result = step(batch)
+    for batch in monitor.iterate(data.take(WARM_UP + steps)):
+        with monitor.step() as handle:
+            handle.result = step(batch)
 
 
-def fit(model: Any, step: Any, data: Any, monitor: Any, steps: int, watch: Callable[[int], Any]) -> None:
+def fit(model: Any, step: Any, data: Any, monitor: Any, steps: int) -> None:
     """Trains in Keras' own loop."""
-    import tensorflow as tf
-
-    class Tracing(tf.keras.callbacks.Callback):
-        """A callback that marks the steps for the profiler."""
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.on_epoch_end(0)
-            self.mark = watch(batch - WARM_UP) if batch >= WARM_UP else None
-            if self.mark:
-                self.mark.__enter__()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if getattr(self, "mark", None):
-                self.mark.__exit__(None, None, None)
-                self.mark = None
-
-    model.fit(
-        monitor.watch(data.take(WARM_UP + steps + 1)),
-        callbacks=[monitor.callback(), Tracing()],
-        verbose=0,
-    )
+    model.fit(monitor.watch(data.take(WARM_UP + steps + 1)), callbacks=[monitor.callback()], verbose=0)
 
 
 def network() -> Any:

@@ -1,4 +1,4 @@
-"""Three ways to measure the idle time of a real, compiled training agree on a machine that does nothing else."""
+"""A plain loop and the monitor agree about a real, compiled training on a machine that does nothing else."""
 
 import json
 import os
@@ -16,7 +16,7 @@ PLANTED = ("0%", "5%", "25%", "50%", "75%")
 @pytest.mark.slow
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" in os.environ, reason="needs the machine for itself: run it with -n 0")
 @pytest.mark.parametrize("loop", ["loop", "keras"])
-def test_step_monitor_and_trace_agree(tmp_path: Path, loop: str) -> None:
+def test_loop_and_monitor_agree(tmp_path: Path, loop: str) -> None:
     rows = tmp_path / "rows.json"
     options = ["--rounds", "3", "--loop", loop, "--json", str(rows)]
     for planted in PLANTED:
@@ -27,6 +27,3 @@ def test_step_monitor_and_trace_agree(tmp_path: Path, loop: str) -> None:
     for planted in PLANTED:
         planted_rows = [row for row in all_rows if row["input"] == planted]
         assert abs(statistics.median(row["training"] - row["monitor"] for row in planted_rows)) < 0.03, planted_rows
-        if planted_rows[0]["trace"] is not None:  # xprof is installed
-            for name in ("training", "monitor"):
-                assert abs(statistics.median(row[name] - row["trace"] for row in planted_rows)) < 0.05, planted_rows

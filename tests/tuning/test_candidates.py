@@ -10,7 +10,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.system.options import get_default, replace_options
-from tfpipe.tuning.candidates import MECHANICAL, apply_changes, get_neighbors, is_mechanical, reset_to_defaults
+from tfpipe.tuning.candidates import MECHANICAL, apply_changes, is_mechanical, reset_to_defaults
 
 CONFIG = PipelineConfig(batch_size=64)
 
@@ -51,33 +51,6 @@ def test_reset_to_defaults_change_only_what_is_mechanical() -> None:
         "tf_data.num_parallel_calls": None,
         "tf_data.autotune": None,
     }
-
-
-def test_get_neighbors_are_single_steps_away() -> None:
-    steps = list(get_neighbors(CONFIG, 4, by_engine=False, input_may_change=False))
-    assert steps[0] == {"cache": "bytes"}
-    assert [step[calls] for step in steps if (calls := "tf_data.num_parallel_calls") in step] == [4, 8]
-    assert [step[cycle] for step in steps if (cycle := "tf_data.cycle_length") in step] == [16, 4]
-    assert {"tf_data.max_intra_op_parallelism": 4} in steps
-    assert {"tf_data.map_fusion": True} not in steps
-    assert all(len(step) == 1 and is_mechanical(step) for step in steps)
-    assert all(apply_changes(CONFIG, step) for step in steps)
-
-
-def test_the_engine_has_no_options_of_the_textbook_pipeline() -> None:
-    names = {name for step in get_neighbors(CONFIG, 4, by_engine=True, input_may_change=False) for name in step}
-    assert names == {"cache", "prefetch_batches"}
-
-
-def test_what_the_training_step_sees_changes_only_if_it_may() -> None:
-    steps = list(
-        get_neighbors(dataclasses.replace(CONFIG, image_dtype="float32"), 4, by_engine=True, input_may_change=True)
-    )
-    assert steps[0] == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
-    assert {"image_dtype": "uint8"} in steps
-    assert {"order": "throughput"} in steps
-    assert {"augment_options.dct_scaling": True} not in steps  # it is the default
-    assert {"image_dtype": "uint8"} not in list(get_neighbors(CONFIG, 4, by_engine=True, input_may_change=True))
 
 
 def test_a_change_that_cannot_be_had_is_none() -> None:

@@ -109,9 +109,6 @@ _WITH_LOADER = {
     help="Compare the hosts of a training and measure nothing: the folder of a run, or files of hosts. Repeatable. "
     "Takes no DATASET.",
 )
-@click.option(
-    "--trace", metavar="LOGDIR", help="Read a trace of TensorFlow's profiler and measure nothing. Takes no DATASET."
-)
 @debug_option
 def profile(
     dataset: str | None,
@@ -135,7 +132,6 @@ def profile(
     html: str | None,
     host: tuple[int, int] | None,
     hosts: tuple[str, ...],
-    trace: str | None,
 ) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
 
@@ -145,11 +141,6 @@ def profile(
     --loader profiles a loader of your own instead, and changes nothing of it.
     """
     _check_max_idle(max_idle)
-    if trace is not None:
-        from tfpipe.cli import profile_trace
-
-        _check_goes_with("--trace reads an earlier measurement.", {"trace", "price_per_hour", "max_idle", "as_json"})
-        return _fail_above(max_idle, profile_trace.show_trace(trace, price_per_hour, as_json))
     if loader is not None:
         from tfpipe.cli import profile_loader
 
@@ -167,7 +158,7 @@ def profile(
         _check_goes_with("--hosts reads an earlier measurement.", {"hosts", "html", "max_idle", "as_json"})
         return _fail_above(max_idle, profile_hosts.show_hosts(hosts, as_json, html))
     if dataset is None:
-        raise ConfigError("Name the DATASET to measure, or a trace to read with --trace LOGDIR.")
+        raise ConfigError("Name the DATASET to measure, or a loader of yours with --loader MODULE:FUNCTION.")
     _check_speed(step_ms, images_per_second, seconds)
     if host is not None and apply is not None:
         raise ConfigError("--apply tries the fixes with all records, got --host too. Leave one of them out.")

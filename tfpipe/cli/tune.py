@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "--input-may-change",
     is_flag=True,
     help="Also try options that change what the training step receives: uint8 instead of floats, augmentation on the "
-    "device, images decoded once, another order.",
+    "device, images decoded once.",
 )
 @click.option(
     "--output",

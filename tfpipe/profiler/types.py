@@ -22,9 +22,8 @@ Trainer = Literal["loop", "fit"]
 """The trainers that a simulated accelerator stands for: a plain loop, which takes a batch and then computes, and Keras'
 `fit` on a device with a queue, which takes the next batch while the device computes."""
 
-IdleMethod = Literal["loop", "fit", "training", "monitor", "trace"]
-"""The ways to measure idle time: with a simulated accelerator that one of two trainers feeds, by a step with and
-without its input, live in a training, or from a trace of TensorFlow's own profiler."""
+IdleMethod = Literal["loop", "fit", "monitor"]
+"""The ways to measure idle time: with a simulated accelerator that one of two trainers feeds, or live in a training."""
 
 SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
 """The ways with a simulated accelerator."""

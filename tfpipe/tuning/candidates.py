@@ -6,7 +6,7 @@ it may change: a search must not quietly train another model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -19,8 +19,6 @@ MECHANICAL = get_names(PipelineConfig, "speed")
 """The options that change how fast batches come and nothing else."""
 CACHES = get_names(PipelineConfig, "cache")
 """The options of the cache. They are mechanical where bytes are kept; decoded images are cropped from smaller ones."""
-
-_USUAL_CYCLE = 8  # the files that are read side by side, where the config leaves it open
 
 
 def describe_changes(changes: Changes) -> str:
@@ -36,45 +34,6 @@ def is_mechanical(changes: Changes) -> bool:
 def reset_to_defaults(config: PipelineConfig) -> Changes:
     """Returns the changes that take every mechanical option back to its default."""
     return _keep_different(config, {name: get_default(PipelineConfig, name) for name in MECHANICAL})
-
-
-def get_neighbors(config: PipelineConfig, cores: int, by_engine: bool, input_may_change: bool) -> Iterator[Changes]:
-    """Yields changes that are a single step away from a config, the likeliest first.
-
-    Args:
-        config: The config.
-        cores: The number of cores of this host.
-        by_engine: Whether the engine makes the batches; if not, the textbook pipeline does, which has more options.
-        input_may_change: Whether changes may also affect the input of the training step.
-    """
-    cycle, block_length = config.tf_data.cycle_length or _USUAL_CYCLE, config.tf_data.block_length
-    steps: list[dict[str, Any]] = [
-        {"cache": "bytes"},
-        *({"prefetch_batches": batches} for batches in (None, 2, 8)),
-    ]
-    if not by_engine:
-        steps += [
-            {"tf_data.map_fusion": True},
-            *({"tf_data.num_parallel_calls": calls} for calls in (None, cores, 2 * cores)),
-            *({"tf_data.private_threadpool_size": threads} for threads in (None, cores, 2 * cores)),
-            *({"tf_data.cycle_length": length} for length in (2 * cycle, max(cycle // 2, 1))),
-            *({"tf_data.block_length": block} for block in (2 * block_length, 4 * block_length)),
-            *({"tf_data.read_parallel_calls": calls} for calls in (None, cores)),
-            *({"tf_data.max_intra_op_parallelism": threads} for threads in (1, cores)),
-        ]
-    if input_may_change:
-        steps = [
-            {"cache": "decoded", "augment": "device", "image_dtype": "uint8"},
-            {"augment": "device", "image_dtype": "uint8"},
-            {"cache": "decoded"},
-            {"image_dtype": "uint8"},
-            {"augment_options.dct_scaling": True},
-            *steps,
-            {"order": "throughput"},
-        ]
-    for step in steps:
-        if changes := _keep_different(config, step):
-            yield changes
 
 
 def apply_changes(config: PipelineConfig, changes: Changes) -> PipelineConfig | None:

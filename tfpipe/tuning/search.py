@@ -1,9 +1,9 @@
 """Searches for faster options within a time budget, and is never worse than the options it began with.
 
 It is a local search that starts well. First everything that only concerns speed goes back to its default at once, which
-repairs a config that somebody spoiled by hand. Then come the profiler's fixes, then single steps from the best so far.
-Each change must beat the best in turns (`compare_with_best`). The config at the end must also beat the first one, both
-started anew, or the first one is the result.
+repairs a config that somebody spoiled by hand. Then come the profiler's fixes for the best config so far, and again for
+the one that they led to, until none helps. Each change must beat the best in turns (`compare_with_best`). The config at
+the end must also beat the first one, both started anew, or the first one is the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tfpipe.tuning.candidates import (
     Changes,
     apply_changes,
     describe_changes,
-    get_neighbors,
     is_mechanical,
     reset_to_defaults,
 )
@@ -80,7 +79,7 @@ def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_cha
         config: The options to begin with.
         seconds: The length of the search, at least 45. Turns that have begun are finished.
         input_may_change: Whether to try changes that the training step must know of, too: another dtype, augmentation
-            on the device, images decoded once, another order.
+            on the device, images decoded once.
         observer: The observer of the trials.
 
     Raises:
@@ -149,9 +148,12 @@ def _start_trials(job: PipelineJob, config: PipelineConfig, until: float) -> Tri
 
 def _try_candidates(trials: Trials, until: float, input_may_change: bool, observer: Observer) -> bool:
     """Tries changes until nothing helps, the accelerator is busy or the time is up; returns whether it finished."""
+    has_time = True
 
     def advise(config: PipelineConfig) -> Sequence[Changes]:
-        if time.monotonic() + _ADVICE_S > until - _estimate_confirm_s(trials):
+        nonlocal has_time
+        has_time = time.monotonic() + _ADVICE_S <= until - _estimate_confirm_s(trials)
+        if not has_time:
             return ()
         observer.phase(f"{_describe_best(trials)}; profiling")
         return _get_advice(trials.job, config, input_may_change)
@@ -164,7 +166,7 @@ def _try_candidates(trials: Trials, until: float, input_may_change: bool, observ
             return False
         observer.phase(f"{_describe_best(trials)}; trying {describe_changes(changes)}")
         trials.attempt(changes, trials_until)
-    return True
+    return has_time
 
 
 def _get_advice(job: PipelineJob, config: PipelineConfig, input_may_change: bool) -> Sequence[Changes]:
@@ -199,11 +201,9 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
 
     if is_new(changes := reset_to_defaults(trials.config)):
         yield changes
-    yield from filter(is_new, advise(trials.config))
     while True:
         best = trials.config
-        neighbors = get_neighbors(best, best.max_threads, trials.job.is_by_engine(best), input_may_change)
-        yield from filter(is_new, map(limit_cache, neighbors))
+        yield from filter(is_new, map(limit_cache, advise(best)))
         if trials.config == best:  # nothing helps any more
             return
 

@@ -1,6 +1,7 @@
 """The live monitor in loops: the wait that it reports beside a planted one."""
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.live.idle_monitor import IdleMonitor
+from tfpipe.profiler.live.idle_monitor import IdleMonitor, measure_training
 
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
 
@@ -85,3 +86,35 @@ def test_wrong_numbers_are_named() -> None:
     with pytest.raises(DataError) as caught:
         IdleMonitor().result()
     assert str(caught.value) == "No step was seen after the 10 of the warm-up; 0 were made. Train for longer."
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.09])
+def test_a_training_of_some_steps_is_measured_in_one_call(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> None:
+    """By a clock that moves only when a step or a batch takes time; the dataset ends before the steps do."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    class Batches:
+        """Five batches of 16; each takes `wait_s` to come."""
+
+        def __iter__(self) -> Iterator[tf.Tensor]:
+            for _ in range(5):
+                advance(wait_s)
+                yield tf.zeros([16, 2])
+
+    timing = measure_training(lambda _: advance(0.01), Batches(), steps=12, warm_up=1)
+    assert (timing.method, timing.steps, timing.images_per_step) == ("monitor", 12, 16)
+    assert timing.idle_fraction.median == pytest.approx(wait_s / (wait_s + 0.01))
+    assert timing.input_wait_fraction.median == pytest.approx(wait_s / (wait_s + 0.01))
+
+
+def test_a_measurement_needs_steps_and_batches(make_batches: MakeBatches) -> None:
+    with pytest.raises(ConfigError, match=r"^`steps` must be at least 1, got 0\.$"):
+        measure_training(work, make_batches(), steps=0)
+    with pytest.raises(ConfigError, match=r"^`warm_up` must be at least 1, .* in the first step, got 0\.$"):
+        measure_training(work, make_batches(), warm_up=0)
+    with pytest.raises(DataError, match=r"^The dataset has no batch to train on\.$"):
+        measure_training(work, make_batches(count=1).take(0))

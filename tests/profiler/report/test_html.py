@@ -256,14 +256,13 @@ def test_tiny_and_huge_idle_shares_are_rounded_with_care(rate: float, text: str)
     Page(html)
 
 
-@pytest.mark.parametrize("method", ["loop", "training", "monitor", "trace"])
+@pytest.mark.parametrize("method", ["loop", "fit", "monitor"])
 def test_every_method_says_what_it_is(method: Any) -> None:
     profile = make_profile()
     sentences = {
         "loop": "A simulated accelerator took the batches",
-        "training": "The real step was timed end to end",
+        "fit": "Its trainer takes the next batch meanwhile",
         "monitor": "Measured live in a running training",
-        "trace": "Read from a trace",
     }
     assert (
         sentences[method] in parse_page(report_with(replace(profile, step=replace(profile.step, method=method)))).text

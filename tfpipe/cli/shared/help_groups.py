@@ -100,11 +100,11 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "json debug"),
     ),
     "profile": (
-        Group("Data", "split config stages batch-size cpu-budget"),
+        Group("Data", "split config stages transform batch-transform batch-size cpu-budget"),
         Group("A loader of your own", "loader train"),
-        Group("Accelerator", "step-ms images-per-second price-per-hour"),
+        Group("Accelerator", "step-ms images-per-second trainer price-per-hour"),
         Group("Measuring", "seconds host apply max-idle"),
-        Group("Measured before", "hosts trace"),
+        Group("Measured before", "hosts"),
         Group("Output", "html json debug"),
     ),
     "tune": (

@@ -9,6 +9,7 @@
 
     print(monitor.result())
 
+    timing = tfpipe.measure_training(train_step, dataset, steps=200)       # the same for some steps, in one call
     monitor = tfpipe.IdleMonitor(hosts_dir="logs/hosts", host=(3, 16))     # one of 16: `tfpipe profile --hosts logs`
 
 `tfpipe.profiler.live.step_monitor` says what the figures are. On CPUs a step has ended when its call returns, so there
@@ -17,10 +18,14 @@ the wait is the idle time.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.live.device_sync import (
     block_until_done,
     count_images,
@@ -32,6 +37,9 @@ from tfpipe.profiler.live.keras_callback import make_keras_callback
 from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.live.tensorboard import Scalars
+from tfpipe.profiler.types import StepTiming
+
+_REPORTS = 20  # of a measurement, for its spread
 
 
 class IdleMonitor(StepMonitor):
@@ -101,3 +109,40 @@ class IdleMonitor(StepMonitor):
         if self._scalars is not None:
             self._scalars.write(report.step, {f"tfpipe/{name}": value for name, value in report.logs.items()})
         super()._publish(report)
+
+
+def measure_training(
+    train_step: Callable[[Any], Any], dataset: Iterable[Any], *, steps: int = 100, warm_up: int = 10
+) -> StepTiming:
+    """Trains for some steps under an `IdleMonitor`, and returns what it measured.
+
+    The loop is a plain one: it takes a batch, and then it calls the step.
+
+    Args:
+        train_step: A function that takes an element of the dataset and trains on it. It may be compiled, or call
+            `strategy.run`. It should return a value that it computed, such as the loss, because the end of a step on a
+            TPU shows in no other way. The model is trained: save it before.
+        dataset: An iterable of batches, distributed if the step is. It is iterated again when it ends.
+        steps: The number of steps to measure.
+        warm_up: The number of steps before the measured ones.
+
+    Raises:
+        ConfigError: A number is too small.
+        DataError: The dataset is empty.
+    """
+    if steps < 1:
+        raise ConfigError(f"`steps` must be at least 1, got {steps}.")
+    if warm_up < 1:
+        raise ConfigError(f"`warm_up` must be at least 1, for what is compiled in the first step, got {warm_up}.")
+    monitor = IdleMonitor(every_steps=max(steps // _REPORTS, 1), warm_up=warm_up)
+    monitor.use_strategy(tf.distribute.get_strategy())
+    left = warm_up + steps
+    while left:
+        before = left
+        for batch in monitor.iterate(itertools.islice(dataset, left)):
+            with monitor.step() as step:
+                step.result = train_step(batch)
+            left -= 1
+        if left == before:
+            raise DataError("The dataset has no batch to train on.")
+    return monitor.result()

@@ -59,10 +59,7 @@ _METHODS: Mapping[IdleMethod, str] = {
     "fit": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. Its "
     "trainer takes the next batch meanwhile, as Keras' `fit` does on a device with a queue. Idle is its time without a "
     "batch.",
-    "training": "The real step was timed end to end, and on a batch that already lay on the device. Idle is the "
-    "difference.",
     "monitor": "Measured live in a running training. Idle is an estimate from the wait for input.",
-    "trace": "Read from a trace that TensorFlow's own profiler took.",
 }
 
 
