@@ -68,6 +68,8 @@ def test_the_state_of_a_thread() -> None:
     read = [USER._replace(text="data = file.read()"), FETCH]
     pipe = [Frame(f"{STDLIB}/multiprocessing/connection.py", "_recv", 1, "chunk = read(handle, remaining)")]
     place = "train.py:31 load"
+    served = [Frame(f"{STDLIB}/socket.py", "recvmsg", 1, "return self.recv(n)"), *pipe]
+    assert classify(served, "", "S").activity == "idle"
     assert [classify(read, "", state).activity for state in "RSD"] == ["reading", "storage", "storage"]
     assert classify([USER, FETCH], "", "D") == Doing("storage", place)
     assert [classify(pipe, "", state).activity for state in "RS"] == ["handing over", "idle"]

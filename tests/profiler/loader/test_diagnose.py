@@ -29,6 +29,7 @@ ALONE = ProcessUse(3, 10.0, cpu_s=10.0, seconds={"decoding": 10.0}, functions=((
 CASES: dict[str, tuple[LoaderProfile, str, str, str]] = {
     "cores": (make_profile(), "cores", "train.py:7 blur", "Make train.py:7 blur faster"),
     "fed": (make_profile(step_s=1.0), "accelerator", "", ""),
+    "nearly fed": (make_profile(step_s=0.95, free=Drive(30, 10.0, 10.0)), "accelerator", "", ""),
     "zero workers": (
         make_profile(main=ALONE, options=OPTIONS | {"num_workers": 0}, workers=()),
         "too few workers", "train.py:5 load", "num_workers=2",

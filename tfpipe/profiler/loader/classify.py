@@ -41,7 +41,7 @@ _WAITS = re.compile(
     r"(/threading|/queue|/selectors|/multiprocessing/(connection|synchronize|popen_\w+|queues|pool)"
     r"|/concurrent/futures/\w+|/subprocess)\.py$"
 )
-_PIPES = re.compile(r"/multiprocessing/connection\.py$")
+_PIPES = re.compile(r"/multiprocessing/(connection|reductions?|resource_sharer|queues)\.py$")
 _LISTENS = re.compile(r"\b_?accept\(")
 _MOVES = re.compile(r"\b(loads|dumps|dump|load|_?send(_bytes)?|_?recv(_bytes)?|write|_write|read)\(")
 _BLOCKS = re.compile(r"\b(sleep|acquire|wait|join|result)\(|^\s*with [\w.]*lock\w*:", re.IGNORECASE)
@@ -85,10 +85,11 @@ def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doin
         state: The letter of its state: S and D wait; empty if nobody knows.
     """
     doing = _classify(stack, collate)
+    pipes = [number for number, frame in enumerate(stack) if _PIPES.search(frame.file)]
+    if state == "S" and pipes and (pipes[0] == 0 or not doing.place):  # the other end has nothing, or takes nothing
+        return Doing("idle", "")
     if state == "D" or (state == "S" and doing.activity == "reading"):
         return Doing("storage", doing.place)
-    if state == "S" and stack and _PIPES.search(stack[0].file):  # the other end has nothing, or takes nothing
-        return Doing("idle", "")
     return doing
 
 

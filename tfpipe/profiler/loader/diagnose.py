@@ -13,13 +13,16 @@ from tfpipe.system.units import human_bytes, human_count, human_share
 
 _FED, _STALLED, _MAIN, _MOVED, _ON_STORAGE, _ON_LOCK = 0.03, 0.2, 0.6, 0.35, 0.4, 0.2
 _ON_CORES, _DELAYED, _WAITS, _NARROW = 0.75, 0.25, 0.4, 0.5
+_PLENTY, _NEARLY_FED = 2.0, 0.1
 _FAST_BYTES = 50e6  # a second of waiting: a stream that gives less is late rather than narrow
 _WORDS = {"storage": "waiting for storage", "functions": "in functions of yours"}
 
 
 def find_wall(profile: LoaderProfile) -> Wall:
     """Returns what holds a loader, with its proof."""
-    if profile.step_s and profile.idle_fraction <= _FED:
+    needed = profile.batch.images / profile.step_s if profile.step_s else float("inf")
+    fed = _FED if profile.free_rate < _PLENTY * needed else _NEARLY_FED  # the loop itself is late at times
+    if profile.idle_fraction <= fed:
         return Wall("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
     for find in (_find_slow_record, _find_restarts, _find_lock, _find_no_workers, _find_main, _find_slow_worker):
         if (wall := find(profile)) is not None:

@@ -2,7 +2,7 @@
 
     trainer ── watching_processes ──▶ Process.start ──▶ worker: Probe ──▶ FOLDER/PID.jsonl, a line each 0.25 s
 
-A thread looks at the stacks fifty times a second. It needs Python's lock for that, and gets it at the next bytecode
+A thread looks at the stacks 25 times a second. It needs Python's lock for that, and gets it at the next bytecode
 of the thread that holds the lock. So the thread is seen at the call that it came from, also if that was a long function
 in C. Python hands over its lock every 5 ms only; a probed process does so within 0.2 ms. Otherwise most samples would
 be taken where a thread gives the lock away by itself, in calls that read or decode.
@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-PERIOD_S, FLUSH_S, _SWITCH_S = 0.02, 0.25, 0.0002
+PERIOD_S, FLUSH_S, _SWITCH_S = 0.04, 0.25, 0.0002
 _DEPTH, _MAX_FILES = 40, 1000
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
@@ -122,7 +122,9 @@ class Probe:
         for _, _, stack, _ in counts:
             if stack not in self._numbers:
                 self._numbers[stack] = len(self._numbers)
-                stacks[self._numbers[stack]] = [_describe(*frame) for frame in stack]
+                stacks[self._numbers[stack]] = [
+                    (code.co_filename, getattr(code, "co_qualname", code.co_name), line) for code, line in stack
+                ]
         line = {
             "at": time.perf_counter(),
             "cpu": time.process_time(),
@@ -243,15 +245,9 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
 def _walk(frame: FrameType | None) -> Stack:
     stack: list[tuple[CodeType, int]] = []
     while frame is not None and len(stack) < _DEPTH:
-        stack.append((frame.f_code, frame.f_lasti))
+        stack.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return tuple(stack)
-
-
-def _describe(code: CodeType, instruction: int) -> tuple[str, str, int]:
-    """Returns the file, the function and the line of a frame."""
-    lines = (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None)
-    return code.co_filename, getattr(code, "co_qualname", code.co_name), next(lines, code.co_firstlineno)
 
 
 def _read_now(path: str) -> bytes:
