@@ -25,10 +25,15 @@ def test_a_computing_function_that_gains_nothing_is_locked() -> None:
     assert judge(make_turns(1e-3, 1e-3, 1e-3), 1).hold_s is None  # one core cannot tell
 
 
-def test_threads_that_wait_for_a_core_are_not_locked() -> None:
-    """Other programs take a half: two threads gain nothing, but both are ready all the time."""
-    turns = [(Run(10, 2e-3, 1e-3, 1e-3), Run(20, 1.6e-3, 1e-3, 2.2e-3))] * 3
+def test_a_function_that_gains_a_third_beside_another_program_is_not_locked() -> None:
+    """Three threads share two cores: one alone has a core, and two have a third more."""
+    turns = [(Run(10, 1e-3, 1e-3, 0.0), Run(20, 0.75e-3, 1e-3, 0.5e-3))] * 3
     assert judge(turns, 2) == CallTimes(1e-3, 0.0, None)
+
+
+def test_turns_that_differ_show_no_lock() -> None:
+    slow, fast = (Run(10, wall_s, 1e-3, 0.0) for wall_s in (1.6e-3, 1e-3))
+    assert judge([(fast, slow), (slow, fast), (fast, fast)], 2).hold_s is None
 
 
 def test_waiting_side_by_side_needs_threads_and_waiting_in_line_does_not_gain_by_them() -> None:

@@ -150,10 +150,16 @@ def _check_storage(profile: Profile, demand: ServiceDemand) -> Bottleneck | None
 
 
 def _check_slowest(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
-    """Checks for a stage that allows clearly less than the cores do, as they are left by other programs."""
+    """Checks for a stage that allows clearly less than the cores do, as they are left by other programs.
+
+    A lock that is held nearly all the time is the limit in any case: no core would help.
+    """
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     name = min(limits, key=lambda stage: limits[stage], default="")
-    if not name or limits[name] > REACHED * demand.cpu_limit or profile.images_per_second < _PART * limits[name]:
+    if not name or profile.images_per_second < _PART * limits[name]:
+        return None
+    at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limits[name]
+    if not at_lock and limits[name] > REACHED * demand.cpu_limit:
         return None
     return _explain_lock(profile, demand, name) if name in demand.lock_bound else _check_threads(profile, demand, _PART)
 

@@ -21,8 +21,9 @@ SECONDS, TURNS = 0.1, 3
 """The seconds of a turn with a number of threads, and the turns of each."""
 _TIMES = ("wall_s", "cpu_s", "queue_s")
 _HELPS = 1.4
-"""The factor by which 2 threads must do more than one, and the threads that must be ready on average; else a lock keeps
-the second one out."""
+"""The factor by which 2 threads must do more than one where a call waits; else a lock keeps the second one out."""
+_LEAST_GAIN, _NO_GAIN = 0.7, 1.2
+"""The factors between which 2 threads do as much as one where a call computes."""
 _WAITS = 0.5
 """The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
 
@@ -72,9 +73,8 @@ def run_function(call: Callable[[int], Any]) -> CallTimes:
 def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     """Tells waiting, computing and a lock apart. Pure.
 
-    A second thread makes a function nearly twice as fast, unless a lock stands in its way. Where other programs have
-    the cores it may not either. But then two threads that compute are ready to run nearly all the time, and of two
-    with a lock between them one is not.
+    A second thread makes a function nearly twice as fast, and a third faster where another program takes a core, unless
+    a lock stands in its way. Beside many programs turns differ by more than that; then no lock is seen.
 
     Args:
         turns: Runs with one thread and with two, which took turns because machines drift.
@@ -82,15 +82,14 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     """
     ones = [one for one, _ in turns]
     one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
-    ready = statistics.median((two.cpu_s + two.queue_s) / two.wall_s for _, two in turns)
     waits = cpu_s < _WAITS * (one_s - queue_s)
     # Other programs only make a call longer, so of calls that wait the fastest runs count.
     fastest_one_s, fastest_two_s = (min(run.wall_s for run in runs) for runs in zip(*turns, strict=True))
     if waits:
         is_locked = fastest_one_s < _HELPS * fastest_two_s
     else:
-        is_locked = statistics.median(one.wall_s / two.wall_s for one, two in turns) < _HELPS
-        is_locked = is_locked and ready < _HELPS and cores > 1
+        gains = [one.wall_s / two.wall_s for one, two in turns]
+        is_locked = cores > 1 and all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
     hold_s = None
     if is_locked:
         fastest_s = min(fastest_one_s, fastest_two_s)
