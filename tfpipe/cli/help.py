@@ -5,10 +5,11 @@ from pathlib import Path
 
 import click
 
+from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.errors import ConfigError
 
 
-@click.command(name="help", short_help="Print a page of the documentation.")
+@click.command(cls=GroupedCommand, name="help", short_help="Print a page of the documentation.")
 @click.argument("topic", default="")
 def help_(topic: str) -> None:
     """Print the page TOPIC of the documentation, or a section of it, as in `tfpipe help symptoms#memory-grows`.

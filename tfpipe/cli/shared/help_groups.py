@@ -130,6 +130,7 @@ EXAMPLES = {
     "shard": "tfpipe shard photos flowers --splits train=0.9,validation=0.1",
     "advise": "tfpipe advise photos --images-per-second 2000",
     "index": 'tfpipe index "/data/train-*"',
+    "add": "tfpipe add flowers captions.parquet",
     "merge": "tfpipe merge flowers more-flowers all-flowers",
     "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",
     "inspect": "tfpipe inspect flowers --show 12 sheet.png",
@@ -146,6 +147,7 @@ EXAMPLES = {
     "steps": "tfpipe steps runs/flowers --step 340 --show step340.png",
     "serve": "tfpipe serve --workers 2 --port 5050",
     "serve-check": "tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
+    "help": "tfpipe help symptoms",
     "report": "tfpipe report flowers",
 }
 """An example of each command, which stands below its help."""
