@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import ROOT, Tfpipe
+from tfpipe.cli.main import CONTEXT_SETTINGS
 from tfpipe.cli.main import tfpipe as commands
 from tfpipe.cli.shared.help_groups import EXAMPLES, GROUPS, Group, GroupedCommand
 
@@ -51,7 +52,7 @@ def test_groups_are_of_commands_and_each_has_an_example_that_it_takes() -> None:
     for name, example in EXAMPLES.items():
         program, command, *args = shlex.split(example)
         assert (program, command) == ("tfpipe", name)
-        commands.commands[name].make_context(name, args)
+        commands.commands[name].make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
 
 
 def test_an_option_without_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
