@@ -183,6 +183,20 @@ def test_an_interrupt_that_compiled_code_has_changed_is_one_again(link: str) -> 
         raise error
 
 
+def change_an_interrupt() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    raise TypeError
+
+
+def test_an_error_without_a_trace_of_the_interrupt_that_it_was_is_one_again() -> None:
+    """TensorFlow's compiled code raised an empty TypeError."""
+    with pytest.raises(KeyboardInterrupt), keep_interrupts(), restore_interrupts():
+        change_an_interrupt()
+    with pytest.raises(TypeError), keep_interrupts(), restore_interrupts():  # the next one is forgotten
+        raise TypeError
+
+
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(ValueError, match="another"), restore_interrupts():
         raise ValueError("another") from OSError("cause")

@@ -13,7 +13,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.lookups.data_lock import read_lock
 from tfpipe.lookups.losses import LOSSES, rank_by_loss
 
-FRAMEWORKS = ("tensorflow", "torch", "jax")
+FRAMEWORKS = (pytest.param("tensorflow", marks=pytest.mark.slow), "torch", "jax")
 STILL = {"record_losses": True, "learning_rate": 1e-30, "weight_decay": 0.0, "augment": "none"}
 """A training that changes nothing: a record has the same loss in each epoch, and in each row."""
 
@@ -40,6 +40,7 @@ def test_each_loss_belongs_to_its_record(train: Train, framework: str) -> None:
     assert len(np.unique(firsts.round(5))) > len(twice) / 2  # so that a wrong row would show
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_has_the_losses_of_one_that_was_not(train: Train, tmp_path: Path) -> None:
     options: dict[str, Any] = {"framework": "jax", "record_losses": True, "deterministic": True}
     straight = train(output=str(tmp_path / "straight"), **options).output

@@ -183,7 +183,7 @@ def test_a_checkpoint_of_another_model_is_no_checkpoint(
     assert caplog.text.count("the one before it is used.") == 2
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "torch"])
 @pytest.mark.usefixtures("without_export")
 def test_dropout_draws_after_a_stop_what_it_would_have_drawn(train: Train, tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework)

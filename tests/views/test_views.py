@@ -142,11 +142,9 @@ def test_weights_balance_the_classes(pets: str) -> None:
     labels = np.array([record.label for record in data_source(pets, "train")])
     sums = [int(split.weights[labels == label].sum()) for label in range(3)]
     assert sums == pytest.approx([4 * 65536] * 3, abs=6)
+    batches = make(add(pets, weights="class_balanced"))
     read = Counter(
-        label
-        for epoch in range(60)
-        for step in range(3)
-        for label in make(add(pets, weights="class_balanced")).read(3 * epoch + step)["label"].tolist()
+        label for epoch in range(60) for step in range(3) for label in batches.read(3 * epoch + step)["label"].tolist()
     )
     assert [read[label] / 720 for label in range(3)] == pytest.approx([1 / 3] * 3, abs=0.01)
 

@@ -73,6 +73,12 @@ class LossFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
 
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
 
 @dataclass(frozen=True)
 class RankedRecord:

@@ -17,18 +17,22 @@ from types import FrameType, TracebackType
 
 _AGAIN_AFTER_S = 0.1
 
+_is_pending = False  # whether an interrupt has come and has not left `keep_interrupts` yet
+
 
 @contextlib.contextmanager
 def restore_interrupts() -> Iterator[None]:
     """Raises KeyboardInterrupt where compiled code has made another error of it.
 
     If it strikes while an extension module is imported, as TensorFlow's are, Python reports a SystemError, "returned a
-    result with an exception set", and some libraries an ImportError.
+    result with an exception set", and some libraries an ImportError. TensorFlow's own compiled code may raise an empty
+    TypeError that does not say what led to it. So any error is taken for an interrupt that `keep_interrupts` still has
+    to raise.
     """
     try:
         yield
     except Exception as error:
-        if not _comes_from_interrupt(error):
+        if not (_is_pending or _comes_from_interrupt(error)):
             raise
         raise KeyboardInterrupt from error
 
@@ -44,9 +48,12 @@ def keep_interrupts() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
+    global _is_pending
     print_unraisable, print_uncaught = sys.unraisablehook, sys.excepthook
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        global _is_pending
+        _is_pending = True
         # A thread could remember it as well, but starting one here could be interrupted; a timer cannot.
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER_S)
         signal.default_int_handler(number, frame)
@@ -75,6 +82,7 @@ def keep_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        _is_pending = False
         if signal.getsignal(signal.SIGINT) is interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.unraisablehook, sys.excepthook = print_unraisable, print_uncaught

@@ -71,6 +71,7 @@ class TrainLoop:
         finally:
             if self._steps is not None:
                 self._steps.close()
+            self._losses.close()
 
     @property
     def global_step(self) -> int:
