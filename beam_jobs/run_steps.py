@@ -6,6 +6,7 @@ from typing import Any
 from beam_jobs.plan.step import Step, StepSettings, run_here
 from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.local import LocalRunner
+from tfpipe.storage import file_io
 
 
 def make_runner(beam_args: Sequence[str]) -> Runner:
@@ -30,23 +31,11 @@ def run_steps(
     beam_args: Sequence[str],
     observer: ShardObserver,
 ) -> None:
-    """Runs the steps of a job where its runner says.
-
-    Args:
-        job: The job, with the number of tasks of the first step.
-        steps: The steps.
-        settings: The settings of the steps.
-        runner: The runner.
-        beam_args: The arguments for Beam that it was made of.
-        observer: The observer of the job's progress.
-
-    Raises:
-        DataError: A task failed, or a worker died.
-    """
+    """Runs the steps of a job where its runner says; arguments and errors are those of `beam_jobs.graph.run_steps`."""
     if beam_args:
         from beam_jobs import graph
 
         graph.run_steps(job, steps, settings, runner, beam_args, observer)
         return
-    with runner.watch(job, observer):
+    with runner.watch(job, observer), file_io.explain_os_errors(f"write to {job.work.output}"):
         run_here(steps, settings.open(), settings)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tfpipe.errors import MissingDependencyError
 
 _PLACE, _WHERE = ".", " in a checkout of tfpipe"
-"""What pip installs, and where; from the first release on "tfpipe" and "". A test compares the pages with it."""
+"""The words for what pip installs, and where: "tfpipe" and "" from the first release on. A test compares the pages."""
 
 
 @contextlib.contextmanager
