@@ -169,9 +169,6 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
 def list_entries(source: str) -> list[TreeEntry]:
     """Returns the parts of a folder or an archive, without listing what is in them.
 
-    Args:
-        source: A path or URL.
-
     Raises:
         DataError: There is no such folder.
     """
@@ -220,10 +217,6 @@ def is_listed_archive(path: str) -> bool:
 
 def list_folder(root: str, entry: TreeEntry = WHOLE) -> Iterator[ListedFile]:
     """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder.
-
-    Args:
-        root: A path or URL.
-        entry: The part of the folder, of the kind "folder" or "files".
 
     Raises:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.

@@ -120,10 +120,6 @@ class _Files:
 def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         ConfigError: The configuration says so, but there is no tar file.
         DataError: The input is missing or damaged.
@@ -188,10 +184,6 @@ def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the pairs of a tar file, or of all tar files in a folder.
-
-    Args:
-        config: The configuration that names the input.
-        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         ConfigError: The name of a column belongs to the format, or no column is named `group_by`.

@@ -86,11 +86,6 @@ def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[lis
 
     They are few enough for the memory, and many enough that the footer is seldom read again. A footer that names more
     rows than the file has bytes is not believed.
-
-    Args:
-        root: The folder that relative locations start from.
-        file: The file.
-        given: The columns that the user names.
     """
     import pyarrow.parquet
 

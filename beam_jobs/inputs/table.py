@@ -78,10 +78,6 @@ _NO_ROWS = np.empty(0, np.int64)
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         DataError: The input is in a store that cannot be reached.
     """
@@ -120,13 +116,6 @@ def list_rows(
 
     Their sizes are unknown, and their classes and values are those of the table.
 
-    Args:
-        part: The part.
-        columns: The further columns.
-        config: The configuration of the job.
-        observer: The observer of the listing.
-        num_before: The number of images that were listed before, for the observer.
-
     Raises:
         DataError: The table cannot be read, or a cell does not fit its column.
     """
@@ -164,12 +153,6 @@ def list_rows(
 
 def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
     """Returns the meaning of the classes and of the further columns of a table.
-
-    Args:
-        config: The configuration of the job.
-        facts: The facts about all rows.
-        columns: The names of the further columns.
-        parts: The parts of the table.
 
     Raises:
         DataError: A column mixes kinds of values, or the labels of rows do not go together.
@@ -244,9 +227,6 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> Tenso
 def explain_no_labels(config: ShardConfig) -> str | None:
     """Returns why a table gives no classes and which option names a column of them, as a part of a sentence.
 
-    Args:
-        config: The configuration that names the table as its input.
-
     Returns:
         None if the table gives the targets of a regression.
     """
@@ -265,10 +245,6 @@ def explain_no_labels(config: ShardConfig) -> str | None:
 
 def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option is for tables, for another input.
-
-    Args:
-        config: The configuration that names the input.
-        names_files: Whether the input names the files of its images, so that some may be missing.
 
     Raises:
         ConfigError: One is.

@@ -109,11 +109,7 @@ class Listing:
         return False
 
     def choose_form(self, requested: ImageForm) -> ImageForm:
-        """Returns the form of the images to be stored.
-
-        Args:
-            requested: The form that the user requested.
-        """
+        """Returns the form of the images to be stored."""
         return requested
 
     def make_schema(self) -> Schema:

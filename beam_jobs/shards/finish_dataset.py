@@ -63,13 +63,7 @@ def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenS
 
 
 def write_lists(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
-    """Writes the lists of bad images and of duplicates, and returns the counts of the duplicates.
-
-    Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shards: All shards, in the order of the plan.
-    """
+    """Writes the lists of bad images and of duplicates, and returns the counts of the duplicates."""
     scratch = LocalScratch()
     job = OpenJob(work, header, 1, scratch)
     save_rows(job, shards)

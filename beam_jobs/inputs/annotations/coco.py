@@ -90,10 +90,6 @@ class _Image:
 def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input has annotations in the form of COCO.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         ConfigError: `annotations` does not go with the input.
         DataError: The input is in a store that cannot be reached.
@@ -116,10 +112,6 @@ def _find_annotations(source: str) -> list[str]:
 
 def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images that COCO's annotation files name.
-
-    Args:
-        config: The configuration that names the folder, and perhaps the files.
-        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         DataError: A file is missing or damaged, or its parts do not go together. The message names the element.

@@ -62,10 +62,6 @@ class _Annotation:
 def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a folder in the layout of Pascal VOC.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         DataError: The input is in a store that cannot be reached.
     """
@@ -77,10 +73,6 @@ def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
 
 def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images of a folder in the layout of Pascal VOC.
-
-    Args:
-        config: The configuration that names the folder.
-        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         DataError: A file is missing or damaged. The message names it.
