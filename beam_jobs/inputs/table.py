@@ -49,7 +49,7 @@ from beam_jobs.inputs.table_files import (
     make_name,
     read_rows,
 )
-from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
+from beam_jobs.plan.image_ref import SINGLE, Box, FileRef, ImageLocation, ImageRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, Missing
 from tfpipe.errors import ConfigError, DataError
@@ -360,10 +360,10 @@ def _parse_mask(value: Any, file: str, where: str) -> tuple[str | int, ...]:
     if value is None:
         return ()
     if isinstance(value, EmbeddedImage):
-        return tuple(MaskRef(value.name, value.size, file, value.row, row_group=value.row_group))
+        return tuple(FileRef(value.name, value.size, file, value.row, row_group=value.row_group))
     if not _is_path(value):
         raise DataError(f"{where}: 'mask' must be the path of a PNG, got {value!r}.")
-    return tuple(MaskRef(_normalize(value)))
+    return tuple(FileRef(_normalize(value)))
 
 
 def _parse_split(value: Any, where: str) -> str:
@@ -460,7 +460,7 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
             files = list_files(image) if image.images else ()
             owners.extend([row] * len(files))
             names += [file.path for file in files]
-            mask = MaskRef(*cast(Any, image.mask)) if image.mask else None
+            mask = FileRef(*cast(Any, image.mask)) if image.mask else None
             if mask is not None and mask.row_group < 0 and not mask.drawn:
                 masks.append(mask.path)
         yield np.frombuffer(owners, np.int64), names

@@ -29,7 +29,7 @@ from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.column_types import CAPTION
 from beam_jobs.inputs.folder import Look, check_folder, find_split, find_splits, list_begin
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.plan.image_ref import ImageRef, MaskRef
+from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
@@ -272,7 +272,7 @@ class _Reader:
             for number, category, is_crowd, begin, size in image.shapes
         ]
         width, height = image.size
-        return tuple(MaskRef("", drawn=pack_shapes(height, width, shapes)))
+        return tuple(FileRef("", drawn=pack_shapes(height, width, shapes)))
 
     def _read_shape(self, begin: int, size: int) -> str:
         assert self._shapes is not None

@@ -23,7 +23,7 @@ from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, check_folder, list_begin
 from beam_jobs.inputs.label_file import read_lines
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.plan.image_ref import ImageRef, MaskRef
+from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
@@ -103,7 +103,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     for key, annotation in zip(keys, _read_all(paths), strict=True):
         ref, classes = _make_ref(annotation, scaler)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
-        mask: Sequence[str | int] = MaskRef(f"{_MASKS}/{key}.png") if has_masks else ()
+        mask: Sequence[str | int] = FileRef(f"{_MASKS}/{key}.png") if has_masks else ()
         refs.append(ref._replace(path=path, split=splits[key], mask=tuple(mask)))
         names.append(classes)
         if observer is not None and len(refs) % TELL_EVERY == 0:
