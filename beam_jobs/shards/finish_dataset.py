@@ -161,14 +161,16 @@ def _leave_out_empty(
         splits[split] = [shard for _, shard in renumbered]
         for shard in split_shards:
             if not shard.info.records:
-                file_io.remove(work.target(shard.info.file))
-                file_io.remove(work.target(file_names.index_name(shard.info.file)))
+                for path in (work.shard_path, work.index_path, work.facts_path):
+                    file_io.remove(path(shard.info.file))
     return splits
 
 
 def _rename_shard(work: WorkDir, file: str, new_file: str) -> None:
-    file_io.rename(work.target(file), work.target(new_file))
-    file_io.rename(work.target(file_names.index_name(file)), work.target(file_names.index_name(new_file)))
+    file_io.rename(work.shard_path(file), work.shard_path(new_file))
+    file_io.rename(work.index_path(file), work.index_path(new_file))
+    if file_io.exists(work.facts_path(file)):
+        file_io.rename(work.facts_path(file), work.facts_path(new_file))
 
 
 def _make_manifest(
