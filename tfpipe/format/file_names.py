@@ -4,6 +4,7 @@
 flowers/
   train-00003-of-00008.tfrecord        one shard
   index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
+  index/train-00003-of-00008.parquet   the facts about its records that views ask for, where PyArrow is installed
   manifest.json                        written last: its presence means that the dataset is complete
   columns/captions/                    features that were added to the records later: shards, indexes and a manifest
   features.json, dataset_info.json     the same for TensorFlow Datasets
@@ -182,3 +183,8 @@ def check_column_name(name: str) -> str:
 def index_name(shard: str) -> str:
     """Returns the path of a shard's index, relative to the dataset directory."""
     return f"{INDEX_DIR}/{shard.removesuffix('.tfrecord')}.idx"
+
+
+def facts_name(shard: str) -> str:
+    """Returns the path of the facts about a shard's records, relative to the dataset directory."""
+    return index_name(shard).removesuffix(".idx") + ".parquet"

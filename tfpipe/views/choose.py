@@ -31,8 +31,9 @@ from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
-from tfpipe.views import facts
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
+from tfpipe.views.find_facts import find_facts
+from tfpipe.writer import record_facts as facts
 
 _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
 
@@ -224,7 +225,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
 
     with tempfile.TemporaryDirectory(prefix="tfpipe-facts-") as folder:
         threads = host_limits.usable_cpus()
-        files = {split: facts.find_facts(manifest, split, folder, threads) for split in manifest.splits}
+        files = {split: find_facts(manifest, split, folder, threads) for split in manifest.splits}
         added, taken = [], {"split", "duplicate", *facts.list_columns(manifest)}
         for column in manifest.columns:
             names = [name for name in facts.list_columns(column) if name not in taken]
@@ -232,7 +233,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
             if names:
                 place = os.path.join(folder, os.path.basename(column.directory))
                 os.mkdir(place)
-                found = (facts.find_facts(column, split, place, threads) for split in manifest.splits)
+                found = (find_facts(column, split, place, threads) for split in manifest.splits)
                 added.append((names, [path for paths in found for path in paths]))
         with duckdb.connect() as connection:
             connection.execute(

@@ -101,9 +101,9 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         elif "use_multiprocessing" in options:
             yield _Idea(costs, {"workers": number, "use_multiprocessing": True}, reason, is_due)
         else:
-            yield _Idea(
-                costs, f"Make batches in {number} processes, such as the workers of a DataLoader", reason, is_due
-            )
+            of_grain = f"`.mp_prefetch(grain.MultiprocessingOptions({number}))`"
+            way = of_grain if profile.kind == "Grain loader" else "the workers of a DataLoader"
+            yield _Idea(costs, f"Make batches in {number} processes, such as {way}", reason, is_due)
     if profile.workers and options.get("persistent_workers") is False:
         first_s = now.worker_s / (profile.steps_per_epoch or 1)  # a worker makes the first batch of an epoch alone
         costs = replace(now, restart_s=min(now.restart_s, first_s))
