@@ -104,8 +104,13 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     assert smaller != payloads
 
 
-def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:
-    assert measure_option_costs(source, replace(CONFIG, training=False), None) == OptionCosts()
+def test_an_evaluation_of_the_engine_is_tried_as_a_training(source: Source) -> None:
+    config = replace(CONFIG, training=False)
+    assert list_tried(measure_option_costs(source, config, None)) == ["now", "device", "cached"]
+    assert measure_option_costs(source, replace(config, order="throughput"), None) == OptionCosts()
+
+
+def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source) -> None:
     assert measure_option_costs(source, replace(CONFIG, cache="decoded"), None) == OptionCosts()
 
 

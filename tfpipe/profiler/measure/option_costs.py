@@ -59,16 +59,16 @@ def measure_option_costs(
             device is tried, too.
 
     Returns:
-        The costs. There are none without images or with several in a record, if nothing is decoded in training, or if
-        a record is damaged.
+        The costs. There are none without images or with several in a record, if nothing is decoded in each epoch, in an
+        evaluation by the textbook pipeline, or if a record is damaged.
     """
     one_image = source.has_images and source.per_record is None
-    if not config.training or config.service.workers or config.cache == "decoded" or not one_image:
+    by_engine = is_by_engine(source, config)
+    if config.service.workers or config.cache == "decoded" or not one_image or not (config.training or by_engine):
         return OptionCosts()
     payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not payloads:
         return OptionCosts()
-    by_engine = is_by_engine(source, config)
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads) for name, changed in _list_changes(base, natively, late_cache)}
