@@ -33,8 +33,7 @@ MANY_HUGE = Shards(HUGE, ONE_FILE, copies=1500)
 SMALLER_HUGE = Shards(HUGE, ("--resize-short", "256", *ONE_FILE), 1500)
 FEW_BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 8, unread_bytes=3_000_000)
 BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000, unread_bytes=3_000_000)
-NO_FEW_BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 8, unread_bytes=3_000_000)
-BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000)
+NO_BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000)
 TEXTBOOK = {"order": "throughput"}
 """The textbook pipeline, which stages of the user's own get in any case."""
 TEXTBOOK_HUGE = {**TEXTBOOK, "tf_data.shuffle_buffer_size": 64, "batch_size": 16}
