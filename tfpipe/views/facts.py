@@ -91,7 +91,7 @@ def _find_shard_facts(reader: RecordReader, folder: str, shard: ShardInfo, start
     try:
         _write(table, path)
     except OSError:  # of a dataset that may only be read
-        path = os.path.join(folder, os.path.basename(path))
+        path = os.path.join(folder, facts_name(shard.file).replace("/", "-"))
         _write(table, path)
     return path
 
@@ -112,6 +112,20 @@ def _write(table: Any, path: str) -> None:
 
     with file_io.create(path) as file:
         pq.write_table(table, file, compression="zstd")
+
+
+def list_left_out(manifest: Manifest) -> Any:
+    """Returns the records that are not chosen: a `pyarrow.Table` with their `split` and their `row_number_`."""
+    import pyarrow as pa
+
+    schema = pa.schema([("split", pa.string()), ("row_number_", pa.int64())])
+    tables = []
+    for name, info in manifest.splits.items():
+        left_out = np.ones(info.stored_records, np.bool_)
+        left_out[slice(None) if info.chosen is None else info.chosen.numbers] = False
+        numbers = pa.array(np.flatnonzero(left_out))
+        tables.append(pa.table([pa.array([name] * len(numbers), pa.string()), numbers], schema))
+    return pa.concat_tables(tables)
 
 
 def make_facts(reader: RecordReader, numbers: range) -> Any:

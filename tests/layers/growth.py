@@ -1,0 +1,34 @@
+"""Datasets that grow in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from beam_jobs import shard_job
+from beam_jobs.append_job import Appended, open_append
+from beam_jobs.config import ShardConfig
+from tests.beam_jobs.images import make_jpeg, write_files
+from tfpipe.readers.data_source import data_source
+
+
+def draw_more(folder: Path, first: int = 500) -> Path:
+    """Draws three more images of `owl`, two of a new class `ant`, and one of `cat` for `validation`."""
+    names = [
+        *(f"train/owl/{k}.jpg" for k in (7, 8, 9)),
+        *(f"train/ant/{k}.jpg" for k in (0, 1)),
+        "validation/cat/7.jpg",
+    ]
+    return write_files(folder, {name: make_jpeg(first + k, (30 + k, 20 + k)) for k, name in enumerate(names)})
+
+
+def append(dataset: Path | str, images: Path | str, **options: object) -> Appended:
+    """Appends images to a dataset, with `options` of `ShardConfig`."""
+    config = ShardConfig(str(images), str(dataset), **{"workers": 1, "num_shards": 2, **options})  # type: ignore[arg-type]
+    with open_append(str(dataset), config) as job:
+        return job.finish(shard_job.run(job.config, check=job.check))
+
+
+def list_names(dataset: Path | str, split: str = "train") -> list[str]:
+    """Returns the names of the records of a split, in their order."""
+    with data_source(str(dataset), split) as records:
+        return [record.name for record in records]
