@@ -65,8 +65,10 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
     """
     directory, view = split_address(directory.removeprefix("file://"))
     manifest = load_own_manifest(directory, root=root)
-    columns, layers = _list_added(directory)
-    if layers or view.isdecimal():
+    columns, layers = list_added(directory)
+    if view.isdecimal():
+        return History.open(manifest, columns, cut_layers(directory, layers, int(view))).load_numbered()
+    if layers:
         return History.open(manifest, columns, layers).load(view)
     manifest = use_columns(manifest, [load_column(manifest, name) for name in columns])
     return use_view(manifest, load_view(manifest, view)) if view else manifest
@@ -74,8 +76,18 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 def load_history(directory: str) -> History:
     """Reads the layers of a dataset; arguments and errors are those of `load_manifest`."""
-    manifest = load_own_manifest(directory)
-    return History.open(manifest, *_list_added(directory))
+    return History.open(load_own_manifest(directory), *list_added(directory))
+
+
+def cut_layers(directory: str, layers: Sequence[int], newest: int) -> Sequence[int]:
+    """Returns the numbers of the entries up to a layer.
+
+    Raises:
+        DataError: There is no such layer.
+    """
+    if not 1 <= newest <= len(layers) + 1:
+        raise DataError(f"{directory} has no layer {newest}; its layers are 1 to {len(layers) + 1}.")
+    return layers[: newest - 1]
 
 
 def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
@@ -97,7 +109,7 @@ def list_columns(directory: str) -> list[str]:
     return list(filter(file_names.is_column_name, file_io.list_names(file_io.join(directory, file_names.COLUMNS_DIR))))
 
 
-def _list_added(directory: str) -> tuple[list[str], list[int]]:
+def list_added(directory: str) -> tuple[list[str], list[int]]:
     """Lists the columns and the layers of a dataset. Where a store lists nothing there are none, with a warning.
 
     A store is asked for both at once, so that layers take no time of their own.
@@ -294,22 +306,28 @@ class History:
             path = file_io.join(self.base.directory, layer_file(layer.number))
             raise FormatError(f"{path} was made for other records than those below it. Copy the dataset again.")
 
-    def load(self, view: str = "") -> Manifest:
-        """Returns the dataset at the newest layer, or as a view or the number of a layer shows it, with its columns.
+    def load(self, view: str = "", *, with_columns: bool = True) -> Manifest:
+        """Returns the dataset at the newest layer, or as a view shows it.
 
         A view shows the newest layer whose shards are those it was made for, without what the newest layer hides.
 
+        Args:
+            view: The name of the view; empty for all records.
+            with_columns: Whether the columns are read.
+
         Raises:
-            DataError: There is no such view or layer.
+            DataError: There is no such view.
             FormatError: A layer, a column or the view is damaged, or the view was made for other shards.
         """
-        if view.isdecimal():
-            return replace(self.load_state(self._check_number(view), int(view)), view=view)
         if not view:
-            return self.load_state(self.newest, self.newest)
+            return self.load_state(self.newest, self.newest, with_columns=with_columns)
         made = load_view(self.base, view)
         fits = (number for number in range(self.newest, 0, -1) if find_misfit(self.join_shards(number), made) is None)
-        return self.load_state(next(fits, self.newest), self.newest, made)
+        return self.load_state(next(fits, self.newest), self.newest, made, with_columns=with_columns)
+
+    def load_numbered(self) -> Manifest:
+        """Returns the dataset at the newest layer, under the address of this layer."""
+        return replace(self.load(), view=str(self.newest))
 
     def load_state(
         self, number: int, hidden_at: int, view: View | None = None, *, with_columns: bool = True
@@ -324,7 +342,8 @@ class History:
         """
         manifest = self.join_shards(number)
         if with_columns:
-            manifest = use_columns(manifest, self._load_columns(number))
+            columns = [self.load_column(name, number) for name in self.columns]
+            manifest = use_columns(manifest, [column for column in columns if column is not None])
         if view is not None:
             manifest = use_view(manifest, view)
         found = {name: self.list_hidden(hidden_at, name, number) for name in manifest.splits}
@@ -376,36 +395,25 @@ class History:
         parts = [self.base, *map(self.load_part, shared)]
         return sum(part.splits[split].records for part in parts if split in part.splits)
 
-    def _check_number(self, text: str) -> int:
-        number = int(text)
-        if not 1 <= number <= self.newest:
-            raise DataError(f"{self.base.directory} has no layer {number}; its layers are 1 to {self.newest}.")
-        return number
+    def load_column(self, name: str, number: int) -> Manifest | None:
+        """Returns a column of the records of a layer; None if it lacks values for some, with a warning.
 
-    def _load_columns(self, number: int) -> list[Manifest]:
-        """Loads the columns that have values for all records of a layer, and warns of the others."""
-        appended = self.states[number - 1].appended
-        columns = []
-        for name in self.columns:
-            column = load_column(self.base, name)
-            if not appended:
-                columns.append(column)
-                continue
-            parts = [column, *(self.load_column_part(layer, name) for layer in appended)]
-            there = [part for part in parts if part is not None]
-            if len(there) < len(parts):
-                self._warn(name, appended[parts.index(None) - 1])
-                continue
-            folders = [
-                file_io.join(folder, file_names.COLUMNS_DIR, name) for folder in ("", *map(layer_folder, appended))
-            ]
-            columns.append(replace(join_manifests(there, folders), directory=self.base.directory))
-        return columns
-
-    def load_column_part(self, layer: int, name: str) -> Manifest | None:
-        """Returns the values that a column has for the records of a layer; None if it has none."""
-        part = self.load_part(layer)
-        return load_column(part, name) if name in list_columns(part.directory) else None
+        Raises:
+            DataError: The column is not complete.
+            FormatError: Its manifest is damaged, or it was made for other records.
+        """
+        column, appended = load_column(self.base, name), self.states[number - 1].appended
+        if not appended:
+            return column
+        parts = [column]
+        for layer in appended:
+            part = self.load_part(layer)
+            if name not in list_columns(part.directory):
+                self._warn(name, layer)
+                return None
+            parts.append(load_column(part, name))
+        folders = [file_io.join(folder, file_names.COLUMNS_DIR, name) for folder in _list_folders(appended)]
+        return replace(join_manifests(parts, folders), directory=self.base.directory)
 
     def _warn(self, column: str, layer: int) -> None:
         if (self.base.directory, column, layer) not in _WARNED:

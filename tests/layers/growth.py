@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from beam_jobs import shard_job
 from beam_jobs.append_job import Appended, open_append
 from beam_jobs.config import ShardConfig
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import ShardResult
+from tests.beam_jobs.datasets import write_plan
 from tests.beam_jobs.images import make_jpeg, write_files
 from tfpipe.readers.data_source import data_source
 
@@ -21,11 +24,13 @@ def draw_more(folder: Path, first: int = 500) -> Path:
     return write_files(folder, {name: make_jpeg(first + k, (30 + k, 20 + k)) for k, name in enumerate(names)})
 
 
-def append(dataset: Path | str, images: Path | str, **options: object) -> Appended:
-    """Appends images to a dataset, with `options` of `ShardConfig`."""
-    config = ShardConfig(str(images), str(dataset), **{"workers": 1, "num_shards": 2, **options})  # type: ignore[arg-type]
+def append(dataset: Path | str, images: Path | str, **options: Any) -> Appended:
+    """Appends images to a dataset in this process, with `options` of `ShardConfig`."""
+    config = ShardConfig(str(images), str(dataset), **{"num_shards": 2, **options})
     with open_append(str(dataset), config) as job:
-        return job.finish(shard_job.run(job.config, check=job.check))
+        plan = plan_shards(job.config)
+        job.check(plan)
+        return job.finish(ShardResult(write_plan(job.config, plan), 0, 1.0))
 
 
 def list_names(dataset: Path | str, split: str = "train") -> list[str]:
