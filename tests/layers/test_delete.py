@@ -251,7 +251,10 @@ def test_the_commands_print_what_they_did(pets: str, gone: list[str], tmp_path: 
         ("delete", 10, None),
         ("rollback", 12, 1),
     ]
-    assert tfpipe("delete", pets, tmp_path / "no.txt").code != 0
+    ran = tfpipe("delete", pets, tmp_path / "no.txt")
+    assert (ran.code, ran.err) == (1, f"Error: {tmp_path}/no.txt cannot be read: No such file or directory.\n")
+    file.write_bytes(b"\xff\n")
+    assert tfpipe("delete", pets, file).err == f"Error: {file} cannot be read: it is not a text in UTF-8.\n"
 
 
 # Damage
