@@ -97,9 +97,6 @@ class RecordsJob:
     def prepare(self, files: Iterable[str]) -> None:
         """Makes the working folder, and removes what does not belong to this job.
 
-        Args:
-            files: The names of all shards.
-
         Raises:
             ConfigError: The output holds something else.
             DataError: It cannot be written.
@@ -168,10 +165,11 @@ def to_digests(data: bytes | bytearray) -> NDArray[np.bytes_]:
 
 
 def _remove_shards(work: WorkDir, kept: set[str]) -> None:
-    """Removes the shards of an earlier job, and their indexes."""
+    """Removes the shards of an earlier job, and what lies beside them."""
     for name in file_io.list_names(work.output):
         with contextlib.suppress(FormatError):
             file_names.parse_shard_name(name)
             if name not in kept:
-                file_io.remove(work.target(file_names.index_name(name)))
+                file_io.remove(work.index_path(name))
+                file_io.remove(work.facts_path(name))
                 file_io.remove(work.target(name))

@@ -23,6 +23,7 @@ from tfpipe.format.file_names import parse_shard_name
 from tfpipe.storage import file_io
 from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.count_record import count_record
+from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.written_shard import WrittenShard
 
 _MEMORY_BYTES = 32 << 20
@@ -105,7 +106,8 @@ def _write(job: RecordsJob, work: WorkDir, file: str, spool: _Spool) -> WrittenS
         raise ConfigError(
             f"Feature {job.key!r} must identify a record, but two of {parse_shard_name(file)[0]!r} have {value!r:.80}."
         )
-    with work.new_shard(file, partial(count_record, schema=job.form.schema)) as writer:
+    facts = RecordFacts.of_new_shard(job.form.schema, job.form.label_names)
+    with work.new_shard(file, partial(count_record, schema=job.form.schema), facts) as writer:
         for place in order.tolist():
             payload = spool.read(place)
             writer.add(decode_example(payload), payload)

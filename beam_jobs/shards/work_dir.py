@@ -169,6 +169,10 @@ class WorkDir(ShardFolder):
         """Returns the path of a shard's index."""
         return self.target(file_names.index_name(file))
 
+    def facts_path(self, file: str) -> str:
+        """Returns the path of the facts about a shard's records."""
+        return self.target(file_names.facts_name(file))
+
     def temporary(self, name: str) -> str:
         """Returns a new path for a file of the dataset while it is being written.
 

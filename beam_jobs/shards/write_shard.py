@@ -23,6 +23,7 @@ from tfpipe.format.file_names import QUARANTINED_BYTES_DIR
 from tfpipe.images.errors import BadImage
 from tfpipe.storage import file_io
 from tfpipe.writer.count_record import count_record
+from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_writer import ShardWriter
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -79,7 +80,7 @@ class _ImageShard:
             is_seekable=source.is_seekable,
             refuse_nan=header.refuse_nan,
         )
-        with work.new_shard(file, count) as writer:
+        with work.new_shard(file, count, RecordFacts.of_new_shard(header.schema, header.label_names)) as writer:
             for record in self._write_records(writer, source):
                 digests += record.sha256
                 names.append(record.name)

@@ -94,6 +94,8 @@ def test_the_dataset_holds_these_files(straight: Path) -> None:
         *(f"validation-0000{k}-of-00004.tfrecord" for k in range(4)),
         *(f"index/train-0000{k}-of-00004.idx" for k in range(4)),
         *(f"index/validation-0000{k}-of-00004.idx" for k in range(4)),
+        *(f"index/train-0000{k}-of-00004.parquet" for k in range(4)),
+        *(f"index/validation-0000{k}-of-00004.parquet" for k in range(4)),
     }
 
 

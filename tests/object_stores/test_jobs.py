@@ -22,9 +22,10 @@ from tfpipe import ConfigError, data_source, load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.storage.urls import split_url
 
-# Is it done? Its lines of the plan; the shard, its index, digests and row; the digests again, to look for duplicates.
+# Is it done? Its lines of the plan; the shard, its index, facts, digests and row; the digests again, which tell
+# duplicates.
 # Google's store also removes one by one the two files of the working folder.
-REQUESTS_PER_SHARD = {"gs": 9, "s3": 7}
+REQUESTS_PER_SHARD = {"gs": 10, "s3": 8}
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import pytest
 import tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format.file_names import facts_name
 from tfpipe.format.view import View
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.grain import GrainBatches
@@ -24,7 +25,8 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches
 from tfpipe.views.choose import _to_units, make_view, write_view
 from tfpipe.views.config import ViewConfig
-from tfpipe.views.facts import facts_name, find_facts, list_columns
+from tfpipe.views.find_facts import find_facts
+from tfpipe.writer.record_facts import list_columns
 
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/filename",))
 
@@ -94,7 +96,7 @@ def test_facts_are_made_once_and_again_for_another_shard(pets: str) -> None:
 
 def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(os.listdir(Path(pets, "index")))
-    monkeypatch.setattr("tfpipe.views.facts.facts_name", lambda shard: f"missing/{shard}.parquet")
+    monkeypatch.setattr("tfpipe.format.file_names.facts_name", lambda shard: f"missing/{shard}.parquet")
     assert choose(pets, "label = 'dog'").splits["train"].records == 4
     assert sorted(os.listdir(Path(pets, "index"))) == before
 

@@ -21,6 +21,7 @@ from tfpipe.export.run import export
 from tfpipe.format.example import encode_example
 from tfpipe.integrity.repair import repair
 from tfpipe.system.file_lock import hold_lock
+from tfpipe.views.find_facts import find_facts
 from tfpipe.writer.fields import RecordForm
 from tfpipe.writer.shard_file import hash_key
 
@@ -130,6 +131,25 @@ def write_and_vanish(write: Write, inputs: Path, output: Path, moment: int) -> b
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 9)
     return code == 0
+
+
+@pytest.mark.parametrize("name", ["shard", "reshard", "merge", "write", "repair", "WriteRecords"])
+def test_it_leaves_the_facts_that_a_view_would_make(inputs: Path, tmp_path: Path, name: str) -> None:
+    write = WRITERS[name][0] if name in WRITERS else write_beam_records
+    write(inputs, tmp_path / "out")
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("out/index/*.parquet")}
+    manifest = tfpipe.load_manifest(str(tmp_path / "out"))
+    for path in tmp_path.glob("out/index/*.parquet"):
+        path.unlink()
+    made = [Path(file) for split in manifest.splits for file in find_facts(manifest, split, str(tmp_path))]
+    assert made
+    assert written == {path.name: path.read_bytes() for path in made}
+
+
+def test_without_pyarrow_no_facts_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfpipe.writer.record_facts.importlib.util.find_spec", lambda name: None)
+    write_shards(tmp_path, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out/index")) == [f"train-{k:05}-of-00002.idx" for k in range(2)]
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -59,12 +59,6 @@ def read_tiles(
 ) -> Iterator[tuple[Record, list["Tile"]]]:
     """Yields up to `count` records, spread evenly over the splits, each with the tile of its image, or of several.
 
-    Args:
-        manifest: The manifest of the dataset.
-        splits: The splits.
-        count: The number of records.
-        tile_px: The side of a tile, in pixels.
-
     Raises:
         DataError: There is no record.
         FormatError: A record has no image, is missing or damaged.
@@ -82,13 +76,7 @@ def read_tiles(
 
 
 def make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list["Tile"]:
-    """Makes the tile of a record's image, or one for each of several, up to 8.
-
-    Args:
-        manifest: The manifest of the dataset.
-        record: The record.
-        tile_px: The side of a tile, in pixels.
-    """
+    """Makes the tile of a record's image, or one for each of several, up to 8."""
     from tfpipe.images.contact_sheet import Tile, open_thumbnail
 
     place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list["Tile"]()

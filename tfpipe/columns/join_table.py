@@ -23,8 +23,8 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
-from tfpipe.views import facts
 from tfpipe.views.choose import FactsTable, open_facts, quote
+from tfpipe.writer import record_facts as facts
 from tfpipe.writer.fields import Field, Tensor, Text, Values
 
 _SPLIT = "split"

@@ -16,7 +16,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_MASK, FeatureSpec
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.check_file import FileJob, FileReport, Progress
-from tfpipe.readers.record_lookup import find_name_key, get_label, get_text
+from tfpipe.readers.record_lookup import get_label, get_text
 from tfpipe.storage.file_io import open_file
 
 _ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
@@ -144,7 +144,7 @@ def read_samples(job: ShardJob, manifest: Manifest, progress: Progress) -> Itera
     """
     columns = list_columns(manifest)
     form = ImageForm() if manifest.foreign is not None else ImageForm.recorded(manifest.image)
-    name_key = find_name_key(manifest.schema)
+    name_key = manifest.schema.name_key
     for number, payload in read_payloads(job, manifest, progress):
         try:
             features = decode_example(payload)

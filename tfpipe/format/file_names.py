@@ -4,6 +4,7 @@
 flowers/
   train-00003-of-00008.tfrecord        one shard
   index/train-00003-of-00008.idx       its index, in a separate folder so that the glob `train-*` finds shards only
+  index/train-00003-of-00008.parquet   the facts about its records that views ask for, where PyArrow is installed
   manifest.json                        written last: its presence means that the dataset is complete
   columns/captions/                    features that were added to the records later: shards, indexes and a manifest
   layers/2.layer, layers/2/            what was appended, hidden or taken back later; see `layer.py`
@@ -191,3 +192,8 @@ def index_name(shard: str) -> str:
     if not (_SHARD.fullmatch(name) and _INNER_FOLDER.fullmatch(f"{folder}/")):
         folder, name = "", shard
     return f"{folder}/{INDEX_DIR}/{name.removesuffix('.tfrecord')}.idx".removeprefix("/")
+
+
+def facts_name(shard: str) -> str:
+    """Returns the path of the facts about a shard's records, relative to the dataset directory."""
+    return index_name(shard).removesuffix(".idx") + ".parquet"

@@ -45,6 +45,7 @@ BBOX_YMAX = "image/object/bbox/ymax"
 BBOX_LABEL = "image/object/class/label"
 BBOX_TEXT = "image/object/class/text"
 IMAGE_MASK = "image/mask"
+_NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, of TFDS and of others
 
 BOX_COLUMNS = {
     BBOX_XMIN: "xmin",
@@ -354,6 +355,11 @@ class Schema:
     def has_several_images(self) -> bool:
         """Whether every record has a list of images. The schema of another program's records may be taken for one."""
         return IMAGE_ENCODED in self and self[IMAGE_ENCODED].shape != ()
+
+    @property
+    def name_key(self) -> str | None:
+        """The feature that holds the file that an image came from; None if there is none."""
+        return next((key for key in _NAME_KEYS if key in self and self[key].dtype == "bytes"), None)
 
     @cached_property
     def sizes_keys(self) -> frozenset[str]:

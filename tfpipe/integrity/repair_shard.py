@@ -26,6 +26,7 @@ from tfpipe.integrity.check_record import Content, ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.storage.file_io import open_file, write_file
 from tfpipe.writer.count_record import count_record
+from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -68,7 +69,8 @@ def _write_shard(
     job, lost = report.job, report.damaged
     count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
     name = get_staged_name(job)
-    with staging.new_shard(name, count) as writer:
+    facts = RecordFacts.of_new_shard(columns.schema, content.label_names)
+    with staging.new_shard(name, count, facts) as writer:
         if (source := _open(job, lost)) is not None:
             with source:
                 for payload, record in _good_records(source, content, columns, progress, report):

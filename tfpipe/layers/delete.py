@@ -19,8 +19,8 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import Hidden
 from tfpipe.open_dataset import check_local
 from tfpipe.system.extras import importing
-from tfpipe.views import facts
 from tfpipe.views.choose import FactsTable, open_facts
+from tfpipe.writer import record_facts as facts
 from tfpipe.writer.layers import open_layers, start_layer, write_layer
 
 

@@ -22,7 +22,7 @@ from tfpipe.engine.parse import Column
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
-from tfpipe.readers.record_lookup import RecordLookup, find_name_key
+from tfpipe.readers.record_lookup import RecordLookup
 
 Box = tuple[int, int, int, int]
 
@@ -86,7 +86,7 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
     stored = maker.read(*plan.order.locate(step))
     source = plan.source
     numbers = stored.numbers if source.chosen is None else source.chosen.numbers[stored.numbers]
-    name_key = find_name_key(source.schema)
+    name_key = source.schema.name_key
     names = [""] * len(numbers) if name_key is None else _list_texts(stored.columns[name_key])
     labels = np.full(len(numbers), -1)
     if source.label_key is not None:
@@ -144,7 +144,7 @@ def find_number(plan: BatchPlan, name: str) -> int:
     """
     manifest, split = locate_split(plan)
     reader = RecordReader(manifest.directory, manifest.choose(split, None), split)
-    numbers = RecordLookup(reader, find_name_key(manifest.schema)).find_name(name)
+    numbers = RecordLookup(reader, manifest.schema.name_key).find_name(name)
     if not numbers:
         raise ConfigError(f"No record of {split!r} of {manifest.directory} has the name {name!r}.")
     return numbers[0]
@@ -161,7 +161,7 @@ def _find_in_epoch(plan: BatchPlan, number: int, epoch: int) -> Iterator[Seen]:
 
 
 def _list_needed(plan: BatchPlan) -> tuple[str, ...]:
-    name_key = find_name_key(plan.source.schema)
+    name_key = plan.source.schema.name_key
     return () if name_key is None else (name_key,)
 
 

@@ -27,7 +27,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.open_dataset import load_if_path
-from tfpipe.readers.record_lookup import RecordLookup, find_name_key, get_label, get_text
+from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
 from tfpipe.storage.file_io import is_url
 
 
@@ -283,4 +283,4 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
         columns = (replace(column, directory=os.path.abspath(column.directory)) for column in manifest.columns)
         manifest = replace(manifest, columns=tuple(columns))
     reader = RecordReader(directory, replace(manifest, directory=directory), split)
-    return DataSource(reader, range(len(reader)), RecordLookup(reader, find_name_key(manifest.schema)))
+    return DataSource(reader, range(len(reader)), RecordLookup(reader, manifest.schema.name_key))

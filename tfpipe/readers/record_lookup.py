@@ -13,12 +13,10 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_FILENAME, Schema
 
 NO_LABEL = -(2**63)
 """The class of a record without one: the least int64, which no stored label becomes."""
 
-_NAME_KEYS = (IMAGE_FILENAME, "file_name", "filename")  # those of this format, of TFDS and of others
 _INT64 = np.dtype(np.int64)  # NumPy takes longer to compare with the type
 
 
@@ -84,11 +82,6 @@ class RecordLookup:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-def find_name_key(schema: Schema) -> str | None:
-    """Returns the feature that holds the file that an image came from; None if there is none."""
-    return next((key for key in _NAME_KEYS if key in schema and schema[key].dtype == "bytes"), None)
 
 
 def get_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None:

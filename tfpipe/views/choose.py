@@ -31,8 +31,9 @@ from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
-from tfpipe.views import facts
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
+from tfpipe.views.find_facts import find_facts, list_left_out
+from tfpipe.writer import record_facts as facts
 
 _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
 
@@ -144,7 +145,7 @@ class FactsTable:
             f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({every!r}, filename = true, "
             f"file_row_number = true) JOIN shards USING (filename)){joins}"
         )
-        connection.register("left_out", facts.list_left_out(manifest))
+        connection.register("left_out", list_left_out(manifest))
         connection.execute(
             "CREATE VIEW numbered AS SELECT * FROM stored ANTI JOIN left_out USING (split, row_number_)"
             if any(info.chosen is not None for info in manifest.splits.values())
@@ -236,7 +237,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
 
     with tempfile.TemporaryDirectory(prefix="tfpipe-facts-") as folder:
         threads = host_limits.usable_cpus()
-        files = {split: facts.find_facts(manifest, split, folder, threads) for split in manifest.splits}
+        files = {split: find_facts(manifest, split, folder, threads) for split in manifest.splits}
         added, taken = [], {"split", "duplicate", *facts.list_columns(manifest)}
         for column in manifest.columns:
             names = [name for name in facts.list_columns(column) if name not in taken]
@@ -244,7 +245,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
             if names:
                 place = os.path.join(folder, column.name)
                 os.mkdir(place)
-                found = (facts.find_facts(column, split, place, threads) for split in manifest.splits)
+                found = (find_facts(column, split, place, threads) for split in manifest.splits)
                 added.append((names, [path for paths in found for path in paths]))
         with duckdb.connect() as connection:
             connection.execute(

@@ -70,7 +70,7 @@ def _write_shard(split: _Split, number: int) -> tuple[int, WrittenShard]:
     if finished is not None:
         return number, finished
     keys: set[bytes] = set()
-    with job.folder.new_shard(name, job.count) as writer:
+    with job.folder.new_shard(name, job.count, job.new_facts()) as writer:
         for place, record in name_records(f"shard {number} of {split.name!r}", partial(split.records, number)):
             with naming(place):
                 checked = job.form.check(record)

@@ -13,7 +13,6 @@ from tfpipe.errors import DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import shard_name
 from tfpipe.format.tfrecord import record_footer
-from tfpipe.storage.file_io import write_file
 from tfpipe.writer.job import WriteJob
 from tfpipe.writer.shard_file import FLUSH_S, ShardFile, check_new, name_records, naming
 from tfpipe.writer.written_shard import WrittenShard
@@ -46,12 +45,7 @@ def write_from_iterable(job: WriteJob, split: str, num_shards: int, records: Ite
                     pens.write(number, files[number].add(checked))
         pens.finish()
         chooser.check_end()
-        written = []
-        for name, file in zip(names, files, strict=True):
-            shard, index = file.finish(name)
-            write_file(job.folder.index_path(name), index)
-            written.append(shard)
-    return written
+        return [file.finish(name) for name, file in zip(names, files, strict=True)]
 
 
 class _ByPlace:

@@ -11,6 +11,7 @@ from tfpipe.format.file_names import MAX_SHARDS
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.writer.count_record import count_record
 from tfpipe.writer.fields import Field, RecordForm
+from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardFolder
 
 
@@ -41,6 +42,10 @@ class WriteJob:
     def count(self, stats: ShardStats, features: Mapping[str, Any]) -> None:
         """Counts a record; errors are those of `count_record`."""
         count_record(stats, features, schema=self.form.schema, refuse_nan=self.refuse_nan)
+
+    def new_facts(self) -> RecordFacts | None:
+        """Returns the facts of a shard that is about to be written."""
+        return RecordFacts.of_new_shard(self.form.schema, self.form.label_names)
 
 
 def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> dict[str, int]:

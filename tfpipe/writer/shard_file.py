@@ -39,10 +39,10 @@ class ShardFile:
     def __init__(self, path: str, job: WriteJob) -> None:
         self.footers: list[bytes] = []
         self.keys: list[bytes] = []
-        self._key = job.key
+        self._key, self._folder = job.key, job.folder
         mode = "r+b" if os.path.exists(path) else "w+b"
         self._file: BinaryIO = cast(BinaryIO, open(path, mode, _BUFFER_BYTES))  # noqa: SIM115, it stays open
-        self._writer = ShardWriter(self._file, job.count)
+        self._writer = ShardWriter(self._file, job.count, job.new_facts())
         self._flushed = time.monotonic()
         self._recover()
 
@@ -81,12 +81,13 @@ class ShardFile:
             self._file.flush()
             self._flushed = time.monotonic()
 
-    def finish(self, name: str) -> tuple[WrittenShard, bytes]:
-        """Makes sure that the file is on disk; returns its description under a name, and its index."""
+    def finish(self, name: str) -> WrittenShard:
+        """Makes sure that the file and what belongs to it are on disk; returns its description under a name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        return self._writer.describe_shard(name), self._writer.index
+        self._folder.save_beside(name, self._writer)
+        return self._writer.describe_shard(name)
 
     def close(self) -> None:
         """Closes the file as it is, for a run that goes on later."""

@@ -2,7 +2,7 @@
 
     finished = folder.find_finished(name)
     if finished is None:
-        with folder.new_shard(name, count) as writer:
+        with folder.new_shard(name, count, facts) as writer:
             writer.add(features, payload)
 
 A shard appears under its name when it is complete, then its index, and the row about it last.
@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tfpipe.errors import FormatError
-from tfpipe.format.file_names import index_name
+from tfpipe.format.file_names import facts_name, index_name
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.storage import file_io
+from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_writer import CountRecord, ShardWriter
 from tfpipe.writer.working_folder import WorkingFolder
 from tfpipe.writer.written_shard import WrittenShard, encode_row, read_row
@@ -28,7 +29,8 @@ class ShardFolder(WorkingFolder):
     """A working folder for shards, each with its index and a row about it.
 
     ```
-    shards/NAME, *.idx    shards under their names, finished or not; a job of images writes them into the output itself
+    shards/NAME           shards under their names, finished or not; a job of images writes them into the output itself
+    shards/NAME.idx       the index of each, and in NAME.parquet the facts about its records
     rows/NAME.json        the row about each finished shard, written after it
     digests/NAME          bytes for each record of a finished shard, as the job needs them
     ```
@@ -44,6 +46,10 @@ class ShardFolder(WorkingFolder):
         """Returns the path of a shard's index."""
         return self.path("shards", f"{file}.idx")
 
+    def facts_path(self, file: str) -> str:
+        """Returns the path of the facts about a shard's records."""
+        return self.path("shards", f"{file}.parquet")
+
     def row_path(self, file: str) -> str:
         """Returns the path of the row about a finished shard."""
         return self.path("rows", f"{file}.json")
@@ -57,13 +63,25 @@ class ShardFolder(WorkingFolder):
         return None
 
     @contextlib.contextmanager
-    def new_shard(self, file: str, count: CountRecord) -> Iterator[ShardWriter]:
-        """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear."""
+    def new_shard(self, file: str, count: CountRecord, facts: RecordFacts | None) -> Iterator[ShardWriter]:
+        """Yields the writer of a shard. When the block ends well, the shard, its index and the row about it appear.
+
+        Args:
+            file: The name of the shard.
+            count: The function that counts a record.
+            facts: The empty facts about the shard's records; None where nobody keeps them.
+        """
         with file_io.create(self.shard_path(file), self.temporary(file), makes_folders=True) as out:
-            writer = ShardWriter(out, count)
+            writer = ShardWriter(out, count, facts)
             yield writer
-        file_io.write_file(self.index_path(file), writer.index, self.temporary(file), makes_folders=True)
+        self.save_beside(file, writer)
         self.save_written(writer.describe_shard(file))
+
+    def save_beside(self, file: str, writer: ShardWriter) -> None:
+        """Saves the index of a shard, and the facts about its records."""
+        file_io.write_file(self.index_path(file), writer.index, self.temporary(file), makes_folders=True)
+        if (facts := writer.encode_facts()) is not None:
+            file_io.write_file(self.facts_path(file), facts, self.temporary(file), makes_folders=True)
 
     def save_written(self, shard: WrittenShard) -> None:
         """Saves the row that says that a shard is finished."""
@@ -94,4 +112,6 @@ class ShardFolder(WorkingFolder):
         """Moves shards, each behind its name until now, and their indexes to the result under their final names."""
         for name, shard in shards:
             file_io.rename(self.index_path(name), self.result(index_name(shard.info.file)))
+            if file_io.exists(self.facts_path(name)):
+                file_io.rename(self.facts_path(name), self.result(facts_name(shard.info.file)))
             file_io.rename(self.shard_path(name), self.result(shard.info.file))

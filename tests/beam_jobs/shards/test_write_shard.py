@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from beam_jobs.config import ShardConfig
@@ -227,6 +228,8 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     (record,) = read_records(tmp_path / "out")
     assert record["image/filename"] == [b"caf\xe9/caf\xe9.jpg"]
     assert record["image/class/text"] == [b"caf\xe9"]
+    (facts,) = (tmp_path / "out/index").glob("*.parquet")
+    assert pq.read_table(facts)["name"].to_pylist() == ["caf\ufffd/caf\ufffd.jpg"]
     (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert json.loads(line)["path"] == f"{name}/bad.jpg"
 

@@ -1,0 +1,181 @@
+"""The facts about each record of a shard that conditions ask for, as a Parquet file beside the shard's index.
+
+```
+flowers/index/train-00003-of-00008.parquet      a row for each record of the shard, in its order
+
+name       label  label_id  bytes   digest   format  height  width   and all other features with one value
+"a/1.jpg"  cat    0         109531  1f8e...  JPEG    375     500
+```
+
+Whoever writes a shard writes its facts too, where PyArrow is installed; otherwise the first view reads the shard and
+makes them. The file says which shard it stands for, by its checksum, so one that is left over is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfpipe._version import __version__
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import CLASS_TEXT, IMAGE_SHA256, FeatureSpec, Schema
+
+NAME, LABEL, LABEL_ID, DIGEST = "name", "label", "label_id", "digest"
+"""The file that the image came from; the name of the class, and its number from 0; and the SHA-256 of the original
+file, or of the stored image where the dataset does not say it, as hexadecimal digits."""
+
+_SHARD_KEY = b"tfpipe.shard"
+_ROWS_AT_ONCE = 1024
+_PREFIX = "image/"
+_ARROW_TYPES = {"int64": "int64", "float": "float32", "bytes": "string"}
+
+
+class RecordFacts:
+    """The facts about the records of one shard, gathered record by record.
+
+    Args:
+        manifest: The description of the records.
+
+    Raises:
+        ImportError: PyArrow is not installed.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        import pyarrow as pa
+
+        self._columns = _list_columns(manifest)
+        self._schema = pa.schema([(name, getattr(pa, column.kind)()) for name, column in self._columns.items()])
+        self._rows: list[dict[str, Any]] = []
+        self._batches: list[Any] = []
+
+    @classmethod
+    def of_new_shard(cls, schema: Schema, label_names: Sequence[str]) -> RecordFacts | None:
+        """Returns the facts of a shard that is about to be written; None without PyArrow."""
+        if importlib.util.find_spec("pyarrow") is None:
+            return None
+        return cls(
+            Manifest(name="", splits={}, label_names=tuple(label_names), schema=schema, tool_version=__version__)
+        )
+
+    def add(self, features: Mapping[str, Any]) -> None:
+        """Adds the facts of the next record, whose features were decoded or are about to be encoded."""
+        self._rows.append({name: column.read(features) for name, column in self._columns.items()})
+        if len(self._rows) == _ROWS_AT_ONCE:
+            self._pack()
+
+    def encode(self, sha256: str) -> bytes:
+        """Returns the content of the file, for a shard with this checksum."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._pack()
+        table = pa.Table.from_batches(self._batches, self._schema).replace_schema_metadata({_SHARD_KEY: sha256})
+        out = pa.BufferOutputStream()
+        pq.write_table(table, out, compression="zstd")
+        data: bytes = out.getvalue().to_pybytes()
+        return data
+
+    def _pack(self) -> None:
+        import pyarrow as pa
+
+        self._batches.append(pa.RecordBatch.from_pylist(self._rows, self._schema))
+        self._rows = []
+
+
+def list_columns(manifest: Manifest) -> tuple[str, ...]:
+    """Lists the columns of the facts. A feature such as `image/height` has a column `height`."""
+    return tuple(_list_columns(manifest))
+
+
+def is_of_shard(path: str, sha256: str, records: int) -> bool:
+    """Returns whether a file on this machine holds the facts of the shard with this checksum."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_metadata(path)
+        return found.num_rows == records and (found.metadata or {}).get(_SHARD_KEY) == sha256.encode()
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
+class _Column(NamedTuple):
+    """A column of the facts.
+
+    Attributes:
+        kind: The type, by PyArrow's name.
+        read: A function that returns its value from the features of a record; None where it has none.
+    """
+
+    kind: str
+    read: Callable[[Mapping[str, Any]], Any]
+
+
+def _list_columns(manifest: Manifest) -> dict[str, _Column]:
+    schema, columns = manifest.schema, {}
+    name_key, image_key, label_key = schema.name_key, manifest.image_key, manifest.label_key
+    if name_key is not None:
+        columns[NAME] = _read_feature(schema[name_key])
+    if label_key is not None:
+        columns[LABEL] = _Column("string", partial(_name_label, manifest, label_key))
+        columns[LABEL_ID] = _Column("int64", partial(_get_label, manifest, label_key))
+    if image_key is not None:
+        columns["bytes"] = _Column("int64", lambda features: len(_get_image(features, image_key)))
+        columns[DIGEST] = _Column("string", lambda features: _hash(_get_image(features, image_key)))
+    if IMAGE_SHA256 in schema:
+        columns[DIGEST] = _read_feature(schema[IMAGE_SHA256])
+    for spec in schema.features:
+        is_scalar = spec.shape == () and spec.kind in ("values", "text")
+        if is_scalar and spec.name not in (name_key, label_key, image_key, IMAGE_SHA256, CLASS_TEXT):
+            short = spec.name.removeprefix(_PREFIX)
+            columns[spec.name if short in columns else short] = _read_feature(spec)
+    return columns
+
+
+def _read_feature(spec: FeatureSpec) -> _Column:
+    return _Column(_ARROW_TYPES[spec.dtype], lambda features: _get_one(features.get(spec.name)))
+
+
+def _get_label(manifest: Manifest, key: str, features: Mapping[str, Any]) -> int | None:
+    """Returns the class of a record, counted from 0; None if it has none, or several."""
+    label = _get_one(features.get(key))
+    return max(label - manifest.label_base, -(2**63) + 1) if isinstance(label, int) else None
+
+
+def _name_label(manifest: Manifest, key: str, features: Mapping[str, Any]) -> Any:
+    """Returns the name of a record's class; None if it has none, or several."""
+    label = _get_label(manifest, key, features)
+    if label is None or not 0 <= label < len(manifest.label_names):
+        return None
+    return _get_one(manifest.label_names[label])
+
+
+def _get_image(features: Mapping[str, Any], key: str) -> bytes:
+    """Returns the stored image, or the first of several; empty if there is none."""
+    image = features.get(key)
+    if isinstance(image, list) and image:
+        image = image[0]
+    return image if isinstance(image, bytes) else b""
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _get_one(value: Any) -> Any:
+    """Returns the only value of a feature as Python's own type; None if it has none, or several."""
+    if isinstance(value, list | np.ndarray):
+        if len(value) != 1:
+            return None
+        value = value[0]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, str) and not value.isascii():  # a name that is not UTF-8 has surrogates
+        return value.encode("utf-8", "surrogateescape").decode(errors="replace")
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, bool) else value
