@@ -156,12 +156,6 @@ def test_another_runs_state_is_refused(manifest: Manifest, state: dict[str, int]
     assert str(caught.value) == message
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "pets", {"train": [payload(k, encoded=b"no image") for k in range(4)]})
-    with pytest.raises(FormatError, match=r"^Record \d of 'train': its image cannot be used, "):
-        next(iter(of(tfpipe.load_manifest(str(folder)))))
-
-
 def test_after_an_error_a_pass_begins_with_the_same_batch(tmp_path: Path) -> None:
     payloads = [payload(k, **({"encoded": b"no image"} if k == 5 else {})) for k in range(12)]
     images = of(tfpipe.load_manifest(str(write_dataset(tmp_path / "pets", {"train": payloads}))))
