@@ -125,6 +125,15 @@ def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
     assert not any("shard" in fix.instruction for fix in list_fixes(make_profile(dataset={"short_side": None})))
 
 
+@pytest.mark.parametrize(
+    ("formats", "options"), [(("RAW",), "--encoding raw --square 256"), (("JPEG",), "--square 256")]
+)
+def test_squares_larger_than_the_model_needs_are_stored_smaller(formats: tuple[str, ...], options: str) -> None:
+    profile = make_profile(dataset={"stored_size": (500, 500), "mean_size": None, "formats": formats})
+    fix = next(fix for fix in list_fixes(profile) if fix.instruction == f"tfpipe shard INPUT OUTPUT {options}")
+    assert fix.reason == "Images of 500 x 500 are stored for a model that sees 224."
+
+
 def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
     assert not any("native library" in fix.instruction for fix in list_fixes(PROFILE))
     fix = next(

@@ -26,7 +26,7 @@ MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
 """400,000 records, more than a cache in memory can hold."""
 ONE_FILE = ("--num-shards", "1")
 RAW_PHOTOS = Shards(PHOTOS, ("--encoding", "raw", "--square", "128", "--num-shards", "2"), 1000)
-LARGE_RAW = Shards(PHOTOS, ("--encoding", "raw", "--square", "375", "--num-shards", "2"), 100)
+LARGE_RAW = Shards(PHOTOS, ("--encoding", "raw", "--square", "500", "--num-shards", "2"), 100)
 SMALLER_RAW = Shards(PHOTOS, ("--encoding", "raw", "--square", "256", "--num-shards", "2"), 100)
 RAW_TINY = Shards(TINY, ("--encoding", "raw", "--square", "32", "--num-shards", "8"))
 MANY_HUGE = Shards(HUGE, ONE_FILE, copies=1500)
@@ -103,12 +103,12 @@ ENGINE_FAULTS = {
     "pillow_decoder": Fault("decode", {"decoder": "auto"},
         "Pillow decodes, though the native library is there.",
         {"decoder": "pillow"}),
-    "large_raw": Fault("decode", "tfpipe shard INPUT OUTPUT --square 256",
-        "Raw images of 375 pixels are read for a model that sees 224: three times the bytes.",
-        {"image_size": 224}, LARGE_RAW, cure={"shards": SMALLER_RAW}),
+    "large_raw": Fault("read", "tfpipe shard INPUT OUTPUT --encoding raw --square 256",
+        "Raw images of 500 pixels are read for a model that sees 224: four times the bytes.",
+        shards=LARGE_RAW, memory_limit=3_000_000_000, cure={"shards": SMALLER_RAW}),
     "indexed_blobs": Fault("read", "tfpipe reshard INPUT OUTPUT --drop-feature blob/unused",
         "Of each record, 3 MB are a feature that nobody reads, and all of it is read and checked.",
-        shards=FEW_BLOBS, foreign=True, indexed=True, memory_limit=1_400_000_000,
+        {"max_bad_records": 1}, FEW_BLOBS, foreign=True, indexed=True, memory_limit=2_000_000_000,
         cure={"shards": Shards(FEW_PHOTOS, ONE_FILE, 8)}),
     "late_small_files": Fault("read", {"cache": "decoded"},
         "Each read of a small record takes 2 ms, again in every epoch, and all of them would fit into memory.",
