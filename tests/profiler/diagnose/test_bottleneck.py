@@ -228,3 +228,17 @@ def test_taking_a_batch_is_a_part_of_the_hand_over() -> None:
     assert demand.cpu_s["other"] == pytest.approx(300e-6)
     assert (demand.take_batch_s, demand.handover_s) == (pytest.approx(100e-6), pytest.approx(100e-6))
     assert compute_demand(make_profile(handover_us=None)).handover_s == pytest.approx(300e-6)
+
+
+def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
+    """3 of 4 cores' time is in no stage: a larger batch shares it among more images."""
+    profile = make_profile(stages=(make_stage("decode", 1000, parallelism=4),), host={"cpu_fraction": 1.0})
+    images = profile.step.images_per_step
+    bottleneck = find(profile)
+    assert bottleneck.stage == "batch"
+    other_us = 4e6 / profile.images_per_second - 1000
+    assert bottleneck.reason == (
+        f"The 4 cores are 100% busy, {other_us / (other_us + 1000):.0%} of it in handing over batches: "
+        f"{other_us * images:,.0f} µs of a core for each batch of {images}."
+    )
+    assert compute_demand(profile).take_batch_s == pytest.approx(other_us / 1e6)

@@ -9,6 +9,8 @@ and 5. The stations here are the host's cores, which all stages share, the threa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tfpipe.profiler.diagnose.service import SATURATED, find_service_bottleneck
 from tfpipe.profiler.types import SIMULATED, Bottleneck, Profile, ServiceDemand, StepTiming
 from tfpipe.system.units import human_bytes
@@ -67,6 +69,8 @@ def compute_demand(profile: Profile) -> ServiceDemand:
     # The kernel counts all threads. The stages' sum leaves out threads that hand over, and the trainer's own.
     cpu_s["other"] = max(host.cpu_fraction * host.cores / rate - sum(cpu_s.values()), 0.0)
     take_s = min(host.trainer_us_per_step / profile.step.images_per_step / 1e6, cpu_s["other"])
+    if profile.dataset.by_engine and _is_mostly_other(cpu_s):  # its stages get whole batches
+        take_s = cpu_s["other"]
     handover_s = cpu_s["other"] if profile.handover_us is None else min(profile.handover_us / 1e6, cpu_s["other"])
     wait_s = {
         stage.name: max(stage.wait_us_per_image, (stage.hold_us_per_image or 0.0) - stage.cpu_us_per_image.median) / 1e6
@@ -202,10 +206,23 @@ def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
         busy = f"The pipeline takes the {host.budget_cores} of {host.cores} cores that cpu_budget leaves it"
     if not stages:
         return Bottleneck("cpu", f"{busy}.", demand.cpu_limit)
+    total_s = sum(demand.cpu_s.values())
+    if profile.dataset.by_engine and _is_mostly_other(demand.cpu_s):
+        other_s, images = demand.cpu_s["other"], profile.step.images_per_step
+        reason = (
+            f"{busy}, {other_s / total_s:.0%} of it in handing over batches: {1e6 * other_s * images:,.0f} µs of a "
+            f"core for each batch of {images}."
+        )
+        return Bottleneck("batch", reason, demand.cpu_limit)
     name = max(stages, key=lambda stage: stages[stage])
-    share = stages[name] / sum(demand.cpu_s.values())
+    share = stages[name] / total_s
     reason = f"{busy}, {share:.0%} of it in {name}: {stages[name] * 1e6:,.0f} µs of a core for each image."
     return Bottleneck(name, reason, demand.cpu_limit)
+
+
+def _is_mostly_other(cpu_s: Mapping[str, float]) -> bool:
+    """Returns whether what no stage accounts for outweighs all stages."""
+    return len(cpu_s) > 1 and cpu_s["other"] > sum(cpu_s.values()) / 2
 
 
 def _check_threads(profile: Profile, demand: ServiceDemand, reached: float = REACHED) -> Bottleneck | None:
