@@ -101,12 +101,6 @@ def infer_parallelism(config: ShardConfig, beam_args: Sequence[str]) -> Parallel
 def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallelism: Parallelism) -> Estimate:
     """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job.
 
-    Args:
-        config: The configuration of the job.
-        plan: The plan of the job.
-        planned_s: The seconds that listing and planning took.
-        parallelism: The processes that will do the work.
-
     Raises:
         DataError: The temporary folder cannot be written, or a worker died.
     """
@@ -160,12 +154,6 @@ def _estimate_total(
 
     This is the regression estimator by the sizes of the sources; see Cochran, Sampling Techniques, chapter 7. The
     interval does not cover faults of the sample itself, such as another load of the machine.
-
-    Args:
-        sizes: The size of each sampled image's source in bytes.
-        values: The value of each sampled image.
-        num_images: The number of all images.
-        num_bytes: The bytes of all sources.
     """
     spread = sizes - sizes.mean()
     slope = float(spread @ values / (spread @ spread)) if spread.any() else 0.0

@@ -55,11 +55,6 @@ def make_plan(
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:
     """Returns the plan, made in this process. It writes nothing that stays.
 
-    Args:
-        config: The options of the job.
-        beam_args: Arguments for Beam; its file systems read some of them.
-        observer: The observer of the listing, which gets the number of listed images now and then.
-
     Raises:
         ConfigError: An option does not fit the input or the output.
         DataError: The input is missing, damaged, ambiguous or empty.

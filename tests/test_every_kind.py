@@ -1,6 +1,6 @@
 """One dataset of each kind goes all the way: written, checked, damaged, repaired, sharded anew, read, exported, back.
 
-The kinds are latents without images, images with captions, images with masks, and three images a record.
+The kinds are latents without images, images with captions, images with masks, and three or any images a record.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.beam_jobs.images import make_png, write_files, write_tar
 from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
+from tests.several_images import write_several
 from tfpipe.cli.main import tfpipe as command
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -32,11 +33,11 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
-KINDS = ("latents", "captions", "masks", "views")
+KINDS = ("latents", "captions", "masks", "views", "some")
 COUNT, BATCH, STEPS = 24, 4, 8  # an epoch has 6 steps
 SCHEMA = {"id": tfpipe.Values("int64"), "latents": tfpipe.Tensor("bfloat16", (2, 3))}
 VIEWS = ("back", "front", "side")
-FEATURES = {"latents": ("id", "latents"), "captions": ("caption", "n"), "masks": (MASK_NAME,), "views": ("caption",)}
+FEATURES = {"latents": ("id", "latents"), "captions": ("caption", "n"), "masks": (MASK_NAME,)}
 
 
 def write_dataset(kind: str, folder: Path) -> Path:
@@ -45,6 +46,9 @@ def write_dataset(kind: str, folder: Path) -> Path:
     if kind == "latents":
         records = ({"id": k, "latents": np.full((2, 3), k / 2, ml_dtypes.bfloat16)} for k in range(COUNT))
         tfpipe.write(records, output, SCHEMA, num_shards=4, workers=0)
+        return output
+    if kind == "some":
+        write_several(output, COUNT, None, num_shards=4)
         return output
     if kind == "masks":
         make_dataset(write_files(folder / "in", make_masked_images(COUNT)), output, num_shards=4, workers=1)
@@ -109,8 +113,10 @@ def test_other_shards_hold_the_same_records(dataset: Path, tmp_path: Path) -> No
 
 
 def make_config(kind: str, *left_out: str) -> tfpipe.PipelineConfig:
-    names = tuple(name for name in FEATURES[kind] if name not in left_out)
+    names = tuple(name for name in FEATURES.get(kind, ("caption",)) if name not in left_out)
     options: dict[str, Any] = {} if kind == "latents" else {"image_size": 12}
+    if kind == "some":
+        options["images"] = 2
     return tfpipe.PipelineConfig(batch_size=BATCH, seed=5, extra_features=names, **options)
 
 

@@ -21,10 +21,6 @@ from tfpipe.storage import file_io
 def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     """Returns the meaning of the folders that the images lie in.
 
-    Args:
-        config: The configuration of the job.
-        facts: The facts about all images.
-
     Raises:
         DataError: The layout is ambiguous.
     """
@@ -57,13 +53,7 @@ def _make_path_in(folder: str) -> str:
 
 
 def _check_loose(facts: Facts, loose: Collection[str], source: str) -> None:
-    """Checks that either all images lie in class folders or none of them.
-
-    Args:
-        facts: The facts about all images.
-        loose: The folders that are not classes.
-        source: The input, for the message.
-    """
+    """Checks that either all images lie in class folders or none of them."""
     num_loose = sum(facts.labels[folder] for folder in loose)
     if num_loose and num_loose < facts.num_images:
         first = min(facts.examples[folder] for folder in loose)

@@ -36,12 +36,7 @@ class Column:
 
     @classmethod
     def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "Column":
-        """Returns the column with the classes of each image.
-
-        Args:
-            names: The names of all classes.
-            labels: The class of each label of the table.
-        """
+        """Returns the column with the classes of each image."""
         positions = {name: number for number, name in enumerate(names)}
         numbers = {str(label): positions[str(name)] for label, name in labels.items()}
         return cls(FeatureSpec(LABELS, "int64", None, "classes, counted from 0", names=tuple(names)), numbers)
@@ -102,10 +97,6 @@ class ColumnFacts:
 
     def infer_target(self, column: str, files: Sequence[str]) -> Column:
         """Returns the column with the target of a regression.
-
-        Args:
-            column: The name in the table.
-            files: The files of the table, for messages.
 
         Raises:
             DataError: A cell is not one number.

@@ -32,10 +32,6 @@ def list_datasets(config: ShardConfig, observer: Observer | None = None) -> Data
 
     A record's path is its place, such as `flowers/train:17`. `tfpipe inspect --record` takes the same places.
 
-    Args:
-        config: The configuration that names the datasets.
-        observer: The observer of the listing, which gets the number of records read so far now and then.
-
     Raises:
         ConfigError: The change of the image form does not suit the images, or a feature cannot be left out; or a tensor
             holds NaN, and that is refused.

@@ -157,9 +157,6 @@ class Facts:
     def infer_images_shape(self, source: str) -> tuple[int, ...] | None:
         """Returns the images of a record as `image_schema` takes them. Records without an image are not counted.
 
-        Args:
-            source: The input, for the message.
-
         Raises:
             DataError: Some records have one image, and some a list.
         """

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from beam_jobs.inputs.archive import ListedFile, is_archive, list_archive, strip_archive_suffix
-from beam_jobs.plan.image_ref import ImageRef, MaskRef
+from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import job_stores
@@ -69,7 +69,7 @@ class _TreeBuilder:
 
     def __init__(self, observer: Observer | None = None) -> None:
         self._images, self._skipped = ImageTableBuilder(), Counter[str]()
-        self._masks: dict[str, MaskRef] = {}
+        self._masks: dict[str, FileRef] = {}
         self._observer = observer or Observer()
 
     def add(self, files: Iterable[ListedFile], folder: str = "") -> None:
@@ -82,7 +82,7 @@ class _TreeBuilder:
                 self._skipped[reason] += 1
                 continue
             if path.lower().endswith(MASK_ENDING):
-                self._masks[path[: -len(MASK_ENDING)]] = MaskRef(path, file.size, *file.location)
+                self._masks[path[: -len(MASK_ENDING)]] = FileRef(path, file.size, *file.location)
                 continue
             images.append(ImageRef(path, file.size, file.location, label=path.rpartition("/")[0]))
             if len(images) % TELL_EVERY == 0:
@@ -169,9 +169,6 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
 def list_entries(source: str) -> list[TreeEntry]:
     """Returns the parts of a folder or an archive, without listing what is in them.
 
-    Args:
-        source: A path or URL.
-
     Raises:
         DataError: There is no such folder.
     """
@@ -220,10 +217,6 @@ def is_listed_archive(path: str) -> bool:
 
 def list_folder(root: str, entry: TreeEntry = WHOLE) -> Iterator[ListedFile]:
     """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder.
-
-    Args:
-        root: A path or URL.
-        entry: The part of the folder, of the kind "folder" or "files".
 
     Raises:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.

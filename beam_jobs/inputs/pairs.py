@@ -52,7 +52,7 @@ from beam_jobs.inputs.folder import (
 )
 from beam_jobs.inputs.label_file import rename_labels
 from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
-from beam_jobs.plan.image_ref import SINGLE, ImageRef, MaskRef, RecordImage, Value
+from beam_jobs.plan.image_ref import SINGLE, FileRef, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
@@ -120,10 +120,6 @@ class _Files:
 def is_pairs(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a tar file of pairs, or a folder of such. Looks into the first tar file.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         ConfigError: The configuration says so, but there is no tar file.
         DataError: The input is missing or damaged.
@@ -188,10 +184,6 @@ def _split_numbers(name: str) -> list[tuple[bool, int, str]]:
 
 def list_pairs(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the pairs of a tar file, or of all tar files in a folder.
-
-    Args:
-        config: The configuration that names the input.
-        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         ConfigError: The name of a column belongs to the format, or no column is named `group_by`.
@@ -471,10 +463,10 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
         label=None if label in ("", "-1") else label,
     )
     if files.image is None:
-        several = tuple((*RecordImage(file.path, file.size, *file.location[:4]),) for file in images)
+        several = tuple((file.path, file.size, *file.location[:4]) for file in images)
         image = image._replace(images=several, num_images=len(images))
     if files.mask is not None:
-        image = image._replace(mask=tuple(MaskRef(files.mask.path, files.mask.size, *files.mask.location)))
+        image = image._replace(mask=tuple(FileRef(files.mask.path, files.mask.size, *files.mask.location)))
     return image._replace(boxes=sides, box_labels=box_labels), values
 
 

@@ -22,7 +22,7 @@ from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.parquet_rows import ImageColumns, find_image_columns, get_mean_size
 from beam_jobs.inputs.parquet_tensors import pack, pack_tensors
 from beam_jobs.inputs.read_image import UnreadableError, read_image
-from beam_jobs.plan.image_ref import ImageRef, MaskRef, PlannedImage
+from beam_jobs.plan.image_ref import FileRef, ImageRef, PlannedImage
 from tfpipe.format.schema import MAX_IMAGES
 from tfpipe.storage import file_io
 
@@ -86,11 +86,6 @@ def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[lis
 
     They are few enough for the memory, and many enough that the footer is seldom read again. A footer that names more
     rows than the file has bytes is not believed.
-
-    Args:
-        root: The folder that relative locations start from.
-        file: The file.
-        given: The columns that the user names.
     """
     import pyarrow.parquet
 
@@ -122,9 +117,9 @@ def _list_groups(root: str, file: str, given: TableColumns) -> Iterator[list[lis
     yield listed
 
 
-def get_row_mask(image: PlannedImage | ImageRef) -> MaskRef | None:
+def get_row_mask(image: PlannedImage | ImageRef) -> FileRef | None:
     """Returns the mask of an image if it lies in a row of a Parquet file, else None."""
-    mask = MaskRef(*cast(Any, image.mask)) if image.mask else None
+    mask = FileRef(*cast(Any, image.mask)) if image.mask else None
     return mask if mask is not None and mask.row_group >= 0 else None
 
 

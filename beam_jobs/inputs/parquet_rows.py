@@ -93,12 +93,7 @@ class ImageColumns:
 
 
 def find_image_columns(table: Any, given: TableColumns = USUAL_COLUMNS) -> ImageColumns | None:
-    """Returns the columns of a Parquet file; None if it holds neither images nor tensors without a column `image`.
-
-    Args:
-        table: The `ParquetFile`.
-        given: The columns that the user names.
-    """
+    """Returns the columns of a Parquet file; None if it holds neither images nor tensors without a column `image`."""
     schema = table.schema_arrow
     names = list(schema.names)
     mask = _find_mask(schema, names, given)
@@ -217,14 +212,6 @@ def read_embedded_rows(
     table: Any, file: IO[bytes], path: str, columns: ImageColumns, groups: Sequence[int], given: TableColumns
 ) -> Iterator[dict[str, Any] | None]:
     """Yields the rows of some row groups, with an `EmbeddedImage` as `image`. A damaged row is None.
-
-    Args:
-        table: The `ParquetFile`.
-        file: The file that it reads.
-        path: The path of the file, for messages.
-        columns: Its columns.
-        groups: The row groups.
-        given: The columns that the user names.
 
     Raises:
         ConfigError: The file lacks one of these.

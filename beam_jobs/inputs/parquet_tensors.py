@@ -238,11 +238,6 @@ def fit_tensors(
 ) -> dict[str, NDArray[Any]]:
     """Returns the tensors of a row with the types of their features.
 
-    Args:
-        specs: The features.
-        dtypes: The dtypes of columns, as in `TensorColumns`.
-        values: The tensors of the row, by their features.
-
     Raises:
         ConfigError: A dtype or a shape differs, or a tensor is missing or not known. The message names the feature.
     """

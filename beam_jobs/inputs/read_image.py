@@ -19,11 +19,6 @@ class UnreadableError(Exception):
 def read_image(root: str, image: PlannedImage | ImageRef, unpacked: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """Returns the bytes of an image as they are in the input.
 
-    Args:
-        root: The folder that relative locations start from.
-        image: The image to read.
-        unpacked: The path of the unpacked file for each compressed tar file.
-
     Raises:
         UnreadableError: The file is gone, may not be read, or is not what was planned.
     """

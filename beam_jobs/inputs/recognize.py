@@ -252,9 +252,6 @@ class WholeInput(Input):
 def recognize(config: ShardConfig) -> Input:
     """Returns what the input is.
 
-    Args:
-        config: The configuration that names the input.
-
     Raises:
         ConfigError: An option does not go with the input.
         DataError: The input is missing, damaged, or in a store that cannot be reached.
@@ -293,10 +290,6 @@ def recognize(config: ShardConfig) -> Input:
 
 def _check_no_column(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option names a column, for an input without columns.
-
-    Args:
-        config: The configuration that names the input.
-        names_files: Whether the input names the files of its images, so that some may be missing.
 
     Raises:
         ConfigError: One does.

@@ -49,7 +49,7 @@ from beam_jobs.inputs.table_files import (
     make_name,
     read_rows,
 )
-from beam_jobs.plan.image_ref import SINGLE, Box, ImageLocation, ImageRef, MaskRef, Value, list_files
+from beam_jobs.plan.image_ref import SINGLE, Box, FileRef, ImageLocation, ImageRef, Value, list_files
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing, Missing
 from tfpipe.errors import ConfigError, DataError
@@ -77,10 +77,6 @@ _NO_ROWS = np.empty(0, np.int64)
 
 def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a table: by its name, or a folder of Parquet files that hold images.
-
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
 
     Raises:
         DataError: The input is in a store that cannot be reached.
@@ -120,13 +116,6 @@ def list_rows(
 
     Their sizes are unknown, and their classes and values are those of the table.
 
-    Args:
-        part: The part.
-        columns: The further columns.
-        config: The configuration of the job.
-        observer: The observer of the listing.
-        num_before: The number of images that were listed before, for the observer.
-
     Raises:
         DataError: The table cannot be read, or a cell does not fit its column.
     """
@@ -164,12 +153,6 @@ def list_rows(
 
 def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
     """Returns the meaning of the classes and of the further columns of a table.
-
-    Args:
-        config: The configuration of the job.
-        facts: The facts about all rows.
-        columns: The names of the further columns.
-        parts: The parts of the table.
 
     Raises:
         DataError: A column mixes kinds of values, or the labels of rows do not go together.
@@ -244,9 +227,6 @@ def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> Tenso
 def explain_no_labels(config: ShardConfig) -> str | None:
     """Returns why a table gives no classes and which option names a column of them, as a part of a sentence.
 
-    Args:
-        config: The configuration that names the table as its input.
-
     Returns:
         None if the table gives the targets of a regression.
     """
@@ -265,10 +245,6 @@ def explain_no_labels(config: ShardConfig) -> str | None:
 
 def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
     """Checks that no option is for tables, for another input.
-
-    Args:
-        config: The configuration that names the input.
-        names_files: Whether the input names the files of its images, so that some may be missing.
 
     Raises:
         ConfigError: One is.
@@ -384,10 +360,10 @@ def _parse_mask(value: Any, file: str, where: str) -> tuple[str | int, ...]:
     if value is None:
         return ()
     if isinstance(value, EmbeddedImage):
-        return tuple(MaskRef(value.name, value.size, file, value.row, row_group=value.row_group))
+        return tuple(FileRef(value.name, value.size, file, value.row, row_group=value.row_group))
     if not _is_path(value):
         raise DataError(f"{where}: 'mask' must be the path of a PNG, got {value!r}.")
-    return tuple(MaskRef(_normalize(value)))
+    return tuple(FileRef(_normalize(value)))
 
 
 def _parse_split(value: Any, where: str) -> str:
@@ -484,7 +460,7 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
             files = list_files(image) if image.images else ()
             owners.extend([row] * len(files))
             names += [file.path for file in files]
-            mask = MaskRef(*cast(Any, image.mask)) if image.mask else None
+            mask = FileRef(*cast(Any, image.mask)) if image.mask else None
             if mask is not None and mask.row_group < 0 and not mask.drawn:
                 masks.append(mask.path)
         yield np.frombuffer(owners, np.int64), names

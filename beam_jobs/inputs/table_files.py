@@ -91,10 +91,6 @@ def make_name(path: str) -> str:
 def list_parts(path: str, columns: TableColumns = USUAL_COLUMNS) -> list[TablePart]:
     """Returns the parts of a table in their order.
 
-    Args:
-        path: The file, the folder or the pattern.
-        columns: The columns that the user names.
-
     Raises:
         DataError: There is no such file, or none that fits the pattern.
     """
@@ -121,11 +117,6 @@ def is_parquet_folder(path: str, look: Look = list_begin, columns: TableColumns 
     """Checks whether a folder holds Parquet files with images or tensors and nothing else that could be an input.
 
     It looks into the first file, and at the begin of each folder.
-
-    Args:
-        path: The folder.
-        look: The function that lists the begin of a folder.
-        columns: The columns that the user names.
     """
     if is_archive(path):
         return False
@@ -186,9 +177,6 @@ def _list_files(path: str) -> list[tuple[str, int]]:
 
 def count_rows(part: TablePart) -> tuple[int, int]:
     """Returns roughly the rows of some bytes of a file, and these bytes. Reads the begin of a file that is not Parquet.
-
-    Args:
-        part: A part of the file.
 
     Raises:
         DataError: The file cannot be read.

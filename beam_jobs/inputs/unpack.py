@@ -12,13 +12,7 @@ from tfpipe.storage import file_io
 
 
 def unpack(listing: Listing, location: str, out: IO[bytes]) -> None:
-    """Writes the unpacked form of a compressed file, with the offsets that the listing's locations have.
-
-    Args:
-        listing: The listing.
-        location: One of its `unpack`.
-        out: The file to write to.
-    """
+    """Writes the unpacked form of a compressed file, with the offsets that the listing's locations have."""
     if listing.datasets is None:
         unpack_tar(file_io.join(listing.root, location), out)
         return

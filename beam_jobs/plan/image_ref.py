@@ -38,19 +38,20 @@ WHOLE_FILE = ImageLocation()
 """The location of an image outside of archives. Most images share this one tuple."""
 
 
-class MaskRef(NamedTuple):
-    """The mask of an image in the input.
+class FileRef(NamedTuple):
+    """A file of a record beside `ImageRef.path`: the mask of its image, or one of its several images.
 
     Attributes:
-        path: The path of the mask, as `ImageRef.path` is that of an image. In a Parquet file the name of its column.
+        path: The path, as `ImageRef.path` is that of a single image. For a mask in a Parquet file the name of its
+            column.
         size: The number of bytes once they are unpacked; 0 if it is unknown.
         file: The file that holds the bytes, as in `ImageLocation`, like the fields after it.
         offset: The position at which they begin.
         packed: The number of deflated bytes.
         crc: The CRC-32 that a zip archive promises.
         row_group: The row group of a Parquet file.
-        drawn: The shapes that a worker draws, as `beam_jobs.inputs.annotations.segmentation` packs them; empty if the
-            mask is a file.
+        drawn: The shapes of a mask that a worker draws, as `beam_jobs.inputs.annotations.segmentation` packs them;
+            empty for a file.
     """
 
     path: str
@@ -64,33 +65,8 @@ class MaskRef(NamedTuple):
 
     @property
     def as_image(self) -> "PlannedImage":
-        """The mask in the form in which an image is read."""
+        """The file in the form in which an image is read."""
         return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:7]))
-
-
-class RecordImage(NamedTuple):
-    """One of several images of a record, where each is a file of its own.
-
-    Attributes:
-        path: The path of the image, as `ImageRef.path` is that of a single one.
-        size: The number of bytes once they are unpacked.
-        file: The file that holds the bytes, as in `ImageLocation`, like the fields after it.
-        offset: The position at which they begin.
-        packed: The number of deflated bytes.
-        crc: The CRC-32 that a zip archive promises.
-    """
-
-    path: str
-    size: int = 0
-    file: str = ""
-    offset: int = -1
-    packed: int = -1
-    crc: int = -1
-
-    @property
-    def as_image(self) -> "PlannedImage":
-        """The image in the form in which a single one is read."""
-        return PlannedImage(self.path, self.size, location=ImageLocation(*self[2:]))
 
 
 SINGLE, UNKNOWN_NUMBER, NO_IMAGE = -1, -2, -3
@@ -111,8 +87,8 @@ class ImageRef(NamedTuple):
         boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns, in the order of `Listing.extra`.
-        mask: The fields of a `MaskRef`; empty if the image has no mask.
-        images: The fields of a `RecordImage` for each of several images; empty for a single one, and for a list in a
+        mask: The fields of a `FileRef`; empty if the image has no mask.
+        images: The first fields of a `FileRef` for each of several images; empty for a single one, and for a list in a
             row of a Parquet file. `size` is that of all of them, and `location` the place of the first one.
         num_images: The number of several images; `SINGLE` for a single one, or `UNKNOWN_NUMBER`, or `NO_IMAGE`.
     """
@@ -142,8 +118,8 @@ class PlannedImage(NamedTuple):
         boxes: `(xmin, ymin, xmax, ymax)` of each box, as fractions of width and height.
         box_labels: One class number for each box, or none at all.
         extra: The values of the table's further columns.
-        mask: The fields of a `MaskRef`; empty if the image has no mask.
-        images: The fields of a `RecordImage` for each of several images, as for `ImageRef`.
+        mask: The fields of a `FileRef`; empty if the image has no mask.
+        images: The first fields of a `FileRef` for each of several images, as for `ImageRef`.
     """
 
     path: str
@@ -157,16 +133,16 @@ class PlannedImage(NamedTuple):
     images: Sequence[Sequence[str | int]] = ()
 
     @property
-    def mask_ref(self) -> MaskRef | None:
+    def mask_ref(self) -> FileRef | None:
         """The mask; None if the image has none."""
-        return MaskRef(*cast(Any, self.mask)) if self.mask else None
+        return FileRef(*cast(Any, self.mask)) if self.mask else None
 
 
 def list_files(image: PlannedImage | ImageRef) -> list[PlannedImage]:
     """Returns an image in the form in which it is read, or each of several that are files of their own."""
     if not image.images:
         return [PlannedImage(image.path, image.size, location=image.location)]
-    return [RecordImage(*cast(Any, fields)).as_image for fields in image.images]
+    return [FileRef(*cast(Any, fields)).as_image for fields in image.images]
 
 
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]

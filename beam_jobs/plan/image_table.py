@@ -167,21 +167,6 @@ class ImageTable:
         return frozenset(_DETAILS).intersection(self._columns)
 
     @property
-    def has_boxes(self) -> bool:
-        """Whether any image has boxes."""
-        return "boxes" in self._columns
-
-    @property
-    def has_box_labels(self) -> bool:
-        """Whether any box has a class."""
-        return "box_labels" in self._columns
-
-    @property
-    def has_masks(self) -> bool:
-        """Whether any image has a mask."""
-        return "mask" in self._columns
-
-    @property
     def sizes(self) -> NDArray[np.int64]:
         """The size of each image in bytes."""
         return self._get_numbers("size")

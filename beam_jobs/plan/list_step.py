@@ -112,13 +112,7 @@ class Resolved:
         return max(1, -(-self.num_images // _BUCKET_IMAGES))
 
     def give_meaning(self, images: ImageTable, config: ShardConfig, *, values: bool = True) -> ImageTable:
-        """Returns listed images with the classes and splits that they have in the plan.
-
-        Args:
-            images: The images.
-            config: The configuration of the job.
-            values: Whether the values of further columns are converted too.
-        """
+        """Returns listed images with the classes and splits that they have in the plan."""
         images = self.meaning.make_listing(images, values=values).images
         return images if self.has_splits else give_splits(images, config)
 

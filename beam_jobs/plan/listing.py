@@ -109,25 +109,21 @@ class Listing:
         return False
 
     def choose_form(self, requested: ImageForm) -> ImageForm:
-        """Returns the form of the images to be stored.
-
-        Args:
-            requested: The form that the user requested.
-        """
+        """Returns the form of the images to be stored."""
         return requested
 
     def make_schema(self) -> Schema:
         """Returns the features of each record."""
-        extra = (*self.tensors, *self.extra)
+        extra, details = (*self.tensors, *self.extra), self.images.details
         if not self.has_images:
             check_names(extra)
             return Schema((*(class_schema().features if self.label_names else ()), *extra))
         return image_schema(
             labeled=bool(self.label_names),
-            boxes=self.images.has_boxes,
-            box_labels=self.images.has_box_labels,
-            box_names=bool(self.box_names) and self.images.has_box_labels,
-            masks=self.images.has_masks,
+            boxes="boxes" in details,
+            box_labels="box_labels" in details,
+            box_names=bool(self.box_names) and "box_labels" in details,
+            masks="mask" in details,
             images=self.images_shape,
             extra=extra,
         )

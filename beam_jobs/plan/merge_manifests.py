@@ -80,11 +80,7 @@ class InputDatasets:
         return cls(**{**fields, "sources": sources, "dropped": tuple(fields["dropped"])})
 
     def locate(self, file: str) -> tuple[SourceDataset, str]:
-        """Returns the dataset of a record's location, and the name of the shard in it.
-
-        Args:
-            file: The name of the dataset, `/`, and the shard's name.
-        """
+        """Returns the dataset of a record's location, and the name of the shard in it."""
         name, _, shard = file.partition("/")
         return self.sources[name], shard
 
@@ -143,11 +139,6 @@ def merge_manifests(
     datasets: Mapping[str, Manifest], changes: Mapping[str, Any], dropped: Sequence[str] = ()
 ) -> MergedDatasets:
     """Merges manifests, applies the changes of the image form, and leaves features out.
-
-    Args:
-        datasets: The manifests in order, each by a name that no other has.
-        changes: The fields of `ImageForm` to change; empty if images stay as they are.
-        dropped: The features to leave out.
 
     Raises:
         ConfigError: The changes would enlarge reduced images, change nothing, or exclude each other; or a feature

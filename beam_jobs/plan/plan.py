@@ -80,16 +80,7 @@ class WrittenLines:
 def write_lines(
     out: IO[bytes], part: int, begin: int, shard: ShardRange, lines: Iterable[bytes], num_bytes: int
 ) -> WrittenLines:
-    """Writes the lines of one shard into a part of the plan.
-
-    Args:
-        out: The file of the part.
-        part: The number of the part.
-        begin: The place in it.
-        shard: The shard.
-        lines: Its lines.
-        num_bytes: The bytes of its sources.
-    """
+    """Writes the lines of one shard into a part of the plan."""
     digest, end = hashlib.sha256(), begin
     for line in lines:
         digest.update(line)

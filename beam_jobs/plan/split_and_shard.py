@@ -87,10 +87,6 @@ def give_splits(images: ImageTable, config: ShardConfig) -> ImageTable:
 def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) -> None:
     """Checks that every split of the configuration gets an image.
 
-    Args:
-        counts: The number of images by split.
-        config: The configuration of the job.
-
     Raises:
         DataError: One gets none.
     """
@@ -162,9 +158,6 @@ def cut_evenly(num_images: int, num_shards: int) -> Iterator[tuple[int, int]]:
 def check_shards(sizes: Sequence[int]) -> None:
     """Checks that the format allows the shards.
 
-    Args:
-        sizes: The number of images of each shard of all splits.
-
     Raises:
         ConfigError: There are more shards, or more records in a shard, than the format allows.
     """
@@ -182,11 +175,7 @@ def check_shards(sizes: Sequence[int]) -> None:
 
 
 def cut_parts(sizes: Sequence[int]) -> Iterator[range]:
-    """Yields consecutive shards whose lines make one part of the plan: at most `PART_IMAGES` images, or one shard.
-
-    Args:
-        sizes: The number of images of each shard of all splits.
-    """
+    """Yields consecutive shards whose lines make one part of the plan: at most `PART_IMAGES` images, or one shard."""
     begin = num_images = 0
     for k, size in enumerate(sizes):
         if k > begin and num_images + size > PART_IMAGES:

@@ -97,9 +97,6 @@ class RecordsJob:
     def prepare(self, files: Iterable[str]) -> None:
         """Makes the working folder, and removes what does not belong to this job.
 
-        Args:
-            files: The names of all shards.
-
         Raises:
             ConfigError: The output holds something else.
             DataError: It cannot be written.

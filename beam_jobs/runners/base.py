@@ -218,11 +218,7 @@ class Runner:
         return progress_folder(work)
 
     def get_pool_workers(self, workers: int) -> int:
-        """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself.
-
-        Args:
-            workers: `ShardConfig.workers`.
-        """
+        """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself."""
         return 0
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:

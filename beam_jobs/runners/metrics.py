@@ -61,11 +61,6 @@ class ShardMetrics:
 def read_metrics(result: Any, num_images: int, num_shards: int) -> Progress | None:
     """Returns the progress of a running job.
 
-    Args:
-        result: The result of Beam's `run`.
-        num_images: The number of planned images.
-        num_shards: The number of planned shards.
-
     Returns:
         None if the service does not answer at the moment. The job goes on whether or not anybody watches.
     """

@@ -1,11 +1,10 @@
 """Makes a dataset complete once its shards are written: quarantine, duplicates, TFDS files, and the manifest last."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from beam_jobs.plan.scratch import LocalScratch
 from beam_jobs.plan.step import run_here
-from beam_jobs.shards.line_lists import encode_quarantine, write_list
-from beam_jobs.shards.list_files import finish_lists, list_end_steps
+from beam_jobs.shards.lists import encode_quarantine, list_end_steps, write_list, write_lists
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.search_steps import OpenJob, save_rows
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
@@ -16,9 +15,6 @@ from tfpipe.format.manifest import Duplicates, Manifest
 from tfpipe.format.shard_stats import merge_stats, sort_counts
 from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard, make_split_info, renumber
-
-WriteLists = Callable[[WorkDir, PlanHeader, Sequence[WrittenShard]], Duplicates]
-"""A function with the arguments and the result of `write_lists`."""
 
 
 def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard], max_bad: int) -> None:
@@ -62,29 +58,12 @@ def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenS
         )
 
 
-def write_lists(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
-    """Writes the lists of bad images and of duplicates, and returns the counts of the duplicates.
-
-    Args:
-        work: The dataset directory under construction.
-        header: The header of its plan.
-        shards: All shards, in the order of the plan.
-    """
-    scratch = LocalScratch()
-    job = OpenJob(work, header, 1, scratch)
-    save_rows(job, shards)
-    run_here(list_end_steps(), job)
-    duplicates = finish_lists(job)
-    scratch.clear()
-    return duplicates
-
-
 def finish_dataset(
     work: WorkDir,
     header: PlanHeader,
     shards: Iterable[WrittenShard],
     max_bad: int,
-    write: WriteLists = write_lists,
+    searched: OpenJob | None = None,
 ) -> Manifest:
     """Writes the files of a dataset besides its shards.
 
@@ -93,7 +72,7 @@ def finish_dataset(
         header: The header of its plan.
         shards: All planned shards as they were written, in any order.
         max_bad: The number of images that may be bad.
-        write: The function that writes the lists; the default writes them in this process.
+        searched: The job whose tasks have searched for duplicates. None: this process searches.
 
     Raises:
         DataError: More images are bad than allowed, or a split has no good one.
@@ -106,13 +85,23 @@ def finish_dataset(
         _check_unchanged(work, manifest, _leave_out_empty(work, header, ordered))
         _write_tfds_files(work, manifest)
         return manifest
-    duplicates = write(work, header, ordered)
+    duplicates = write_lists(searched) if searched is not None else _search_here(work, header, ordered)
     _remove_stale_quarantine(work, ordered)
     num_bad = sum(shard.num_left_out for shard in ordered)
     manifest = _make_manifest(header, _leave_out_empty(work, header, ordered), num_bad, duplicates)
     _write_tfds_files(work, manifest)
     work.write(file_names.MANIFEST, manifest_json.dumps(manifest).encode())
     return manifest
+
+
+def _search_here(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard]) -> Duplicates:
+    """Searches for duplicates in this process and writes the lists; returns the counts of the duplicates."""
+    job = OpenJob(work, header, 1, LocalScratch())
+    save_rows(job, shards)
+    run_here(list_end_steps(), job)
+    duplicates = write_lists(job)
+    job.scratch.clear()
+    return duplicates
 
 
 def _check_unchanged(work: WorkDir, manifest: Manifest, splits: Mapping[str, Sequence[WrittenShard]]) -> None:

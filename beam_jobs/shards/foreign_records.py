@@ -28,12 +28,6 @@ NO_CLASS = -1
 def make_record(header: PlanHeader, source: SourceDataset, planned: PlannedImage, old: Mapping[str, Feature]) -> Record:
     """Makes the record of the new dataset.
 
-    Args:
-        header: The header of the plan.
-        source: The dataset that the record comes from, which must be foreign.
-        planned: The place of the record.
-        old: The features of the record.
-
     Raises:
         BadImage: Its image cannot be stored, or a feature has another kind or number of values than its dataset says.
     """

@@ -1,7 +1,7 @@
 """The steps that write the shards of a plan and make the dataset complete, and the settings of these steps:
 
 ```
-write shards -> [search duplicates -> find paths -> write lines -> write lists] -> write manifest
+write shards -> [search duplicates -> find paths] -> write manifest
 ```
 
 Those in brackets are for many images. Of fewer, the process that writes the manifest does their work, too.
@@ -13,10 +13,9 @@ from typing import Any
 
 from beam_jobs.plan.scratch import Scratch
 from beam_jobs.plan.step import Step, do_nothing
-from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset, write_lists
-from beam_jobs.shards.gather_rows import GatheredShards
-from beam_jobs.shards.list_files import finish_lists, list_end_steps
-from beam_jobs.shards.search_steps import OpenJob, load_shards, save_rows, save_shard
+from beam_jobs.shards.finish_dataset import check_bad, check_present, finish_dataset
+from beam_jobs.shards.lists import list_end_steps
+from beam_jobs.shards.search_steps import GatheredShards, OpenJob, load_shards, save_rows, save_shard
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.shards.write_shard import write_shard
@@ -35,8 +34,8 @@ class JobSettings:
         file_options: The Beam arguments that the file systems need.
         progress: The folder for the workers' progress, as in `WorkDir`.
         worker_check: The versions and the plan that a worker must have. None: this process works alone.
-        search_tasks: The number of tasks that search for duplicates, count classes and write lists. 0: the process that
-            finishes does it.
+        search_tasks: The number of tasks that search for duplicates and count classes. 0: the process that finishes
+            does it.
     """
 
     output: str
@@ -107,7 +106,7 @@ def _end_writing(job: OpenJob, gathered: GatheredShards) -> None:
     """
     shards = gathered.list_shards()
     if not job.search_tasks:
-        _finish(job, shards, write_lists)
+        _finish(job, shards)
         return
     check_present(job.work, job.header.files, shards)  # now, since a task would miss the digests
     check_bad(job.work, job.header, shards, job.max_bad)
@@ -115,11 +114,11 @@ def _end_writing(job: OpenJob, gathered: GatheredShards) -> None:
 
 
 def _finish_searched(job: OpenJob, _: None) -> None:
-    """Makes a dataset complete whose lists tasks have written."""
-    _finish(job, load_shards(job), lambda *_: finish_lists(job))
+    """Makes a dataset complete in which tasks have searched for duplicates."""
+    _finish(job, load_shards(job), searched=job)
 
 
-def _finish(job: OpenJob, shards: Sequence[WrittenShard], write: Any) -> None:
+def _finish(job: OpenJob, shards: Sequence[WrittenShard], searched: OpenJob | None = None) -> None:
     check_present(job.work, job.header.files, shards)
     job.work.save_kept(shard.info.file for shard in shards if shard.kept)
-    finish_dataset(job.work, job.header, shards, job.max_bad, write)
+    finish_dataset(job.work, job.header, shards, job.max_bad, searched)

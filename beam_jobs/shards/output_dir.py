@@ -35,10 +35,6 @@ def check_dataset_output(config: ShardConfig, sources: Iterable[str]) -> None:
 
     A user's note beside a dataset does not stop a run, unless `overwrite` would remove it.
 
-    Args:
-        config: The configuration of the job.
-        sources: The paths that are read.
-
     Raises:
         ConfigError: It lies in the input, is a file, or holds files that tfpipe did not write.
     """

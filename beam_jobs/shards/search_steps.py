@@ -9,7 +9,7 @@ OUTPUT/.tfpipe/end/
   classes/3                 how many images of each class the shards of task 3 have, by split
   members/3                 the records of bucket 3 that have a copy, by the task that finds their paths
   paths/3                   the same records of the shards of task 3 with their paths, by the piece of the list
-  cuts, lines/..., pieces   see `list_files`
+  cuts                      see `lists`
 ```
 
 Equal digests fall into one bucket, so a task finds whole groups. It takes about 70 bytes of memory for each of its
@@ -32,11 +32,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.plan.scratch import Scratch
-from beam_jobs.shards.gather_rows import GatheredShards
 from beam_jobs.shards.record_source import open_source
 from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from beam_jobs.shards.write_shard import Meter
 from tfpipe.format.digest_groups import GroupCounts, encode_group, equal_rows
+from tfpipe.format.file_names import parse_shard_name
 from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -69,16 +69,14 @@ class OpenJob:
 
 @dataclass(frozen=True)
 class ShardSizes:
-    """The number of records and of bad images of each shard, in the order of the plan.
+    """The number of records of each shard, in the order of the plan.
 
     Attributes:
         records: The number of records: [shards].
-        bad: The number of bad images: [shards].
         is_complete: Whether a complete dataset is mended, so that its lists stay.
     """
 
     records: NDArray[np.int64]
-    bad: NDArray[np.int64]
     is_complete: bool
 
 
@@ -132,6 +130,41 @@ class _Members:
         )
 
 
+@dataclass
+class GatheredShards:
+    """The written shards in any order, without their counts of classes and their lines about bad images.
+
+    Counts of classes are added up while shards are gathered. Sums of whole numbers do not depend on their order.
+
+    Attributes:
+        shards: The shards.
+        labels: The number of images of each class in all these shards, by split.
+    """
+
+    shards: list[WrittenShard] = field(default_factory=list)
+    labels: dict[str, Counter[int]] = field(default_factory=dict)
+
+    def __iadd__(self, other: "WrittenShard | GatheredShards") -> "GatheredShards":
+        if isinstance(other, WrittenShard):
+            split = parse_shard_name(other.info.file)[0]
+            other = GatheredShards([other.strip()], {split: other.stats.labels})
+        self.shards += other.shards
+        for split, counts in other.labels.items():
+            self.labels.setdefault(split, Counter()).update(counts)
+        return self
+
+    def list_shards(self) -> list[WrittenShard]:
+        """Returns the shards. The first one of a split that has records holds the class counts of the whole split."""
+        remaining = dict(self.labels)
+        shards = []
+        for shard in sorted(self.shards, key=lambda shard: shard.info.file):
+            split = parse_shard_name(shard.info.file)[0]
+            if shard.info.records and split in remaining:
+                shard = replace(shard, stats=replace(shard.stats, labels=remaining.pop(split)))
+            shards.append(shard)
+        return shards
+
+
 def count_search_tasks(num_images: int) -> int:
     """Returns the number of tasks that search for duplicates; 0 if the process that finishes does it as well."""
     tasks = math.ceil(num_images / _RECORDS_PER_TASK)
@@ -156,7 +189,6 @@ def save_rows(job: OpenJob, shards: Sequence[WrittenShard]) -> None:
     ordered = [by_file[shard.file] for shard in job.header.shards]
     sizes = ShardSizes(
         np.array([shard.info.records for shard in ordered], np.int64),
-        np.array([shard.num_left_out for shard in ordered], np.int64),
         job.work.find_manifest(job.header) is not None,
     )
     parts = [ordered[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(ordered), _ROWS_AT_ONCE)]

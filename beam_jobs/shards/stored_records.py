@@ -24,12 +24,6 @@ _MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the 
 def read_payload(path: str, name: str, offset: int, size: int) -> bytes:
     """Reads one record, at a remote place by one request. Reads nothing ahead: a new shard's records lie scattered.
 
-    Args:
-        path: The path or URL of the file.
-        name: The name of the file for messages.
-        offset: The byte at which the record begins.
-        size: The bytes that it takes there, framing included.
-
     Raises:
         UnreadableError: It is damaged or cannot be read.
     """

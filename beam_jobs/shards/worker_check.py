@@ -61,9 +61,6 @@ class WorkerCheck:
 def check_versions(versions: Mapping[str, str]) -> None:
     """Checks that this worker has the packages of the process that started the job.
 
-    Args:
-        versions: The version of each package.
-
     Raises:
         DataError: A package has another version here.
     """

@@ -80,13 +80,6 @@ def check_no_orphans(process: subprocess.Popen[str]) -> None:
         raise AssertionError(f"still there: {orphans}") from None
 
 
-def kill_until_done(args: Sequence[object], output: Path, kills: int, longest: float, command: str) -> None:
-    """Kills a real run as `kill_at_random_moments` does, then lets it end."""
-    kill_at_random_moments(args, output, kills, longest, command)
-    code, _, err = finish_command(start_command(*args, command=command))
-    assert code == 0, err
-
-
 def kill_at_random_moments(args: Sequence[object], output: Path, kills: int, longest: float, command: str) -> None:
     """Kills a real run at random moments.
 

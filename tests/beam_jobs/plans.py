@@ -9,6 +9,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
+
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.recognize import recognize
 from beam_jobs.make_plan import plan_shards
@@ -73,6 +76,25 @@ def write_embedded(folder: Path) -> Path:
         images, classes = [contents[i % 30] for i in numbers], describe_classes(*"dcba")
         write_parquet(folder / f"{name}.parquet", images, group_rows=4, metadata=classes, **columns)
     damage(folder / "train-1.parquet", "text", 2)
+    return folder
+
+
+def write_lists(folder: Path) -> Path:
+    """Writes a table whose rows name two images each, some of them equal, and returns it."""
+    names = list(make_contents(80))
+    write_files(folder, make_contents(80))
+    rows = [{"image": names[k : k + 2], "caption": f"c{k}"} for k in range(0, 80, 2)]
+    write_files(folder, {"t.jsonl": "\n".join(map(json.dumps, rows)).encode()})
+    return folder / "t.jsonl"
+
+
+def write_tensors(folder: Path) -> Path:
+    """Writes a folder of Parquet files without images, with lists of numbers, some of them equal."""
+    for number in range(3):
+        values = [[float(k % 8), float(number)] for k in range(20)]
+        table = pyarrow.table({"id": range(20), "latents": pyarrow.array(values, pyarrow.list_(pyarrow.float32()))})
+        folder.mkdir(exist_ok=True)
+        pyarrow.parquet.write_table(table, folder / f"{number}.parquet", row_group_size=4)
     return folder
 
 
@@ -144,6 +166,8 @@ CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {
     ),
     "images in Parquet": (write_embedded, {"num_shards": 2}),
     "images in Parquet without copies": (write_embedded, {"num_shards": 2, "drop_duplicates": True}),
+    "lists of images without copies": (write_lists, {"num_shards": 2, "drop_duplicates": True}),
+    "tensors in Parquet without copies": (write_tensors, {"num_shards": 2, "drop_duplicates": True}),
     "folder": (write_folder, {"num_shards": 3}),
     "folder without copies": (write_folder, {"num_shards": 3, "drop_duplicates": True}),
     "archives": (write_archives, {"num_shards": 3, "seed": -1}),

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.estimate import Parallelism, estimate_job
 from beam_jobs.make_plan import plan_shards
@@ -123,14 +122,6 @@ def test_the_same_bytes_whatever_the_compression_of_the_input(foreign: Any, tmp_
         payloads.append([path.read_bytes() for path in sorted((tmp_path / f"out{compression}").glob("*.tfrecord"))])
     assert payloads[0] == payloads[1] == payloads[2]
     assert len(payloads[0]) == 6
-
-
-def test_the_same_bytes_by_beam_and_again(imagenet: Path, tmp_path: Path) -> None:
-    join_datasets([imagenet], tmp_path / "straight", num_shards=3)
-    config = ShardConfig(str(imagenet), str(tmp_path / "out"), datasets=(str(imagenet),), num_shards=3, workers=2)
-    assert shard_job.run(config).kept_shards == 0
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
-    assert shard_job.run(config).kept_shards == 6
 
 
 def test_a_sample_is_estimated(imagenet: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_mask_without_an_image_is_counted(tmp_path: Path) -> None:
     assert (len(listing.images), dict(listing.skipped or {})) == (2, {"mask without an image": 1})
     alone = write_files(tmp_path / "alone", {"cat/1.jpg": make_jpeg(1), "dog/x.mask.png": make_mask(0)})
     listing = list_images(ShardConfig(str(alone), "/out"))
-    assert (len(listing.images), listing.images.has_masks) == (1, False)
+    assert (len(listing.images), listing.images.details) == (1, set())
 
 
 def test_a_missing_mask_file_names_its_path(tmp_path: Path) -> None:

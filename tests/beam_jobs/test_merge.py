@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import (
@@ -19,7 +18,6 @@ from tests.beam_jobs.datasets import (
     read_images,
     read_payloads,
     read_records,
-    read_tree,
 )
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tfpipe.errors import DataError
@@ -153,10 +151,3 @@ def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_p
         (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
         assert json.loads(line)["path"] == "pets-2/train:2"
         assert json.loads(line)["reason"].startswith("train-00001-of-00003.tfrecord: Record at byte 0 is damaged")
-
-
-def test_the_same_bytes_by_beam(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    join_datasets(pair, tmp_path / "straight", num_shards=3)
-    config = ShardConfig("a, b", str(tmp_path / "out"), datasets=tuple(map(str, pair)), num_shards=3, workers=2)
-    shard_job.run(config)
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")

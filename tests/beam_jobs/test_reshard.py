@@ -411,15 +411,6 @@ def test_no_dataset(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("below", ["", "out"])
-def test_an_output_in_the_dataset(broken: Path, below: str) -> None:
-    before = read_tree(broken)
-    output = broken / below if below else broken
-    message = f"The output must not lie inside the input, got {output} in {broken}. Choose another directory."
-    assert refused(ConfigError, broken, output, overwrite=True) == message
-    assert read_tree(broken) == before
-
-
 def test_missing_and_changed_files(broken: Path, tmp_path: Path) -> None:
     index, output = broken / index_name(SHARD), tmp_path / "out"
     mend = f"Copy the dataset again, or save the undamaged records: tfpipe repair {broken} OUTPUT"
@@ -468,11 +459,6 @@ def test_labels_without_names(broken: Path, tmp_path: Path) -> None:
     manifest = join_datasets([broken], tmp_path / "out", shuffle=False)
     assert read_payloads(tmp_path / "out") == read_payloads(broken)
     assert (manifest.label_names, manifest.splits["train"].class_counts, manifest.quarantined) == ((), (), 0)
-
-
-def test_splits_are_those_of_the_dataset(dataset: Path, tmp_path: Path) -> None:
-    message = "The input names its own splits; leave `split` and `splits` out."
-    assert refused(ConfigError, dataset, tmp_path / "out", split="test") == message
 
 
 # Interruptions

@@ -19,7 +19,6 @@ from tests.beam_jobs.commands import (
     check_no_orphans,
     finish_command,
     kill_at_random_moments,
-    kill_until_done,
     list_processes,
     read_command_line,
     start_command,
@@ -29,7 +28,7 @@ from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
 from tests.conftest import Tfpipe
 from tests.observers import Recorder
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.system.progress import Progress
 
 THREADS = ("--direct_running_mode=multi_threading", "--direct_num_workers=2")
@@ -160,18 +159,6 @@ def test_the_observer_and_the_result_agree(photos: Path, tmp_path: Path) -> None
     assert plan.num_images == 32
     assert observer.progresses[-1] == Progress(32, 32, bytes=plan.num_bytes, bad=1, shards=8, num_shards=8)
     assert result.images_per_second == 32 / result.seconds
-
-
-def test_other_options_need_overwrite(photos: Path, done: Path, tmp_path: Path) -> None:
-    before = read_tree(done)
-    with pytest.raises(
-        ConfigError, match=r"^.* holds a dataset made from other images, .* replace it with `overwrite`\. To add "
-    ):
-        run(photos, done, **{**OPTIONS, "seed": 6})
-    assert read_tree(done) == before
-    run(photos, done, **{**OPTIONS, "seed": 6}, overwrite=True)
-    run(photos, tmp_path / "other", **{**OPTIONS, "seed": 6})
-    assert read_tree(done) == read_tree(tmp_path / "other")
 
 
 @pytest.mark.parametrize("beam_args", [(), THREADS, pytest.param(ONE_PROCESS, marks=pytest.mark.slow)])
@@ -378,13 +365,3 @@ def test_a_killed_job_leaves_no_worker_of_beam(many: Path, tmp_path: Path) -> No
     process.wait()
     check_no_orphans(process)
     finish_command(process)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [(), ("--", *PROCESSES)])
-def test_a_job_killed_at_many_random_moments_can_go_on(
-    many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[str, ...]
-) -> None:
-    output = tmp_path / "out"
-    kill_until_done([many, output, "--num-shards", 30, "--workers", 2, *mode], output, 20, 2.5, "shard")
-    assert read_tree(tmp_path / "out") == many_straight

@@ -12,7 +12,6 @@ import pytest
 
 import tfpipe as library
 from tests.conftest import Tfpipe
-from tests.flipped_bit import copy_with_flipped_bit
 from tfpipe.engine.record_reader import RecordReader
 
 SCHEMA = {
@@ -69,18 +68,6 @@ def test_inspect_shows_types_ranges_and_nan(made: Path, tfpipe: Tfpipe) -> None:
     assert features["latents"] == {"dtype": "float16", "shape": [2, 3], **numbers}
     refused = tfpipe("inspect", made, "--show", 2, made.parent / "sheet.png")
     assert "must have an image to be drawn, and this dataset has none." in refused.err
-
-
-def test_a_flipped_bit_is_found_and_repaired(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    assert "20 intact records" in run(tfpipe, "verify", made)
-    damaged = copy_with_flipped_bit(made, tmp_path / "damaged", "train-00001-of-00004.tfrecord")
-    assert tfpipe("verify", damaged).code == 1
-    repaired = tfpipe("repair", damaged, tmp_path / "repaired")
-    assert repaired.code in (0, 1), repaired.err
-    assert "19 intact records" in run(tfpipe, "verify", tmp_path / "repaired")
-    assert set(read_captions(tmp_path / "repaired")) < set(read_captions(made))
-    stats = library.load_manifest(str(tmp_path / "repaired")).splits["train"].tensors
-    assert (stats["frames"].records, stats["frames"].max_sizes) == (19, (2, 2))
 
 
 def test_reshard_keeps_every_record(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -18,7 +17,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.conftest import Tfpipe
 from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
-from tests.several_images import LABEL_AND_TEXT, count_images, make_file, make_pixels, write_several
+from tests.several_images import count_images, make_file, make_pixels, write_several
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.export.config import ExportConfig, Format
@@ -158,15 +157,6 @@ def test_a_lost_manifest_is_made_again(made: Path, number: Number, tmp_path: Pat
     assert manifest.splits["train"].images_per_record == old.splits["train"].images_per_record
 
 
-def test_reshard_keeps_every_image(made: Path, tmp_path: Path) -> None:
-    new = join_datasets([made], tmp_path / "new", num_shards=2)
-    assert new.splits["train"].images_per_record == library.load_manifest(str(made)).splits["train"].images_per_record
-    same = read_records(tmp_path / "new")
-    assert {name: record["image/encoded"] for name, record in read_records(made).items()} == {
-        name: record["image/encoded"] for name, record in same.items()
-    }
-
-
 def test_images_take_another_form(made: Path, number: Number, tmp_path: Path) -> None:
     new = join_datasets([made], tmp_path / "new", form_changes={"encoding": "raw", "square": 16})
     assert new.splits["train"].formats == {"RAW": count_all(number)}
@@ -204,24 +194,6 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
         assert [files[f"{place}.png"] for place in range(count_images(k, number))] == [
             make_file(k, place) for place in range(count_images(k, number))
         ]
-
-
-def test_parquet_comes_back(made: Path, number: Number, tmp_path: Path) -> None:
-    export(ExportConfig(str(made), str(tmp_path / "out"), "parquet", workers=0))
-    paths = sorted((tmp_path / "out").glob("*.parquet"))
-    rows = [row for path in paths for row in pyarrow.parquet.read_table(path).to_pylist()]
-    info = json.loads(pyarrow.parquet.read_schema(paths[0]).metadata[b"huggingface"])["info"]
-    assert info["features"]["images"] == [{"_type": "Image"}]
-    records = [
-        {"views": [image["bytes"] for image in row["images"]], "class": row["label"], "caption": row["caption"]}
-        for row in rows
-    ]
-    schema = {"views": library.Images(number), **LABEL_AND_TEXT}
-    library.write(records, str(tmp_path / "back"), schema, num_shards=1, workers=0)
-    whole, back = read_records(made), read_records(tmp_path / "back")
-    assert {name: record["image/encoded"] for name, record in whole.items()} == {
-        name: record["image/encoded"] for name, record in back.items()
-    }
 
 
 @pytest.mark.parametrize("to", ["webdataset", "parquet", "folder"])

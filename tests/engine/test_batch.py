@@ -38,16 +38,6 @@ def maker(small_dataset: Path) -> BatchMaker:
     return make_maker(tfpipe.load_manifest(str(small_dataset)))
 
 
-def test_a_batch_has_the_records_of_the_order(maker: BatchMaker) -> None:
-    records = RecordReader(maker.manifest.directory, maker.manifest, "train")
-    for epoch, step in ((0, 0), (0, 2), (7, 1)):
-        batch = maker.make(epoch, step)
-        numbers = maker.plan.list_numbers(epoch, step)
-        assert (batch["image"].shape, batch["image"].dtype) == ((4, 8, 8, 3), np.uint8)
-        assert batch["label"].tolist() == [records[number]["image/class/label"][0] for number in numbers.tolist()]
-    assert sorted(np.concatenate([maker.plan.list_numbers(5, step) for step in range(3)]).tolist()) == list(range(12))
-
-
 def test_a_pickled_copy_makes_the_same(maker: BatchMaker) -> None:
     copied = pickle.loads(pickle.dumps(maker))
     np.testing.assert_array_equal(copied.make(2, 1)["image"], maker.make(2, 1)["image"])

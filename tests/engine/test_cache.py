@@ -114,16 +114,6 @@ def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
     return maker._maker.place_crops(position[0], numbers, sizes, (20, 26)).boxes.tolist()
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_an_evaluation_is_the_same_with_a_cache(jpegs: tfpipe.Manifest, dtype: str) -> None:
-    options = {"training": False, "image_dtype": dtype}
-    for cache in ({"cache": "decoded"}, {"cache": "decoded", "cache_bytes": 20_000}, {"cache": "bytes"}):
-        cached, plain = open_batches(jpegs, **options, **cache), open_batches(jpegs, **options)
-        for _ in range(2):
-            for ours, theirs in zip(cached, plain, strict=True):
-                check_equal(ours, theirs)
-
-
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
@@ -169,17 +159,6 @@ def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch: py
     assert len(again) >= 32 - 9 - 3
 
 
-def test_hosts_and_steps_change_nothing(jpegs: tfpipe.Manifest) -> None:
-    alone = open_batches(jpegs, cache="decoded")
-    first = [alone.read(step) for step in STEPS]
-    for host in range(2):
-        part = open_batches(jpegs, rank=(host, 2), cache="decoded")
-        for step in reversed(STEPS):
-            ours = part.read(step)
-            np.testing.assert_array_equal(ours["image"], first[step]["image"][4 * host : 4 * host + 4])
-            assert ours["image/filename"] == first[step]["image/filename"][4 * host : 4 * host + 4]
-
-
 @pytest.mark.parametrize("options", [{"cache": "bytes", "cache_bytes": 60_000}, {"cache": "decoded"}], ids=str)
 def test_a_mixture_has_a_cache_of_each_dataset(
     make: Callable[..., tfpipe.Manifest], raw: tfpipe.Manifest, options: dict[str, Any]
@@ -189,13 +168,6 @@ def test_a_mixture_has_a_cache_of_each_dataset(
     cached, plain = open_batches(mixture, **options), open_batches(mixture)
     for step in STEPS:
         check_equal(cached.read(step), plain.read(step))
-
-
-def test_pytorch_has_the_cache_too(jpegs: tfpipe.Manifest) -> None:
-    config = PipelineConfig(**OPTIONS, cache="decoded")
-    loader, expected = data_loader(TorchBatches(jpegs, "train", config)), open_batches(jpegs, cache="decoded")
-    for batch, step in zip((batch for _ in range(2) for batch in loader), range(8), strict=True):
-        np.testing.assert_array_equal(batch["image"].movedim(1, -1).numpy(), expected.read(step)["image"])
 
 
 def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:

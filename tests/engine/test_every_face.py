@@ -6,7 +6,6 @@ import io
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,8 +20,10 @@ from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.engine.reference import Dataset, get_numbers, list_rows, make_image, make_mask_crop
 from tests.mask_files import make_mask
+from tests.service.workers import start_workers
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.format.image_form import ImageForm
 from tfpipe.native import library
 from tfpipe.readers.grain import GrainBatches
@@ -103,8 +104,15 @@ def draw_case(number: random.Random) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def service() -> ServiceOptions:
+    return ServiceOptions(workers=start_workers(2))
+
+
 @pytest.mark.parametrize("seed", range(CASES))
-def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe.Manifest], seed: int) -> None:
+def test_all_faces_give_the_batches_of_the_reference(
+    manifests: dict[str, tfpipe.Manifest], seed: int, service: ServiceOptions
+) -> None:
     number = random.Random(seed)
     case = draw_case(number)
     print(case)
@@ -115,7 +123,7 @@ def test_all_faces_give_the_batches_of_the_reference(manifests: dict[str, tfpipe
     if len(chosen) > 1:
         data = tfpipe.mix({one.directory: weight for one, weight in zip(chosen, case["weights"], strict=True)})
     expected = make_expected(chosen, case, config)
-    for face, batch in read_faces(data, case, config).items():
+    for face, batch in read_faces(data, case, config, service).items():
         np.testing.assert_array_equal(batch["label"], expected["label"], err_msg=face)
         if NAME in batch:
             assert batch[NAME] == expected[NAME], face
@@ -174,13 +182,20 @@ def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: P
     }
 
 
-def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[str, dict[str, Any]]:
-    """Reads one batch by each face; JAX has one process here, so it takes no part for several hosts."""
+def read_faces(
+    data: Any, case: dict[str, Any], config: PipelineConfig, service: ServiceOptions
+) -> dict[str, dict[str, Any]]:
+    """Reads one batch by each face; JAX has one process here, so it takes no part for several hosts.
+
+    A service serves NumPy and `tf.data` where no cache is asked for.
+    """
     rank = (case["host"], case["hosts"])
     by_numpy = NumpyBatches(data, "train", config, rank=rank, num_threads=2)
     step = case["step"] if config.training else case["step"] % len(by_numpy)
     faces = {"numpy": by_numpy.read(step), "numpy again": by_numpy.read(step)}
     faces["grain"] = GrainBatches(data, "train", config, None if config.training else 1, rank, num_threads=2)[step]
+    served = replace(config, service=service if config.cache == "none" else ServiceOptions())
+    faces["numpy by workers"] = NumpyBatches(data, "train", served, rank=rank, num_threads=2).read(step)
     start = step if config.training else 0
     passed = 0 if config.training else step
     faces["numpy ahead"] = take(NumpyBatches(data, "train", config, start, rank, num_threads=2), passed)
@@ -190,7 +205,7 @@ def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[
                for name, value in tensors.items()}  # fmt: skip
     faces["torch"] = {**tensors, "image": image.float().numpy() if image.dtype == torch.bfloat16 else image.numpy()}
     if config.image_dtype == "bfloat16":
-        for face in ("numpy", "numpy again", "numpy ahead", "grain"):
+        for face in faces.keys() - {"torch"}:
             bits = faces[face]["image"].astype(np.uint32) << 16
             faces[face]["image"] = bits.view(np.float32)
     if case["hosts"] == 1:
@@ -200,11 +215,11 @@ def read_faces(data: Any, case: dict[str, Any], config: PipelineConfig) -> dict[
         faces["jax"] = {name: np.asarray(value) for name, value in arrays.items()}
     if library.is_available():
         context = tf.distribute.InputContext(case["hosts"], case["host"], case["hosts"])
-        dataset = tfpipe.build_dataset(data, "train", config, context, start)
-        batch = take(dataset.as_numpy_iterator(), passed)
-        if config.image_dtype == "bfloat16":
-            batch["image"] = batch["image"].astype(np.float32)
-        faces["tf.data"] = {**batch, NAME: batch[NAME].tolist()}
+        for face, each in (("tf.data", config), ("tf.data by workers", served)):
+            batch = take(tfpipe.build_dataset(data, "train", each, context, start).as_numpy_iterator(), passed)
+            if config.image_dtype == "bfloat16":
+                batch["image"] = batch["image"].astype(np.float32)
+            faces[face] = {**batch, NAME: batch[NAME].tolist()}
     for face, batch in faces.items():
         np.testing.assert_array_equal(batch["image"], faces["numpy"]["image"], err_msg=face)
     return faces
@@ -226,12 +241,6 @@ def test_the_cases_have_every_kind() -> None:
     for name, values in (("image_dtype", {"uint8", "float32", "bfloat16"}), ("cache", {"none", "bytes", "decoded"})):
         assert {case["options"][name] for case in cases} == values
     assert {name for case in cases for name in case["options"]["extra_features"]} == {NAME, *LENGTHS}
-
-
-def test_a_path_is_as_good_as_a_manifest(manifests: dict[str, tfpipe.Manifest]) -> None:
-    config = PipelineConfig(batch_size=4, image_size=8)
-    by_path = NumpyBatches(Path(manifests["png"].directory), "train", config).read(3)
-    np.testing.assert_array_equal(by_path["image"], NumpyBatches(manifests["png"], "train", config).read(3)["image"])
 
 
 def read_by_numpy(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.open_maker import deal_rows
-from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
 
 CONFIG = PipelineConfig(batch_size=12, image_size=8, seed=5, extra_features=("image/filename",))
@@ -41,23 +39,6 @@ def read_names(mixture: tfpipe.Mixture, hosts: int, steps: range) -> list[list[b
     return [[name for rank in ranks for name in rank.read(step)["image/filename"]] for step in steps]
 
 
-def test_any_number_of_hosts_gives_the_same_batches(mixture: tfpipe.Mixture) -> None:
-    alone = read_names(mixture, 1, range(14))
-    for hosts in (2, 3, 4, 6, 12):
-        assert read_names(mixture, hosts, range(14)) == alone
-    counts = {(sum(int(name[4:-4]) < 100 for name in batch), len(batch)) for batch in alone}
-    assert counts == {(8, 12)}
-
-
-def test_a_run_goes_on_with_other_hosts(mixture: tfpipe.Mixture) -> None:
-    alone = read_names(mixture, 1, range(12))
-    changed = [*read_names(mixture, 2, range(3)), *read_names(mixture, 3, range(3, 7))]
-    changed += read_names(mixture, 1, range(7, 12))
-    assert changed == alone
-    records = [name for batch in alone[:4] for name in batch if int(name[4:-4]) >= 100]
-    assert len(set(records)) == len(records) == 16  # no record twice in an epoch of its dataset
-
-
 def test_a_pass_ends_with_the_records_of_all(mixture: tfpipe.Mixture) -> None:
     batches = NumpyBatches(mixture, "train", CONFIG)
     assert len(batches) == 4  # of 53 records
@@ -66,22 +47,6 @@ def test_a_pass_ends_with_the_records_of_all(mixture: tfpipe.Mixture) -> None:
     again = NumpyBatches(mixture, "train", CONFIG)
     again.load_state_dict({**batches.state_dict(), "epoch": 1, "step": 2})
     assert [batch["image/filename"] for batch in again] == names[6:]
-
-
-def test_a_mixture_is_not_evaluated(mixture: tfpipe.Mixture) -> None:
-    with pytest.raises(ConfigError) as caught:
-        NumpyBatches(mixture, "train", PipelineConfig(batch_size=4, training=False))
-    assert str(caught.value) == "A mixture cannot be evaluated as a whole. Take its datasets one by one."
-
-
-def test_images_lie_in_their_rows(mixture: tfpipe.Mixture) -> None:
-    options = {"augment": "none", "image_size": (4, 5)}
-    batch = NumpyBatches(mixture, "train", PipelineConfig(**{**vars(CONFIG), **options})).read(2)
-    for name, image in zip(batch["image/filename"], batch["image"], strict=True):
-        seed = int(name[4:-4])
-        expected = np.full((4, 5, 3), seed % 251, np.uint8)
-        expected[0, 0] = 0
-        np.testing.assert_array_equal(image, expected)
 
 
 def test_a_path_may_hold_spaces(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
@@ -21,10 +20,7 @@ from tfpipe.engine.host import Host
 from tfpipe.format.manifest import Manifest
 from tfpipe.native.jpeg import make_seekable
 from tfpipe.pipeline.build import build_dataset, build_stages
-from tfpipe.readers.jax import JaxBatches
-from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.open_data import open_data
-from tfpipe.readers.torch import TorchBatches, data_loader
 
 KINDS = (
     {"subsampling": 0},
@@ -101,31 +97,6 @@ def test_an_evaluation_has_the_pixels_of_tensorflows_operations(manifest: Manife
         for name in ours:
             assert ours[name].dtype == theirs[name].dtype
             np.testing.assert_array_equal(ours[name][ours["mask"]], theirs[name][theirs["mask"]], name)
-
-
-@pytest.mark.parametrize("options", [{}, {"augment": "none"}, {"image_size": 12}], ids=str)
-def test_pytorch_and_jax_give_the_pixels_of_tf_data(folder: Path, options: dict[str, object]) -> None:
-    manifest = tfpipe.load_manifest(str(folder))
-    expected = [batch["image"] for batch in list_batches(manifest, decoder="native", **options)]
-    config = make_config("native", **options)
-    images = data_loader(TorchBatches(manifest, "train", config), num_workers=0)
-    batches = JaxBatches(manifest, "train", config)
-    for_torch = [batch["image"] for _ in range(3) for batch in images][:STEPS]
-    for_jax = [batch["image"] for _ in range(3) for batch in batches][:STEPS]
-    for theirs, ours, others in zip(expected, for_torch, for_jax, strict=True):
-        assert isinstance(ours, torch.Tensor)
-        np.testing.assert_array_equal(ours.permute(0, 2, 3, 1).numpy(), theirs)
-        np.testing.assert_array_equal(np.asarray(others), theirs)
-
-
-def test_a_mixture_is_equal_to_the_bit(folder: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(folder, tmp_path / "other")
-    mixture = tfpipe.mix({str(folder): 0.75, str(other): 0.25})
-    dataset = build_dataset(mixture, "train", make_config("native"), start_step=2)
-    expected = NumpyBatches(mixture, "train", make_config("native"))
-    for step, batch in enumerate(dataset.take(3).as_numpy_iterator()):
-        np.testing.assert_array_equal(batch["image"], expected.read(2 + step)["image"])
-        np.testing.assert_array_equal(batch["label"], expected.read(2 + step)["label"])
 
 
 def test_the_stages_say_which_decoder_runs(manifest: Manifest) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -143,74 +142,6 @@ def test_runs_repeat_bit_for_bit_whatever_runs_side_by_side(
             int(n): image.tobytes() for batch in other for n, image in zip(batch["id"], batch["image"], strict=True)
         }
         assert any(first[number] != second[number] for number in first.keys() & second.keys())
-
-
-def test_an_evaluation_is_always_the_same(few: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = []
-    for seed, calls in ((0, 1), (9, 4)):
-        monkeypatch.setattr("tfpipe.system.host_limits.usable_cpus", lambda cores=calls: cores)
-        runs.append(list(build_dataset(few, "train", config_of(kind="evaluation", seed=seed))))
-    for one, other in zip(*runs, strict=True):
-        np.testing.assert_array_equal(one["image"], other["image"])
-        np.testing.assert_array_equal(one["label"], other["label"])
-
-
-def test_images_have_their_own_labels_and_pixels(few: Manifest) -> None:
-    """What leaves the pipeline is what Pillow or TensorFlow would decode, after all the shuffling."""
-    config = config_of(augment="none", image_size=(10, 14), extra_features=("id", "image/filename"))
-    plain = {}
-    for batch in build_dataset(
-        few, "train", config_of(kind="evaluation", augment="none", image_size=(10, 14), extra_features=("id",))
-    ):
-        plain.update(zip(batch["id"][batch["mask"]].numpy().tolist(), batch["image"].numpy(), strict=False))
-    for batch in islice(build_dataset(few, "train", config).as_numpy_iterator(), 6):
-        for number, label, name, image in zip(
-            batch["id"].tolist(), batch["label"].tolist(), batch["image/filename"], batch["image"], strict=True
-        ):
-            assert label == number % 3
-            assert name == b"%d.jpg" % number
-            np.testing.assert_array_equal(image, plain[number])
-
-
-def test_a_run_goes_on_where_it_was_left(few: Manifest, context: Callable[..., Any]) -> None:
-    config = config_of(augment="device", extra_features=("id",))
-    whole = list(build_dataset(few, "train", config).take(9).as_numpy_iterator())
-    resumed = list(build_dataset(few, "train", config, start_step=4).take(5).as_numpy_iterator())
-    for one, other in zip(whole[4:], resumed, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name])
-    # And on more hosts.
-    halves = [
-        list(build_dataset(few, "train", config, context(2, host, 2), 4).take(5).as_numpy_iterator()) for host in (0, 1)
-    ]
-    for one, left, right in zip(whole[4:], *halves, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], np.concatenate([left[name], right[name]]))
-
-
-@pytest.mark.parametrize(
-    ("options", "num_hosts"),
-    [
-        ({"cache": "none"}, 6),
-        ({"cache": "bytes"}, 3),
-        pytest.param(*({"cache": "decoded"}, 6), marks=pytest.mark.slow),
-        pytest.param(*({"cache": "bytes", "cache_bytes": 15000}, 2), marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_the_rows_of_any_number_of_hosts_are_the_batch(
-    many: Manifest, context: Callable[..., Any], options: dict, num_hosts: int
-) -> None:
-    """One pipeline runs after the other."""
-    order = {"batch_size": 12, "block_records": 4, "order": "exact"}
-    config = config_of(**options, **order, image_size=4, extra_features=("id",))
-    whole, *hosts = (
-        list(build_dataset(many, "train", config, place, 19).take(3).as_numpy_iterator())
-        for place in (None, *(context(num_hosts, host, num_hosts) for host in range(num_hosts)))
-    )
-    for batch, *rows in zip(whole, *hosts, strict=True):
-        assert np.concatenate([part["id"] for part in rows]).tolist() == batch["id"].tolist()
-        np.testing.assert_array_equal(np.concatenate([part["image"] for part in rows]), batch["image"])
 
 
 def test_a_path_is_as_good_as_a_manifest(few: Manifest) -> None:

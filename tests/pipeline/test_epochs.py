@@ -78,26 +78,6 @@ def test_hosts_and_replicas_end_together(few: Manifest, context: Callable[..., A
         assert np.hstack([one, other]).tolist() == list_expected(few, epoch * steps, (epoch + 1) * steps)
 
 
-@pytest.mark.parametrize("cache", ["bytes", "decoded"])
-def test_caches_and_pairs_end_too(few: Manifest, cache: str) -> None:
-    config = replace(CONFIG, cache=cache, as_supervised=True)
-    dataset, numpy = build_dataset(few, "train", config, epochs=1), NumpyBatches(few, "train", config)
-    for _ in range(2):
-        for (inputs, labels), (expected, expected_labels) in zip(dataset.as_numpy_iterator(), numpy, strict=True):
-            np.testing.assert_array_equal(inputs["image"], expected["image"])
-            assert labels.tolist() == expected_labels.tolist()
-
-
-def test_a_mixture_ends_with_its_epoch(few: Manifest) -> None:
-    mixture = tfpipe.mix({few.directory: 1})
-    dataset = build_dataset(mixture, "train", CONFIG, epochs=1)
-    batches = NumpyBatches(mixture, "train", CONFIG)
-    assert [take_pass(dataset) for _ in range(2)] == [
-        [batch["id"].tolist() for batch in batches],
-        [batch["id"].tolist() for batch in batches],
-    ]
-
-
 def test_the_stage_is_shown(few: Manifest) -> None:
     stages = build_stages(few, "train", CONFIG, epochs=3)
     assert stages.names[-2:] == ("prefetch", "epochs")

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import torch
 
 import tfpipe
 from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import write_files
 from tests.mask_files import make_classes
 from tests.mask_images import MASK_NAME, make_masked_images
-from tfpipe.engine import crops, numpy_crops
 from tfpipe.engine.host import Host
-from tfpipe.engine.plan import plan_batches
-from tfpipe.engine.record_reader import RecordReader
-from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
-from tfpipe.format.image_form import ImageForm
 from tfpipe.images.masks import encode_mask
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment, augment_masks, sample_crop_boxes, sample_flips
 from tfpipe.pipeline.device.random_boxes import center_crop_boxes
 from tfpipe.pipeline.mask_operations import crop_mask, decode_mask
-from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.open_data import open_data
-from tfpipe.readers.torch import TorchBatches, data_loader
+from tfpipe.readers.torch import TorchBatches
 
 SIZE = (12, 9)
 STEPS = 5
@@ -40,11 +32,6 @@ STEPS = 5
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
     """PNGs, so that pixels are exact, whose red channel is their mask."""
     return _write(tmp_path_factory.mktemp("masks"), "PNG")
-
-
-@pytest.fixture(scope="module")
-def jpegs(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
-    return _write(tmp_path_factory.mktemp("jpegs"), "JPEG")
 
 
 def _write(folder: Path, kind: str, **options: Any) -> tfpipe.Manifest:
@@ -97,64 +84,8 @@ def test_a_crop_takes_the_class_under_each_center() -> None:
 # On the host
 
 
-def list_names(manifest: tfpipe.Manifest) -> list[str]:
-    """Lists the files of the images in the order of the records."""
-    with RecordReader(manifest.directory, manifest, "train") as reader:
-        return [record["image/filename"][0].decode() for record in reader]
-
-
-def find_boxes(manifest: tfpipe.Manifest, config: tfpipe.PipelineConfig) -> Iterator[tuple[str, tuple, bool]]:
-    """Yields the name, the crop box and the flip of each record, drawn without TensorFlow."""
-    plan = plan_batches(Source.from_manifest(manifest, "train"), config)
-    with RecordReader(manifest.directory, manifest, "train") as reader:
-        for step in range(STEPS):
-            epoch, place = divmod(step, plan.steps_per_epoch or 1)
-            numbers = plan.order.list_numbers(epoch, place)
-            seeds = crops.make_seeds(config.seed, epoch, numbers)
-            first, flips = numpy_crops.draw_first_numbers(seeds), numpy_crops.sample_flips(seeds)
-            for row, number in enumerate(numbers.tolist()):
-                features = reader[number]
-                size = int(features["image/height"][0]), int(features["image/width"][0])
-                box = numpy_crops.sample_crop_box(seeds[row], first[row], size, config.augment_options)
-                yield features["image/filename"][0].decode(), (*box, *size), bool(flips[row])
-
-
-def test_training_equals_a_slow_reference(manifest: tfpipe.Manifest) -> None:
-    config = make_config()
-    masks = np.concatenate([batch[MASK_NAME] for batch in read(manifest, config)])
-    files = make_masked_images(18, "PNG", as_classes=True)
-    for mask, (name, (y, x, height, width, *_), flip) in zip(masks, find_boxes(manifest, config), strict=True):
-        part = files[name][y : y + height, x : x + width]
-        rows = [int((i + 0.5) * height / SIZE[0]) for i in range(SIZE[0])]
-        columns = [int((j + 0.5) * width / SIZE[1]) for j in range(SIZE[1])]
-        expected = part[rows][:, columns]
-        np.testing.assert_array_equal(mask, expected[:, ::-1] if flip else expected)
-
-
-def test_evaluation_takes_the_middle(manifest: tfpipe.Manifest) -> None:
-    batches = read(manifest, make_config(training=False, batch_size=7, image_size=8))
-    masks = np.concatenate([batch[MASK_NAME] for batch in batches])
-    assert not masks[18:].any()  # the padding
-    names = list_names(manifest)
-    files = make_masked_images(18, "PNG", as_classes=True)
-    for mask, name in zip(masks, names, strict=False):
-        height, width = files[name].shape
-        side = min(height, width) * 0.875
-        crop = [int(np.floor(side + 0.5))] * 2
-        top, left = (height - crop[0]) // 2, (width - crop[1]) // 2
-        rows = [top + int((i + 0.5) * crop[0] / 8) for i in range(8)]
-        columns = [left + int((j + 0.5) * crop[1] / 8) for j in range(8)]
-        np.testing.assert_array_equal(mask, files[name][rows][:, columns])
-
-
-def test_a_cache_of_decoded_images_keeps_squeezed_masks(manifest: tfpipe.Manifest) -> None:
-    for batch in read(manifest, make_config(cache="decoded", decoded_size=20)):
-        assert (np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 1).mean() > 0.5
-
-
 @pytest.mark.slow
 def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> None:
-    check_equal(read(manifest, make_config(cache="bytes")), read(manifest, make_config()))
     in_memory = read(manifest, make_config(cache="decoded", decoded_size=20))
     config = make_config(cache="decoded", decoded_size=20, cache_dir=str(tmp_path / "cache"))
     check_equal(read(manifest, config), in_memory)  # while it is filled
@@ -164,18 +95,6 @@ def test_caches_change_no_value(manifest: tfpipe.Manifest, tmp_path: Path) -> No
     assert plain[0][MASK_NAME].shape == (6, *SIZE)
     for batch in read(manifest, make_config(order="throughput")):
         assert (np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 1).mean() > 0.5
-
-
-@pytest.mark.slow
-def test_hosts_share_the_masks_and_a_run_resumes(manifest: tfpipe.Manifest) -> None:
-    whole = read(manifest, make_config(batch_size=8))
-    for hosts in (2, 4):
-        contexts = [tf.distribute.InputContext(hosts, host, hosts) for host in range(hosts)]
-        config = make_config(batch_size=8)
-        parts = [read(manifest, config, context=context, start_step=2) for context in contexts]
-        for step in range(STEPS - 2):
-            joined = np.concatenate([part[step][MASK_NAME] for part in parts])
-            np.testing.assert_array_equal(joined, whole[step + 2][MASK_NAME])
 
 
 # On the device
@@ -218,19 +137,6 @@ def test_masks_are_cropped_by_a_compiled_function(manifest: tfpipe.Manifest) -> 
 # Other readers
 
 
-@pytest.mark.parametrize("options", [{}, {"training": False, "batch_size": 8}])
-def test_torch_and_jax_give_equal_masks(manifest: tfpipe.Manifest, options: dict[str, Any]) -> None:
-    config = make_config(**options)
-    expected = read(manifest, config)[:3]
-    loader = data_loader(TorchBatches(manifest, "train", config, rank=(0, 1)), num_workers=0)
-    for batch, tensors in zip(expected, loader, strict=False):
-        assert tensors[MASK_NAME].dtype == torch.int32
-        np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
-    arrays = JaxBatches(manifest, "train", config, num_threads=1)
-    for batch, placed in zip(expected, arrays, strict=False):
-        np.testing.assert_array_equal(np.asarray(placed[MASK_NAME]), batch[MASK_NAME])
-
-
 def test_a_decoder_elsewhere_gets_the_same_masks(manifest: tfpipe.Manifest) -> None:
     maker = open_data(manifest, "train", make_config(), Host())
     stored = maker.read(1, 2)
@@ -246,25 +152,3 @@ def test_a_transform_cannot_have_a_mask(manifest: tfpipe.Manifest) -> None:
         "`transform` gets an image without its mask, so a batch cannot hold 'image/mask' as well. Leave one of them "
         "out."
     )
-
-
-# Stored squeezed, and the native library
-
-
-def test_squeezed_images_have_squeezed_masks(tmp_path: Path) -> None:
-    squeezed = _write(tmp_path, "PNG", form=ImageForm("raw", square=20))
-    expected = read(squeezed, make_config())
-    for batch in expected:
-        close = np.abs(batch["image"][..., 0].astype(int) - 40 * batch[MASK_NAME]) <= 20
-        assert close.mean() > 0.6  # the borders of fields are blended
-    loader = data_loader(TorchBatches(squeezed, "train", make_config(), rank=(0, 1)), num_workers=0)
-    for tensors, batch in zip(loader, expected, strict=False):
-        np.testing.assert_array_equal(tensors[MASK_NAME].numpy(), batch[MASK_NAME])
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("native_library")
-def test_the_native_library_changes_no_mask(jpegs: tfpipe.Manifest) -> None:
-    for options in ({}, {"training": False}, {"augment": "none"}, {"augment": "device", "decoded_size": 20}):
-        native = read(jpegs, make_config(**options))
-        check_equal(native, read(jpegs, make_config(decoder="pillow", **options)))

@@ -25,7 +25,6 @@ from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.pipeline.stages.parse import choose_images
 from tfpipe.readers.device_images.device_images import DeviceImages
-from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.open_data import open_data
 from tfpipe.readers.torch import TorchBatches, data_loader
 
@@ -44,11 +43,6 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
 def some(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
     """18 records of 2 to 5 images."""
     return write_several(tmp_path_factory.mktemp("some") / "out", number=None)
-
-
-@pytest.fixture(scope="module")
-def jpegs(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Manifest:
-    return write_several(tmp_path_factory.mktemp("jpegs") / "out", number=None, kind="JPEG")
 
 
 def make_config(**options: Any) -> tfpipe.PipelineConfig:
@@ -168,18 +162,6 @@ def test_evaluation_takes_the_first_ones_and_the_middle(some: tfpipe.Manifest) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", [2, 4])
-def test_hosts_share_the_records_and_a_run_resumes(some: tfpipe.Manifest, hosts: int) -> None:
-    config = make_config(batch_size=8, images=2)
-    whole = read(some, config)
-    contexts = [tf.distribute.InputContext(hosts, host, hosts) for host in range(hosts)]
-    parts = [read(some, config, context=context, start_step=1) for context in contexts]
-    for step in range(STEPS - 1):
-        joined = {name: np.concatenate([part[step][name] for part in parts]) for name in whole[0]}
-        check_equal([joined], [whole[step + 1]])
-
-
-@pytest.mark.slow
 def test_caches_of_bytes_and_the_throughput_order_change_no_image(some: tfpipe.Manifest, tmp_path: Path) -> None:
     expected = read(some, make_config(images=2))
     check_equal(read(some, make_config(images=2, cache="bytes")), expected)
@@ -218,28 +200,6 @@ def test_the_device_crops_each_image_by_its_seed(three: tfpipe.Manifest) -> None
 # Other readers
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"images": 2},
-        {"images": 2, "training": False, "batch_size": 8},
-        pytest.param({"images": "first"}, marks=pytest.mark.slow),
-        pytest.param({"images": 2, "augment": "none"}, marks=pytest.mark.slow),
-    ],
-)
-def test_torch_and_jax_give_equal_images(some: tfpipe.Manifest, options: dict[str, Any]) -> None:
-    config = make_config(**{**options, "extra_features": ("image/class/label",)})
-    expected = read(some, config)[:3]
-    loader = data_loader(TorchBatches(some, "train", config, rank=(0, 1)), num_workers=0)
-    arrays = JaxBatches(some, "train", config, num_threads=1)
-    for batch, tensors, placed in zip(expected, loader, arrays, strict=False):
-        np.testing.assert_array_equal(tensors["image/class/label"].numpy(), batch["image/class/label"])
-        images = tensors["image"].movedim(-3, -1).numpy()
-        assert images.shape == batch["image"].shape
-        assert np.abs(images.astype(int) - batch["image"]).max() <= 1  # resized by torch
-        assert np.abs(np.asarray(placed["image"]).astype(int) - batch["image"]).max() <= 1
-
-
 def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
     seeds = []
 
@@ -253,26 +213,6 @@ def test_a_transform_gets_each_image(some: tfpipe.Manifest) -> None:
     assert len(set(seeds[:12])) == 12
     for pixels, caption in zip(batch["image"], batch["caption"], strict=True):
         assert (pixels[:, 0] == 10 * int(caption.split()[1])).all()
-
-
-# the native library
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        pytest.param({"training": False}, marks=pytest.mark.slow),
-        pytest.param({"augment": "none"}, marks=pytest.mark.slow),
-        pytest.param({"augment": "device", "decoded_size": 20}, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.usefixtures("native_library")
-def test_the_native_library_changes_no_image(jpegs: tfpipe.Manifest, options: dict[str, Any]) -> None:
-    for images in (2, "first"):
-        config = make_config(images=images, **options)
-        check_equal(read(jpegs, config), read(jpegs, make_config(images=images, decoder="pillow", **options)))
 
 
 # What is refused

@@ -112,13 +112,6 @@ def test_the_text_of_a_source_tells_its_records_but_not_their_place(folder: Path
     assert repr(RecordSource(folder, "train", decode=False)) != repr(source)
 
 
-def test_a_copy_reads_the_files_itself(folder: Path) -> None:
-    source = RecordSource(folder, "train", decode=False)
-    copy = pickle.loads(pickle.dumps(source))
-    source.close()
-    assert copy[2] == source[2]
-
-
 def test_mistakes(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^The dataset has no split 'val'; it has train\.$"):
         RecordSource(folder, "val")

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.numpy import NumpyBatches
@@ -65,9 +64,3 @@ def test_a_script_that_takes_one_batch_ends_at_once(small_dataset: Path) -> None
     )
     done = subprocess.run([sys.executable, "-c", code, small_dataset], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("(4, 8, 8, 3)\n[]\n", "")
-
-
-def test_the_manifest_may_be_open_already(small_dataset: Path) -> None:
-    manifest = tfpipe.load_manifest(str(small_dataset))
-    by_manifest = NumpyBatches(manifest, "train", PipelineConfig(**OPTIONS)).read(4)
-    np.testing.assert_array_equal(by_manifest["image"], make(small_dataset).read(4)["image"])

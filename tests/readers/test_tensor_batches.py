@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 import torch
 
 import tfpipe
@@ -98,18 +97,6 @@ def test_the_readers_give_equal_values(manifest: tfpipe.Manifest, training: bool
             assert to_plain(values) == to_plain(expected[step][name]), name
 
 
-@pytest.mark.parametrize("num_hosts", [2, 4])
-def test_hosts_share_one_order_from_any_step_on(manifest: tfpipe.Manifest, num_hosts: int) -> None:
-    config = tfpipe.PipelineConfig(batch_size=8, seed=5, extra_features=("id",))
-    whole = [batch["id"].tolist() for batch in read_tensorflow(manifest, config)]
-    parts = []
-    for host in range(num_hosts):
-        context = tf.distribute.InputContext(num_hosts, host, num_hosts)
-        parts.append(read_tensorflow(manifest, config, context=context, start_step=4))
-    joined = [[number for part in parts for number in part[step]["id"].tolist()] for step in range(5)]
-    assert joined == whole[4:]
-
-
 def test_without_a_size_tensors_are_lists(manifest: tfpipe.Manifest) -> None:
     config = tfpipe.PipelineConfig(batch_size=8, seed=5, extra_features=("id", "tokens"))
     (batch,) = [
@@ -142,9 +129,3 @@ def test_records_are_found_by_their_number(manifest: tfpipe.Manifest) -> None:
     assert (record.label_name, record.name) == ("cat", "")
     assert manifest.schema["caption"].decode(record.features) == "é 16"
     assert records.read_columns([0, 4], ["id"])["id"].tolist() == [0, 16]
-
-
-def test_a_cache_of_bytes_keeps_the_order(manifest: tfpipe.Manifest) -> None:
-    plain = [batch["id"].tolist() for batch in read_tensorflow(manifest, make_config())]
-    cached = [batch["id"].tolist() for batch in read_tensorflow(manifest, make_config(cache="bytes"))]
-    assert cached == plain

@@ -20,13 +20,10 @@ import numpy as np
 import pytest
 
 import tfpipe
-from tests.beam_jobs.datasets import make_dataset
-from tests.beam_jobs.images import write_files
 from tests.conftest import Foreign
 from tests.integrity.made import payload, write_dataset
-from tests.mask_images import MASK_NAME, make_masked_images
-from tests.service.conftest import StartWorkers
 from tests.service.test_wire import check_same
+from tests.service.workers import start_workers
 from tests.several_images import write_several
 from tfpipe.engine.clocks import PhaseTime
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -40,6 +37,13 @@ from tfpipe.service.remote import RemoteMaker, is_local
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, seed=5, extra_features=("image/filename",))
 STEPS = 15  # more than two epochs of six
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of 53 records in two shards."""
+    shards = {"train": [payload(k) for k in range(20)], "train:1": [payload(k) for k in range(20, 53)]}
+    return write_dataset(tmp_path_factory.mktemp("served") / "made", shards)
 
 
 def take(data: Any, config: PipelineConfig, steps: int = STEPS, **options: Any) -> list[dict[str, Any]]:
@@ -63,7 +67,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 10) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_any_number_of_workers_gives_the_same_batches(start_workers: StartWorkers, made: Path, workers: int) -> None:
+def test_any_number_of_workers_gives_the_same_batches(made: Path, workers: int) -> None:
     addresses = start_workers(workers)
     served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=addresses)))
     check_all_same(
@@ -76,56 +80,7 @@ def test_any_number_of_workers_gives_the_same_batches(start_workers: StartWorker
     assert sum(clock.batches for clock in clocks) >= STEPS
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"image_dtype": "float32", "one_hot": True},
-        {"image_dtype": "bfloat16", "order": "exact"},
-        {"augment": "none"},
-        {"image_size": (5, 9), "as_supervised": True, "extra_features": ()},
-        {"block_records": 3, "decoder": "pillow"},
-    ],
-)
-def test_options_reach_the_workers(start_workers: StartWorkers, made: Path, options: dict[str, Any]) -> None:
-    config = replace(CONFIG, **options)
-    given, expected = (
-        take(made, each, 7) for each in (replace(config, service=ServiceOptions(workers=start_workers(2))), config)
-    )
-    if config.as_supervised:
-        given, expected = ([dict(enumerate(batch)) for batch in batches] for batches in (given, expected))
-    check_all_same(given, expected)
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_an_evaluation_has_every_record_once(start_workers: StartWorkers, made: Path, ranks: int) -> None:
-    config = replace(CONFIG, training=False, batch_size=4)
-    served = replace(config, service=ServiceOptions(workers=start_workers(2)))
-    names = []
-    for rank in range(ranks):
-        given = take(made, served, rank=(rank, ranks), split="validation")
-        check_all_same(given, take(made, config, rank=(rank, ranks), split="validation"))
-        names += [
-            name for batch in given for name, here in zip(batch["image/filename"], batch["mask"], strict=True) if here
-        ]
-    assert len(names) == len(set(names)) == 11
-
-
-def test_ranks_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
-    served = replace(CONFIG, service=ServiceOptions(workers=start_workers(2)))
-    for rank in range(4):
-        check_all_same(take(made, served, 5, rank=(rank, 4)), take(made, CONFIG, 5, rank=(rank, 4)))
-
-
-def test_a_mixture_is_served(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
-    other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
-    mixture = tfpipe.mix({str(made): 2, str(other): 1})
-    served = replace(CONFIG, batch_size=12, service=ServiceOptions(workers=start_workers(2)))
-    for rank in ((0, 1), (1, 3)):
-        given = take(mixture, served, 9, rank=rank)
-        check_all_same(given, take(mixture, replace(served, service=ServiceOptions()), 9, rank=rank))
-
-
-def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers, tmp_path: Path) -> None:
+def test_several_images_text_and_tensors_are_served(tmp_path: Path) -> None:
     addresses = start_workers(2)
     several = write_several(tmp_path / "several", number=None)
     records = [
@@ -151,7 +106,7 @@ def test_several_images_text_and_tensors_are_served(start_workers: StartWorkers,
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, "auto"])
-def test_a_share_of_the_steps_is_made_here(start_workers: StartWorkers, made: Path, share: Any) -> None:
+def test_a_share_of_the_steps_is_made_here(made: Path, share: Any) -> None:
     served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2), share=share)))
     given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(served)), STEPS))
     check_all_same(given, take(made, CONFIG))
@@ -173,9 +128,7 @@ def count_reads(maker: RemoteMaker) -> int:
     return maker.clocks.read().get("read", PhaseTime()).calls
 
 
-def test_this_host_makes_steps_while_workers_have_enough(
-    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
     make = server.Server._make
 
@@ -200,7 +153,7 @@ def test_this_host_makes_steps_while_workers_have_enough(
     assert (count_reads(maker), maker.worker_clocks[0].batches) == (4, 2)
 
 
-def test_a_run_goes_on_with_other_workers(start_workers: StartWorkers, made: Path) -> None:
+def test_a_run_goes_on_with_other_workers(made: Path) -> None:
     whole = take(made, CONFIG)
     first = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
     given = list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(first)), 8))
@@ -210,7 +163,7 @@ def test_a_run_goes_on_with_other_workers(start_workers: StartWorkers, made: Pat
     check_all_same(given, whole)
 
 
-def test_a_pickled_maker_connects_anew(start_workers: StartWorkers, made: Path) -> None:
+def test_a_pickled_maker_connects_anew(made: Path) -> None:
     served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2))))
     served._maker.make(0, 0)
     copied = pickle.loads(pickle.dumps(served._maker))
@@ -302,17 +255,13 @@ def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
     )
 
 
-def test_a_worker_that_is_missing_at_the_start_is_left_out(
-    start_workers: StartWorkers, made: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9", *start_workers(1))))
     check_all_same(take(made, config, 5), take(made, CONFIG, 5))
     assert "The worker 127.0.0.1:9 of the service does not answer (connection refused)." in caplog.text
 
 
-def test_another_release_is_a_sentence(
-    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_release_is_a_sentence(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = start_workers(1)
     monkeypatch.setattr(client, "name_release", lambda: "tfpipe 0.0")
     with pytest.raises(ConfigError) as caught:
@@ -323,7 +272,7 @@ def test_another_release_is_a_sentence(
     )
 
 
-def test_a_worker_refuses_another_release(start_workers: StartWorkers, made: Path) -> None:
+def test_a_worker_refuses_another_release(made: Path) -> None:
     batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
     assert isinstance(batches._maker, RemoteMaker)
     batches._maker._workers._release = "tfpipe 0.0"
@@ -349,7 +298,7 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
 
 @pytest.mark.parametrize("made_s", [None, "soon", 10**400])
 def test_a_batch_without_its_seconds_is_asked_for_again(
-    start_workers: StartWorkers, made: Path, monkeypatch: pytest.MonkeyPatch, made_s: Any
+    made: Path, monkeypatch: pytest.MonkeyPatch, made_s: Any
 ) -> None:
     real, given = server.Server._make, []
 
@@ -387,7 +336,7 @@ def test_a_worker_outlives_a_connection_that_it_cannot_open(made: Path, monkeypa
     assert worker.is_alive()
 
 
-def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
+def test_errors_of_the_engine_come_from_the_worker(made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     manifest = tfpipe.load_manifest(str(copied))
     config = replace(CONFIG, batch_size=53, service=ServiceOptions(workers=start_workers(1)))
@@ -402,7 +351,7 @@ def test_errors_of_the_engine_come_from_the_worker(start_workers: StartWorkers, 
     assert str(caught.value) == f"At the worker {config.service.workers[0]}: {local.value}"
 
 
-def test_a_dataset_that_a_worker_lacks_is_a_sentence(start_workers: StartWorkers, made: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_a_worker_lacks_is_a_sentence(made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
     config = replace(CONFIG, service=ServiceOptions(workers=start_workers(1)))
     batches = NumpyBatches(copied, "train", config)
@@ -426,7 +375,7 @@ def test_a_transform_is_refused(made: Path) -> None:
     )
 
 
-def test_a_batch_transform_is_called_here(made: Path, start_workers: Any) -> None:
+def test_a_batch_transform_is_called_here(made: Path) -> None:
     def sum_up(batch: dict[str, Any]) -> dict[str, Any]:
         return {"sum": int(batch["image"].sum())}
 
@@ -436,33 +385,11 @@ def test_a_batch_transform_is_called_here(made: Path, start_workers: Any) -> Non
     assert [batch["sum"] for batch in itertools.islice(batches, 3)] == expected
 
 
-def test_torch_jax_and_tf_data_get_the_same_batches(start_workers: StartWorkers, made: Path) -> None:
-    import jax
-
-    from tfpipe.readers.jax import JaxBatches
-    from tfpipe.readers.torch import TorchBatches, data_loader
-
-    config = replace(CONFIG, service=ServiceOptions(workers=start_workers(2)), extra_features=())
-    expected = take(made, replace(config, service=ServiceOptions()), 8)
-    loader = data_loader(TorchBatches(made, "train", config, rank=(0, 1)))
-    placed = JaxBatches(made, "train", config)
-    dataset = tfpipe.build_dataset(tfpipe.load_manifest(str(made)), "train", config)
-    faces = {
-        "torch": ({"image": b["image"].movedim(1, -1).numpy(), "label": b["label"].numpy()} for b in repeat(loader)),
-        "jax": (jax.tree.map(np.asarray, batch) for batch in repeat(placed)),
-        "tf.data": dataset.as_numpy_iterator(),
-    }
-    for face, batches in faces.items():
-        for given, batch in zip(itertools.islice(batches, 8), expected, strict=True):
-            np.testing.assert_array_equal(given["image"], batch["image"], err_msg=face)
-            np.testing.assert_array_equal(given["label"], batch["label"], err_msg=face)
-
-
 def repeat(batches: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(itertools.repeat(batches))
 
 
-def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorkers, made: Path) -> None:
+def test_processes_of_a_loader_connect_for_themselves(made: Path) -> None:
     from tfpipe.readers.torch import TorchBatches, data_loader
 
     images = TorchBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))), rank=(0, 1))
@@ -471,56 +398,16 @@ def test_processes_of_a_loader_connect_for_themselves(start_workers: StartWorker
     assert loader.multiprocessing_context.get_start_method() == "spawn"
 
 
-def test_masks_follow_their_images(start_workers: StartWorkers, tmp_path: Path) -> None:
-    make_dataset(write_files(tmp_path / "in", make_masked_images(12)), tmp_path / "out", num_shards=2)
-    config = PipelineConfig(batch_size=4, image_size=8, extra_features=(MASK_NAME,))
-    served = replace(config, service=ServiceOptions(workers=start_workers(2)))
-    check_all_same(take(tmp_path / "out", served, 5), take(tmp_path / "out", config, 5))
-
-
-def test_tf_data_gets_whole_images_mixtures_and_an_evaluation(
-    start_workers: StartWorkers, made: Path, tmp_path: Path
-) -> None:
-    other = write_dataset(tmp_path / "other", {"train": [payload(100 + k) for k in range(33)]})
-    mixture, manifest, addresses = (
-        tfpipe.mix({str(made): 2, str(other): 1}),
-        tfpipe.load_manifest(str(made)),
-        start_workers(2),
-    )
-    cases: list[tuple[Any, dict[str, Any]]] = [
-        (manifest, {"augment": "device"}),
-        (mixture, {"batch_size": 12}),
-        (manifest, {"training": False, "service": ServiceOptions(workers=addresses, share="auto")}),
-        (manifest, {"image_dtype": "bfloat16", "service": ServiceOptions(workers=addresses, share=0.5)}),
-    ]
-    for data, options in cases:
-        served = replace(CONFIG, **{"service": ServiceOptions(workers=addresses), **options})
-        given, expected = (
-            [{name: np.asarray(part) for name, part in batch.items()} for batch in dataset.take(STEPS)]
-            for dataset in (
-                tfpipe.build_dataset(data, "train", each)
-                for each in (served, replace(served, service=ServiceOptions()))
-            )
-        )
-        check_all_same(given, expected)
-
-
-def test_several_replicas_of_a_host_get_their_rows(start_workers: StartWorkers, made: Path) -> None:
+def test_several_replicas_of_a_host_get_whole_images(made: Path) -> None:
     import tensorflow as tf
 
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1, num_replicas_in_sync=4)
-    manifest, served = (
-        tfpipe.load_manifest(str(made)),
-        replace(CONFIG, service=ServiceOptions(workers=start_workers(2))),
-    )
+    served = replace(CONFIG, augment="device", service=ServiceOptions(workers=start_workers(2), share=0.5))
     given, expected = (
-        [batch["image/filename"].tolist() for batch in dataset.take(10).as_numpy_iterator()]
-        for dataset in (
-            tfpipe.build_dataset(manifest, "train", config, context, start_step=4)
-            for config in (served, replace(served, service=ServiceOptions()))
-        )
+        list(tfpipe.build_dataset(made, "train", config, context, start_step=4).take(10).as_numpy_iterator())
+        for config in (served, replace(served, service=ServiceOptions()))
     )
-    assert given == expected
+    check_all_same(given, expected)
 
 
 def test_files_without_a_manifest_are_refused(foreign: Foreign, tmp_path: Path) -> None:

@@ -24,13 +24,7 @@ _GAP = "  "
 
 
 def print_advice(measured: Measured, config: ShardConfig, beam_args: Sequence[str]) -> None:
-    """Prints the table of all forms, and the commands for the best ones.
-
-    Args:
-        measured: The figures.
-        config: The options of the job.
-        beam_args: The arguments for Beam.
-    """
+    """Prints the table of all forms, and the commands for the best ones."""
     rate = f"{human_rate(measured.images_per_second)} images/s"
     sampled = f"{measured.sampled:,} of {human_count(measured.images, 'image')}"
     cores = human_count(usable_cpus(), "core")

@@ -61,13 +61,7 @@ class Clocks:
             self.add(phase, time.perf_counter() - begin_s, read_cpu_s() - begin_cpu_s)
 
     def add(self, phase: Phase, wall_s: float, cpu_s: float) -> None:
-        """Adds time to a phase.
-
-        Args:
-            phase: The phase.
-            wall_s: The seconds by the clock.
-            cpu_s: The processor time, in seconds.
-        """
+        """Adds time to a phase."""
         with _LOCK:
             before = self._times.get(phase, PhaseTime())
             self._times[phase] = replace(

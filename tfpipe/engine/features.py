@@ -101,12 +101,7 @@ def list_batch_features(source: Source, config: PipelineConfig) -> tuple[BatchFe
 
 
 def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tuple[str, ...]:
-    """Lists the features of a record that a batch is made of.
-
-    Args:
-        source: The records.
-        features: The parts of a batch beside image and label, from `list_batch_features`.
-    """
+    """Lists the features of a record that a batch is made of."""
     sizes = (IMAGE_HEIGHT, IMAGE_WIDTH) if source.has_sizes else ()
     names = [source.image_key, source.label_key, *sizes]
     for feature in features:

@@ -38,11 +38,6 @@ def open_maker(
 ) -> BatchMaker | CachingMaker | FolderCacheMaker:
     """Opens the maker of the batches of one dataset, whose source knows its manifest.
 
-    Args:
-        plan: The plan.
-        transform: A function that replaces crops, resizing and flips.
-        for_devices: Whether a batch may hold only what devices hold.
-
     Raises:
         ConfigError: The options, a transform or a cache do not fit the data.
         FormatError: A file of the source is missing, or has another size than the manifest says.

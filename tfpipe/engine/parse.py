@@ -101,10 +101,6 @@ class Column:
 def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
     """Finds some features of all records of a block.
 
-    Args:
-        block: The records, all whole.
-        kinds: The kind of each feature.
-
     Raises:
         BadRecord: A record is not a `tf.train.Example`, or it holds values of another kind.
     """

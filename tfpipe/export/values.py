@@ -39,10 +39,6 @@ def name_table_columns(columns: Sequence[FeatureSpec], image: str) -> dict[str, 
 
     Boxes have the names that `tfpipe shard` reads. Further columns must not begin with `image/` there, so they lose
     this. What the writing job finds out anew is left out.
-
-    Args:
-        columns: The features.
-        image: The name of the column of the images.
     """
     named: dict[str, FeatureSpec] = {}
     reserved = {"image", image, "label", "split", "mask", *keys.BOX_COLUMNS.values()}
@@ -59,13 +55,7 @@ def name_table_columns(columns: Sequence[FeatureSpec], image: str) -> dict[str, 
 
 
 def make_table_row(columns: Mapping[str, FeatureSpec], label_names: Sequence[str], sample: Sample) -> dict[str, Any]:
-    """Returns a row for `tfpipe shard`, without the columns `image` and `split`.
-
-    Args:
-        columns: The columns, as `name_table_columns` returns them.
-        label_names: The names of the classes.
-        sample: The record.
-    """
+    """Returns a row for `tfpipe shard`, without the columns `image` and `split`."""
     row: dict[str, Any] = {}
     if sample.label is not None:
         # A name that is a number would be read as the number of a class.

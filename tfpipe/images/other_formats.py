@@ -157,10 +157,6 @@ def open_plugin(data: bytes, kind: str) -> Image.Image:
 def open_planes(data: bytes, image: Image.Image) -> list[Image.Image]:
     """Opens the planes of a TIFF of 16-bit color whose samples lie in separate planes, which Pillow reads wrongly.
 
-    Args:
-        data: The whole file.
-        image: The image as Pillow opened it.
-
     Returns:
         Each plane as an image of 16-bit gray, not yet loaded; none if the samples do not lie so.
 

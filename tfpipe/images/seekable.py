@@ -97,10 +97,6 @@ def choose_interval(width: int, mcu_width: int) -> int:
     """Returns the MCUs between two restart markers: the most that divide a row and span at most 96 pixels.
 
     Where no interval of at least 24 pixels divides the row, it is the whole row.
-
-    Args:
-        width: The width of the image in pixels.
-        mcu_width: The width of an MCU in pixels.
     """
     mcus_per_row = -(-width // mcu_width)
     longest, shortest = _MOST_PIXELS // mcu_width, -(-_LEAST_PIXELS // mcu_width)

@@ -195,12 +195,6 @@ def check_stages(
 ) -> None:
     """Refuses what `build_stages` on one host would refuse, without filling a cache in files.
 
-    Args:
-        data: The dataset or source to read.
-        split: The name of the split of a manifest, such as "train".
-        config: The options.
-        customize: A function that changes the stages; None leaves them as they are.
-
     Raises:
         ConfigError: The config does not fit the data, or `customize` does not return stages.
         DataError: There are no records, or an index cannot be read.

@@ -56,10 +56,6 @@ def check_engine(config: PipelineConfig) -> None:
 def check_textbook(plan: BatchPlan, reason: str) -> None:
     """Refuses options that the textbook pipeline does not have, and files that it cannot read.
 
-    Args:
-        plan: The plan of the pipeline.
-        reason: The reason why the textbook pipeline reads these records.
-
     Raises:
         ConfigError: An option or a file does not fit.
     """

@@ -80,13 +80,7 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
 
 
 def make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
-    """Makes the tile of a record's image, or one for each of several, up to 8.
-
-    Args:
-        manifest: The manifest of the dataset.
-        record: The record.
-        tile_px: The side of a tile, in pixels.
-    """
+    """Makes the tile of a record's image, or one for each of several, up to 8."""
     place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list[Tile]()
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
     caption = next(

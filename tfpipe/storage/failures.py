@@ -58,12 +58,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def make_error(url: str, error: BaseException) -> Exception:
-    """Returns the error to raise for a request about one object that failed for good.
-
-    Args:
-        url: The object.
-        error: The error of obstore.
-    """
+    """Returns the error to raise for a request about one object that failed for good."""
     status, reason = read_failure(error)
     if status == NOT_FOUND:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)

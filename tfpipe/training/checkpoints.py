@@ -91,13 +91,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: str, trained: Stateful, keep: int) -> None:
-        """Sets what a checkpoint holds.
-
-        Args:
-            directory: A folder for the checkpoints alone, which may be a URL. It need not be there.
-            trained: The model and its optimizer.
-            keep: The number of checkpoints to keep.
-        """
+        """Sets what a checkpoint holds."""
         self.directory, self._trained, self._keep = directory, trained, keep
 
     def save(self, position: Position, sums: NDArray[np.float64]) -> None:
@@ -123,9 +117,6 @@ class Checkpoints:
 
     def restore(self, seed: int) -> Saved | None:
         """Restores model and optimizer from the last checkpoint that can be read.
-
-        Args:
-            seed: The seed of the run.
 
         Returns:
             The position and the sums of the checkpoint; None if there is no checkpoint.

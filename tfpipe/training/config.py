@@ -245,10 +245,6 @@ def default_batch_size(records: int, num_replicas: int) -> int:
     """Returns the default size of a batch of all replicas: for each of them a power of two, at most 128.
 
     It allows at least 4 steps an epoch.
-
-    Args:
-        records: The number of records in the split.
-        num_replicas: The number of replicas that share the batch.
     """
     largest = max(records // (_MIN_STEPS * num_replicas), 1)
     return num_replicas * min(1 << (largest.bit_length() - 1), _MAX_BATCH_SIZE)

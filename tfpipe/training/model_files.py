@@ -65,13 +65,7 @@ def read_form(manifest: Manifest) -> ImageForm:
 
 
 def encode_notes(config: PipelineConfig, label_names: Sequence[str], form: ImageForm) -> dict[str, bytes]:
-    """Returns the content of both files by name.
-
-    Args:
-        config: The options of the evaluation pipeline.
-        label_names: The names of all classes.
-        form: The form in which the dataset stores its images.
-    """
+    """Returns the content of both files by name."""
     notes = {
         "version": NOTES_VERSION,
         "tfpipe": __version__,
@@ -87,12 +81,6 @@ def encode_notes(config: PipelineConfig, label_names: Sequence[str], form: Image
 
 def write_model(directory: str, program: tuple[str, bytes], config: PipelineConfig, manifest: Manifest) -> None:
     """Writes a model of one file, which appears last and complete, in place of an earlier one.
-
-    Args:
-        directory: A local folder, or a URL.
-        program: The name and the content of the file.
-        config: The options of the evaluation pipeline.
-        manifest: The dataset.
 
     Raises:
         DataError: The model cannot be written.

@@ -119,11 +119,6 @@ def run_training(
 def check_shared_folder(learner: Learner, run_dir: RunDir, sees_checkpoint: bool) -> None:
     """Checks that all processes of a run see the same folder: else some would begin again, with other weights.
 
-    Args:
-        learner: The model.
-        run_dir: The folder of the run.
-        sees_checkpoint: Whether this process sees a checkpoint in it.
-
     Raises:
         ConfigError: Another process sees a checkpoint, and this one does not.
     """

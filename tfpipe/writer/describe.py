@@ -13,13 +13,7 @@ from tfpipe.writer.fields import RecordForm
 
 
 def make_manifest(name: str, form: RecordForm, splits: Mapping[str, SplitInfo]) -> Manifest:
-    """Makes the manifest of a dataset.
-
-    Args:
-        name: The name of the dataset.
-        form: The form of its records.
-        splits: The entry for each split.
-    """
+    """Makes the manifest of a dataset."""
     facts = [split.fingerprint for split in splits.values()]
     return Manifest(
         name=name or "dataset",

@@ -29,7 +29,7 @@ from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.column_types import CAPTION
 from beam_jobs.inputs.folder import Look, check_folder, find_split, find_splits, list_begin
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.plan.image_ref import ImageRef, MaskRef
+from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
@@ -90,10 +90,6 @@ class _Image:
 def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input has annotations in the form of COCO.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         ConfigError: `annotations` does not go with the input.
         DataError: The input is in a store that cannot be reached.
@@ -116,10 +112,6 @@ def _find_annotations(source: str) -> list[str]:
 
 def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images that COCO's annotation files name.
-
-    Args:
-        config: The configuration that names the folder, and perhaps the files.
-        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         DataError: A file is missing or damaged, or its parts do not go together. The message names the element.
@@ -280,7 +272,7 @@ class _Reader:
             for number, category, is_crowd, begin, size in image.shapes
         ]
         width, height = image.size
-        return tuple(MaskRef("", drawn=pack_shapes(height, width, shapes)))
+        return tuple(FileRef("", drawn=pack_shapes(height, width, shapes)))
 
     def _read_shape(self, begin: int, size: int) -> str:
         assert self._shapes is not None

@@ -85,11 +85,6 @@ def draw_mask(packed: str, max_pixels: int) -> bytes:
 def get_runs(segmentation: Any, height: int, width: int) -> list[Runs]:
     """Returns the runs of each part of a segmentation.
 
-    Args:
-        segmentation: The JSON value.
-        height: The height of the image in pixels.
-        width: Its width.
-
     Raises:
         ValueError: It is not valid. The message says what it must be, after the name of the segmentation.
     """

@@ -23,7 +23,7 @@ from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, check_folder, list_begin
 from beam_jobs.inputs.label_file import read_lines
 from beam_jobs.inputs.table_files import is_table
-from beam_jobs.plan.image_ref import ImageRef, MaskRef
+from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
@@ -62,10 +62,6 @@ class _Annotation:
 def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
     """Checks whether the input is a folder in the layout of Pascal VOC.
 
-    Args:
-        config: The configuration that names the input.
-        look: The function that lists the begin of a folder.
-
     Raises:
         DataError: The input is in a store that cannot be reached.
     """
@@ -77,10 +73,6 @@ def is_voc(config: ShardConfig, look: Look = list_begin) -> bool:
 
 def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """Lists the images of a folder in the layout of Pascal VOC.
-
-    Args:
-        config: The configuration that names the folder.
-        observer: The observer of the listing, which gets the number of listed images now and then.
 
     Raises:
         DataError: A file is missing or damaged. The message names it.
@@ -111,7 +103,7 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     for key, annotation in zip(keys, _read_all(paths), strict=True):
         ref, classes = _make_ref(annotation, scaler)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
-        mask: Sequence[str | int] = MaskRef(f"{_MASKS}/{key}.png") if has_masks else ()
+        mask: Sequence[str | int] = FileRef(f"{_MASKS}/{key}.png") if has_masks else ()
         refs.append(ref._replace(path=path, split=splits[key], mask=tuple(mask)))
         names.append(classes)
         if observer is not None and len(refs) % TELL_EVERY == 0:

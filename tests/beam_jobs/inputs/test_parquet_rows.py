@@ -15,7 +15,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.recognize import recognize
 from beam_jobs.inputs.table import is_table_input
 from beam_jobs.plan.choose import choose_planner
-from beam_jobs.plan.image_ref import ImageLocation, MaskRef
+from beam_jobs.plan.image_ref import FileRef, ImageLocation
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -203,9 +203,9 @@ def test_a_column_of_masks_is_recognized(tmp_path: Path, name: str) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS, **{name: STRUCTS}, text=["x"] * 5)
     listing = list_parquet(path)
     assert (listing.label_names, listing.extra) == ((), (FeatureSpec.make_text("text"),))
-    (size,) = {MaskRef(*ref.mask).size for ref in list(listing.images)[:2]}
-    assert [MaskRef(*ref.mask) for ref in listing.images][:2] == [
-        MaskRef(name, size, "t.parquet", row, row_group=0) for row in (0, 1)
+    (size,) = {FileRef(*ref.mask).size for ref in list(listing.images)[:2]}
+    assert [FileRef(*ref.mask) for ref in listing.images][:2] == [
+        FileRef(name, size, "t.parquet", row, row_group=0) for row in (0, 1)
     ]
     assert size >= len(MASKS[0])
 

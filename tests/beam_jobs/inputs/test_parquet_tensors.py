@@ -21,10 +21,9 @@ from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards import plan_file
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
-from tests.beam_jobs.datasets import list_images, make_dataset, read_payloads, read_records, read_tree
+from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
-from tests.beam_jobs.plans import plan_by_launcher, plan_by_tasks
 from tests.export.datasets import describe_records
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
@@ -172,27 +171,6 @@ def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
     assert (manifest.splits["train"].records, manifest.quarantined) == (7, 3)
 
 
-@pytest.mark.parametrize("copies", [False, True])
-def test_shards_are_the_same_whether_rows_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
-) -> None:
-    path = write_latents(tmp_path / "t.parquet", make_latents(), label=[k % 2 for k in range(COUNT)])
-    monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
-    make_dataset(path, tmp_path / "out", num_shards=3, workers=1)
-    make_dataset(path, tmp_path / "one", num_shards=1)
-    assert sorted(read_payloads(tmp_path / "out")) == sorted(read_payloads(tmp_path / "one"))
-    classes = [int(record["image/class/label"][0]) for record in read_records(tmp_path / "out")]
-    assert sorted(classes) == [0] * 5 + [1] * 5
-
-
-def test_tasks_make_the_plan_that_one_process_makes(tmp_path: Path) -> None:
-    for number in range(3):
-        write_latents(tmp_path / f"in/{number}.parquet", make_latents(4))
-    options = {"num_shards": 2, "drop_duplicates": True}
-    by_tasks = plan_by_tasks(tmp_path / "in", tmp_path / "tasks", **options)
-    assert by_tasks == plan_by_launcher(tmp_path / "in", tmp_path / "launcher", **options)
-
-
 def test_equal_tensors_are_copies(tmp_path: Path) -> None:
     path = write_latents(tmp_path / "t.parquet", [*make_latents(4), *make_latents(2)])
     manifest = make_dataset(path, tmp_path / "out", drop_duplicates=True)
@@ -208,33 +186,6 @@ def test_splits_and_classes_come_from_names_and_columns(tmp_path: Path) -> None:
     manifest = make_dataset(tmp_path / "in", tmp_path / "out")
     assert {name: split.records for name, split in manifest.splits.items()} == {"test": 2, "train": 3}
     assert manifest.label_names == ("cat", "dog")
-
-
-def test_an_export_comes_back(tmp_path: Path) -> None:
-    schema = {
-        "id": tfpipe.Values("int64"),
-        "plain": tfpipe.Values("float", (2,)),
-        "latents": tfpipe.Tensor("bfloat16", (None, None, 3)),
-        "scale": tfpipe.Tensor("float16", (1,)),
-        "caption": tfpipe.Text(),
-        "class": tfpipe.Label(("cat", "dog")),
-    }
-    records = (
-        {
-            "id": k,
-            "plain": [k / 2, 1.0],
-            "latents": np.full((1 + k % 2, 2, 3), k / 2, ml_dtypes.bfloat16),
-            "scale": np.array([k], np.float16),
-            "caption": f"Größe {k}",
-            "class": k % 2,
-        }
-        for k in range(COUNT)
-    )
-    tfpipe.write(records, tmp_path / "first", schema, num_shards=2, workers=0)
-    export(ExportConfig(str(tmp_path / "first"), str(tmp_path / "parquet"), to="parquet", workers=1))
-    manifest = make_dataset(tmp_path / "parquet", tmp_path / "again")
-    assert manifest.label_names == ("cat", "dog")
-    assert sorted(read_payloads(tmp_path / "again")) == sorted(read_payloads(tmp_path / "first"))
 
 
 VIEWS = {"views": tfpipe.Images(2)}
@@ -365,12 +316,3 @@ def test_all_files_hold_images_or_none_does(tmp_path: Path) -> None:
     write_latents(tmp_path / "in/b.parquet", make_latents(), image=[{"bytes": make_jpeg(1), "path": None}] * COUNT)
     write_latents(tmp_path / "in/c.parquet", make_latents())
     assert refuse(tmp_path / "in") == f"Every file of {tmp_path / 'in'} must hold images, or none may."
-
-
-def test_a_job_that_goes_on_gives_the_same_bytes(tmp_path: Path) -> None:
-    path = write_latents(tmp_path / "t.parquet", make_latents())
-    make_dataset(path, tmp_path / "out", num_shards=3)
-    whole = read_tree(tmp_path / "out")
-    (tmp_path / "out/train-00001-of-00003.tfrecord").unlink()
-    make_dataset(path, tmp_path / "out", num_shards=3)
-    assert read_tree(tmp_path / "out") == whole

@@ -21,7 +21,6 @@ from beam_jobs.shards import image_files, plan_file
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar
 from tests.beam_jobs.inputs.parquet_files import IMAGE, damage
-from tests.beam_jobs.plans import plan_by_launcher, plan_by_tasks
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import ImagesPerRecord
 
@@ -244,14 +243,6 @@ def test_equal_lists_in_rows_are_copies(tmp_path: Path) -> None:
     assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (3, 1)
 
 
-def test_tasks_make_the_plan_that_one_process_makes(tmp_path: Path) -> None:
-    for number in range(3):
-        write_captioned(tmp_path / f"in/{number}.parquet", make_lists([2] * 4))
-    options = {"num_shards": 2, "drop_duplicates": True}
-    by_tasks = plan_by_tasks(tmp_path / "in", tmp_path / "tasks", **options)
-    assert by_tasks == plan_by_launcher(tmp_path / "in", tmp_path / "launcher", **options)
-
-
 def write_path_table(folder: Path, suffix: str, counts: Sequence[int]) -> Path:
     """Writes a table whose rows name some images each, and the images."""
     write_files(folder, {f"{row}/{k}.jpg": make_jpeg(10 * row + k) for row, n in enumerate(counts) for k in range(n)})
@@ -298,16 +289,6 @@ def test_a_missing_file_of_a_list_is_named_by_its_number(tmp_path: Path) -> None
     manifest = make_dataset(source, tmp_path / "out", max_bad=0, allow_missing=True)
     assert (manifest.splits["train"].records, manifest.quarantined) == (2, 1)
     assert read_reasons(tmp_path / "out") == ["image 1: cannot be read: No such file or directory"]
-
-
-def test_tasks_plan_lists_of_a_table(tmp_path: Path) -> None:
-    source = write_path_table(tmp_path, "csv", [2] * 8)
-    (tmp_path / "1/0.jpg").write_bytes(make_jpeg(0))
-    (tmp_path / "1/1.jpg").write_bytes(make_jpeg(1))
-    options = {"num_shards": 2, "drop_duplicates": True}
-    by_tasks = plan_by_tasks(source, tmp_path / "tasks", **options)
-    assert by_tasks == plan_by_launcher(source, tmp_path / "launcher", **options)
-    assert make_dataset(source, tmp_path / "out", **options).duplicates.dropped == 1
 
 
 @pytest.mark.parametrize(

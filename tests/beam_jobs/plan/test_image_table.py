@@ -23,6 +23,7 @@ SIZES = st.integers(0, 2**40)
 FILES = st.tuples(PATHS, SIZES, NAMES).map(lambda fields: ImageRef(fields[0], fields[1], label=fields[2]))
 OFFSETS = st.integers(-1, 9)
 LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS, OFFSETS).map(ImageLocation._make)
+DETAILS = ("boxes", "box_labels", "extra", "mask", "images")
 LABELS = st.one_of(st.none(), NAMES)
 BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
 MASKS = st.sampled_from([(), ("a.mask.png", 7, "", -1, -1, -1), ("b.png", 0, "x.tar", 512, -1, -1)])
@@ -53,9 +54,7 @@ def test_a_table_is_a_sequence_of_its_images(files: list[ImageRef], others: list
     assert list(table) == refs
     assert [table[i] for i in range(len(refs))] == refs
     assert list(pickle.loads(pickle.dumps(table))) == refs
-    assert table.has_boxes == any(ref.boxes for ref in refs)
-    assert table.has_box_labels == any(ref.box_labels for ref in refs)
-    assert table.has_masks == any(ref.mask for ref in refs)
+    assert table.details == {name for name in DETAILS if any(getattr(ref, name) for ref in refs)}
     assert table.nums_images.tolist() == [ref.num_images for ref in refs]
 
 
@@ -70,8 +69,7 @@ def test_masks_are_replaced(files: list[ImageRef], data: st.DataObject) -> None:
 def test_taken_images_form_a_table(refs: list[ImageRef]) -> None:
     table = ImageTable.from_refs(refs).take(np.arange(len(refs))[::-2])
     assert list(table) == refs[::-2]
-    assert table.has_boxes == any(ref.boxes for ref in refs[::-2])
-    assert table.has_box_labels == any(ref.box_labels for ref in refs[::-2])
+    assert table.details == {name for name in DETAILS if any(getattr(ref, name) for ref in refs[::-2])}
 
 
 @given(st.lists(ANY, max_size=10))
@@ -89,7 +87,7 @@ def test_a_dumped_table_keeps_rows_of_defaults() -> None:
 
 def test_an_empty_table_may_have_boxes() -> None:
     table = ImageTable.make_empty({"boxes"})
-    assert (len(table), table.has_boxes, table.has_box_labels, list(table)) == (0, True, False, [])
+    assert (len(table), table.details, list(table)) == (0, {"boxes"}, [])
 
 
 @given(st.lists(st.lists(ANY, max_size=4), max_size=4), st.lists(ANY, max_size=4))

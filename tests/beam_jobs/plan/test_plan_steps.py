@@ -14,7 +14,7 @@ from beam_jobs.plan import list_step
 from beam_jobs.shards.output_dir import open_planning
 from tests.beam_jobs.images import make_photos, write_files, write_tar
 from tests.beam_jobs.plans import CASES, SPLITS, plan_by_launcher, plan_by_tasks, run_tasks, write_tables
-from tfpipe.errors import ConfigError, DataError, TfpipeError
+from tfpipe.errors import DataError, TfpipeError
 
 
 @pytest.fixture
@@ -88,13 +88,6 @@ def test_a_split_of_copies_is_refused(tmp_path: Path) -> None:
     assert refuse(tmp_path / "in", tmp_path, drop_duplicates=True) == (
         "Split 'train' holds nothing but copies of images in other splits."
     )
-
-
-def test_too_many_shards_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_SHARDS", 4)
-    table = write_tables(tmp_path / "t", count=10)
-    with pytest.raises(ConfigError, match=r"^A dataset must have at most 4 shards, got 5\."):
-        plan_by_tasks(table, tmp_path / "out", num_shards=5)
 
 
 def test_a_job_is_estimated_from_lines_on_disk(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
+import random
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -15,20 +13,27 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan import split_and_shard
-from beam_jobs.plan.scratch import Scratch
+from beam_jobs.plan.scratch import LocalScratch, Scratch
 from beam_jobs.plan.step import add_results
 from beam_jobs.shards import search_steps
-from beam_jobs.shards.finish_dataset import finish_dataset, write_lists
-from beam_jobs.shards.list_files import finish_lists, list_end_steps
+from beam_jobs.shards.finish_dataset import finish_dataset
+from beam_jobs.shards.lists import list_end_steps, write_lists
 from beam_jobs.shards.output_dir import open_work_dir
-from beam_jobs.shards.search_steps import OpenJob, count_search_tasks, load_shards, save_rows, save_shard
+from beam_jobs.shards.search_steps import (
+    GatheredShards,
+    OpenJob,
+    count_search_tasks,
+    load_shards,
+    save_rows,
+    save_shard,
+)
 from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
-from tests.conftest import ROOT
 from tfpipe.format import file_names
-from tfpipe.format.shard_stats import merge_stats
+from tfpipe.format.manifest import ShardInfo
+from tfpipe.format.shard_stats import ShardStats, merge_stats
 from tfpipe.storage import file_io
 from tfpipe.writer.written_shard import WrittenShard
 
@@ -81,7 +86,10 @@ def test_tasks_write_what_one_process_writes(
     job, shards = end
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", part_bytes)
     monkeypatch.setattr(split_and_shard, "PART_IMAGES", piece_lines)
-    duplicates = write_lists(job.work, job.header, shards)
+    one = OpenJob(job.work, job.header, 1, LocalScratch())
+    save_rows(one, shards)
+    run_tasks(one)
+    duplicates = write_lists(one)
     expected = read_lists(job.work)
     for name in expected:
         file_io.remove(job.work.target(name))
@@ -89,7 +97,7 @@ def test_tasks_write_what_one_process_writes(
 
     save_rows(job, [save_shard(job, shard) for shard in reversed(shards)])
     run_tasks(job)
-    assert finish_lists(job) == duplicates
+    assert write_lists(job) == duplicates
     assert read_lists(job.work) == expected
     assert ("quarantine/quarantined.00001.jsonl" in expected) == (part_bytes < 400)
     for split in SPLITS:
@@ -122,7 +130,7 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
         parts: list[str] = []
 
         def crash(path: str, temporary: str | None = None, **options: Any) -> Any:
-            if path.endswith(".jsonl") and "/plan/" not in path:
+            if path.endswith(".jsonl"):
                 parts.append(path)
                 if len(parts) - 1 == last_part:
                     raise KeyboardInterrupt
@@ -133,10 +141,10 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
             job = OpenJob(work, header, TASKS, Scratch(work.path("end")))
             written = (write_shard(work, header, number) for number in range(len(header.shards)))
             save_rows(job, [save_shard(job, shard) for shard in written])
+            run_tasks(job)
             with monkeypatch.context() as patch:
                 patch.setattr(file_io, "create", crash)
-                run_tasks(job)
-            finish_dataset(work, header, load_shards(job), 4, lambda *_: finish_lists(job))
+                finish_dataset(work, header, load_shards(job), 4, job)
 
     for last_part in (0, 1, 3):
         with pytest.raises(KeyboardInterrupt):
@@ -147,62 +155,40 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
     assert len(list((tmp_path / "out").rglob("*.jsonl"))) > 4
 
 
-_KILLED_AT_A_PART = """
-import os, signal, sys, threading
-from beam_jobs.shards import search_steps
-from beam_jobs.storage import job_stores
-from tfpipe.storage import file_io
-from tfpipe.cli.main import tfpipe
-from tfpipe.format import file_names
-
-file_names.LIST_PART_BYTES, search_steps._RECORDS_PER_TASK = 300, 3
-last_part, create, lock, parts = int(sys.argv.pop(1)), file_io.create, threading.Lock(), []
-
-
-def create_or_die(path, temporary=None, **options):
-    if path.endswith(".jsonl") and "/plan/" not in path:
-        with lock:
-            parts.append(path)
-            if len(parts) - 1 == last_part:
-                os.kill(os.getpid(), signal.SIGKILL)
-    return create(path, temporary, **options)
-
-
-file_io.create = create_or_die
-tfpipe()
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_between_two_parts_goes_on(tmp_path: Path) -> None:
-    """The process ends by SIGKILL as it begins a part of a list, and the same command then ends as undisturbed."""
-    source = write_images(tmp_path / "in", 4)
-    options = ["--num-shards", "5", "--splits", "train=0.6,test=0.4", "--max-bad", "4", "--plan", "engine"]
-
-    def run(output: str, last_part: int) -> int:
-        command = [
-            "shard",
-            str(source),
-            str(tmp_path / output),
-            *options,
-            "--",
-            "--direct_running_mode=multi_threading",
-        ]
-        child = [sys.executable, "-c", _KILLED_AT_A_PART, str(last_part), *command]
-        return subprocess.run(child, cwd=ROOT, capture_output=True, timeout=120, check=False).returncode
-
-    assert run("straight", -1) == 0
-    parts = [path for path in read_tree(tmp_path / "straight") if path.endswith(".jsonl")]
-    assert len(parts) > 4
-    for last_part in (0, 2, len(parts) - 1):
-        assert run("out", last_part) == -signal.SIGKILL
-        assert not (tmp_path / "out" / "manifest.json").exists()
-    assert run("out", -1) == 0
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
-
-
 def test_few_images_are_searched_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (count_search_tasks(0), count_search_tasks(2_000_000), count_search_tasks(2_000_001)) == (0, 0, 2)
     assert count_search_tasks(1_000_000_000) == 500
     monkeypatch.setattr(search_steps, "_RECORDS_PER_TASK", 3)
     assert count_search_tasks(7) == 3
+
+
+def describe_shard(split: str, k: int, labels: dict[int, int]) -> WrittenShard:
+    stats = ShardStats()
+    for label, count in labels.items():
+        for _ in range(count):
+            stats.add("JPEG", 10 + k, 20, label)
+    file, lines = f"{split}-0000{k}-of-00003.tfrecord", [{"path": str(k)}] * k
+    return WrittenShard(ShardInfo(file, stats.images, 100, "0" * 64), stats, lines, k)
+
+
+def test_class_counts_are_those_of_the_split_in_any_order() -> None:
+    shards = [describe_shard("a", 0, {}), describe_shard("a", 1, {0: 2, 7: 1}), describe_shard("a", 2, {7: 4})]
+    shards += [describe_shard("b", k, {k: 1}) for k in range(3)]
+    for seed in range(5):
+        random.Random(seed).shuffle(shards)
+        first, second = GatheredShards(), GatheredShards()
+        for shard in shards[::2]:
+            first += shard
+        for shard in shards[1::2]:
+            second += shard
+        first += second
+        gathered = first.list_shards()
+        assert [shard.info.file for shard in gathered] == sorted(shard.info.file for shard in shards)
+        for split in "ab":
+            given = [shard for shard in shards if shard.info.file.startswith(split)]
+            rows = [shard for shard in gathered if shard.info.file.startswith(split)]
+            assert merge_stats(shard.stats for shard in rows) == merge_stats(shard.stats for shard in given)
+            assert [bool(shard.stats.labels) for shard in rows if shard.info.records] == [True] + [False] * (
+                sum(shard.info.records > 0 for shard in given) - 1
+            )
+        assert [(shard.num_left_out, shard.left_out) for shard in gathered] == [(k, []) for k in (0, 1, 2) * 2]

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from tfpipe.engine.config.pipeline_config import AugmentOptions, PipelineConfig
-from tfpipe.engine.host import Host
-from tfpipe.engine.plan import plan_batches
-from tfpipe.engine.source import Source
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_dataset
-from tfpipe.pipeline.device import augment
 from tfpipe.pipeline.stages.batch import masked_sum
 
 EVALUATION = {"training": False, "image_size": 8, "batch_size": 8}
@@ -50,48 +43,6 @@ def test_tuples(few: Manifest) -> None:
     assert inputs["seed"].shape == (8, 2)
     assert inputs["seed"].dtype == np.int32
     assert label.shape == (8,)
-
-
-def test_floats_are_normalized_as_on_the_device(few: Manifest) -> None:
-    options = AugmentOptions(mean=(0.1, 0.5, 0.9), std=(0.2, 0.3, 0.4))
-    whole = {"augment": "none", "image_size": (10, 14), "augment_options": options}
-    pixels = first(few, **whole)["image"]
-    assert pixels.dtype == np.uint8
-    for dtype in ("float32", "bfloat16"):
-        expected = augment.normalize(tf.constant(pixels), tf.as_dtype(dtype), options.mean, options.std)
-        image = first(few, **whole, image_dtype=dtype)["image"]
-        assert image.dtype == expected.dtype.as_numpy_dtype
-        np.testing.assert_array_equal(image, expected)
-
-
-@pytest.mark.parametrize(
-    ("num_hosts", "split", "batch", "real"),
-    [
-        (1, "train", 8, [[8, 8, 7]]),
-        (1, "validation", 4, [[4, 4]]),
-        (2, "train", 22, [[11, 0], [11, 1]]),
-        pytest.param(2, "train", 8, [[4, 4, 3], [4, 4, 4]], marks=pytest.mark.slow),
-        pytest.param(4, "train", 4, [[1] * 5 + [0], [1] * 6, [1] * 6, [1] * 6], marks=pytest.mark.slow),
-        (16, "validation", 16, [[0], [1]] * 8),
-    ],
-)
-def test_an_evaluation_has_every_record_once_and_as_many_batches_on_each_host(
-    few: Manifest, context, num_hosts: int, split: str, batch: int, real: list[list[int]]
-) -> None:
-    config = PipelineConfig(**{**EVALUATION, "batch_size": batch}, extra_features=("id",), augment="none")
-    seen: Counter[int] = Counter()
-    hosts = range(num_hosts) if num_hosts < 16 else (0, 15)
-    for host in hosts:
-        dataset = build_dataset(few, split, config, context(num_hosts, host, num_hosts))
-        steps = plan_batches(Source.from_manifest(few, split), config, Host(host, num_hosts, num_hosts)).steps_per_epoch
-        assert dataset.cardinality() == steps == len(real[host])
-        assert dataset.element_spec["image"].shape == (batch // num_hosts, 8, 8, 3)
-        batches = list(dataset.as_numpy_iterator())
-        assert [int(batch["mask"].sum()) for batch in batches] == real[host]
-        seen.update(int(i) for batch in batches for i in batch["id"][batch["mask"]])
-        assert all((batch["image"][~batch["mask"]] == 0).all() for batch in batches)
-    if num_hosts < 16:
-        assert seen == dict.fromkeys(range(few.splits[split].records), 1)
 
 
 def test_a_host_with_several_replicas_has_a_batch_for_each(few: Manifest, context) -> None:

@@ -202,19 +202,6 @@ def test_the_ratio_is_the_largest_that_both_sides_allow(ratio, out):
 
 
 @pytest.mark.parametrize("ratio", [2, 4, 8])
-@pytest.mark.parametrize("size", [(64, 64), (65, 63), (71, 66)])
-def test_the_decoders_window_is_in_reduced_pixels_and_sizes_round_up(ratio, size):
-    encoded = jpeg(draw(*size))
-    reduced = tf.io.decode_jpeg(encoded, ratio=ratio, channels=3).numpy()
-    height, width = (-(-side // ratio) for side in size)
-    assert reduced.shape == (height, width, 3)
-    part = tf.io.decode_and_crop_jpeg(encoded, [1, 2, height - 1, width - 2], ratio=ratio, channels=3).numpy()
-    np.testing.assert_array_equal(part, reduced[1:, 2:])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="crop window"):
-        tf.io.decode_and_crop_jpeg(encoded, [2, 2, height - 1, width - 2], ratio=ratio, channels=3)
-
-
-@pytest.mark.parametrize("ratio", [2, 4, 8])
 def test_reduced_crop_boxes_stay_inside_and_large_enough_wherever_they_lie(ratio):
     rng, out = np.random.default_rng(ratio), (4, 5)
     for _ in range(12):

@@ -42,6 +42,14 @@ STACKS = {
         "collating",
         False,
     ),
+    "a function inside of a loader's batch": (
+        [
+            USER,
+            Frame(f"{SITE}/grain/transformations/batch.py", "__getitem__", 1, "self._parent[i]"),
+        ],
+        "functions",
+        True,
+    ),
     "packs": (
         [Frame(f"{STDLIB}/multiprocessing/queues.py", "_feed", 1, "obj = _ForkingPickler.dumps(obj)")],
         "handing over",

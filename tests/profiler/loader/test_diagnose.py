@@ -157,3 +157,22 @@ def test_pinned_memory_is_for_a_gpu() -> None:
     profile: Any = make_profile(step_s=0.9, copy_s=0.5)
     pins = [dict(fix.changes) for fix in list_fixes(profile, find_wall(profile), has_cuda=True)]
     assert ({"pin_memory": True} in pins, find_wall(profile).kind) == (False, "cores")
+
+
+def test_objects_cost_the_process_that_unpacks_them_too() -> None:
+    """Half of the work of two workers, and all of the main process, which takes as much as one of them."""
+    uses = [make_use(n, seconds={"functions": 5.0, "handing over": 5.0}) for n in range(2)]
+    main = ProcessUse(3, 10.0, cpu_s=10.0, seconds={"handing over": 8.0, "other": 2.0})
+    profile = make_profile(*uses, main=main, batch=replace(BATCH, objects=5000), step_s=0.0)
+    fix = list_fixes(profile, find_wall(profile))[0]
+    assert fix.instruction == "Hand over tensors or arrays in place of lists, dictionaries and other objects"
+    assert fix.predicted_gain == pytest.approx(30 / (20 - 9 + 10 - 9))
+
+
+def test_floats_are_written_before_they_are_collated() -> None:
+    """Of each 10 s a worker writes floats for 4 s at least, as long as it collates them, and computes for 2 s."""
+    uses = [make_use(n, seconds={"functions": 6.0, "collating": 4.0}) for n in range(2)]
+    main = ProcessUse(3, 10.0, cpu_s=0.8, seconds={"idle": 9.2})  # it frees their memory
+    profile = make_profile(*uses, main=main, batch=replace(BATCH, dtype="float64"), step_s=0.0)
+    fix = next(fix for fix in list_fixes(profile, find_wall(profile)) if "uint8" in fix.instruction)
+    assert fix.predicted_gain == pytest.approx(20.8 / (4 + 16 / 8 + 0.8 / 8))

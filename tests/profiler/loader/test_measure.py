@@ -101,7 +101,13 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
     ("batch", "facts"),
     [
         (np.zeros((4, 3, 8, 6), np.float64), BatchFacts(4, 4608, "float64", (4, 3, 8, 6))),
-        ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchFacts(5, 720, "uint8", (8, 6, 3), 1)),
+        ([np.zeros((8, 6, 3), np.uint8)] * 5, BatchFacts(5, 720, "uint8", (5, 8, 6, 3), 1)),
+        (
+            {"image": [np.zeros((8, 6, 3), np.uint8)] * 5, "label": [1] * 5},
+            BatchFacts(5, 720, "uint8", (5, 8, 6, 3), 8),
+        ),
+        ({"image": [np.zeros((8, n, 3), np.uint8) for n in (6, 7)]}, BatchFacts(2, 312, "uint8", (2,), 2)),
+        ([np.zeros((4, 8, 6, 3), np.uint8), np.zeros(4, np.int64)], BatchFacts(4, 608, "uint8", (4, 8, 6, 3), 1)),
         ((["a", "b"], [1, 2]), BatchFacts(2, 0, "", (), 7)),
     ],
 )

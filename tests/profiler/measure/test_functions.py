@@ -31,9 +31,19 @@ def test_a_function_that_gains_a_third_beside_another_program_is_not_locked() ->
     assert judge(turns, 2) == CallTimes(1e-3, 0.0, None)
 
 
-def test_turns_that_differ_show_no_lock() -> None:
+def test_turns_that_differ_show_no_lock_where_nobody_knows_the_waits_for_a_core() -> None:
     slow, fast = (Run(10, wall_s, 1e-3, 0.0) for wall_s in (1.6e-3, 1e-3))
     assert judge([(fast, slow), (slow, fast), (fast, fast)], 2).hold_s is None
+
+
+def test_a_lock_is_seen_beside_programs_that_take_half_of_the_cores() -> None:
+    """Each thread waits for the other one, which runs for 1 ms and waits for a core for up to 0.6 ms."""
+    slow, fast = Run(10, 1.6e-3, 1e-3, 0.6e-3), Run(10, 1e-3, 1e-3, 0.0)
+    assert judge([(fast, slow), (slow, fast), (slow, slow)], 2) == CallTimes(1e-3, 0.0, 1e-3)
+
+
+def test_two_threads_that_wait_for_one_core_are_not_locked() -> None:
+    assert judge([(Run(10, 1e-3, 1e-3, 0.0), Run(10, 1e-3, 1e-3, 1e-3))] * 3, 2).hold_s is None
 
 
 def test_waiting_side_by_side_needs_threads_and_waiting_in_line_does_not_gain_by_them() -> None:

@@ -16,13 +16,7 @@ _NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes")
 def format_command(
     config: ShardConfig, beam_args: Sequence[str], program: Sequence[str] = ("python", "-m", "beam_jobs")
 ) -> str:
-    """Returns the command that runs a job; options that have their default are left out.
-
-    Args:
-        config: The options of the job.
-        beam_args: The arguments for Beam.
-        program: The words before the name of the command.
-    """
+    """Returns the command that runs a job; options that have their default are left out."""
     if len(config.datasets) > 1:
         words = ["merge", *config.datasets, config.output]
     elif config.datasets:

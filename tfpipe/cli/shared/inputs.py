@@ -98,10 +98,6 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
 def refuse_records(command: str, path: str) -> None:
     """Refuses a finished dataset, or TFRecords, where a command takes images.
 
-    Args:
-        command: The name of the command.
-        path: Its INPUT.
-
     Raises:
         DataError: It is one of these.
     """

@@ -10,10 +10,6 @@ from tfpipe.errors import ConfigError
 def load_function(text: str, option: str) -> Any:
     """Returns the function that `module:function` names; the module may lie in the current directory.
 
-    Args:
-        text: Value of the option.
-        option: The option, for messages.
-
     Raises:
         ConfigError: There is no such module or function, or the module cannot be imported.
     """

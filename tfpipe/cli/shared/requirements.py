@@ -13,9 +13,6 @@ def is_installed(module: str) -> bool:
 def require_tensorflow(command: str) -> None:
     """Checks that TensorFlow is installed.
 
-    Args:
-        command: Name of the command that needs it.
-
     Raises:
         MissingDependencyError: It is not installed.
     """

@@ -58,10 +58,6 @@ class RunArgs:
     def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
         """Removes its options from a command's options.
 
-        Args:
-            options: The options of the command.
-            beam_args: The arguments after --.
-
         Raises:
             ConfigError: Options do not go together.
         """

@@ -109,10 +109,13 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
         return Doing("reading", place)
     if leaf is user and _DECODES.search(leaf.text):
         return Doing("decoding", place)
+    is_library = True  # until the user's function that a loader called
     for frame in stack:
-        if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
-            return Doing("collating", place)
-        for activity, files in _FILES:
+        if is_users(frame.file):
+            is_library = False
+            if collate and frame.function.rpartition(".")[2] == collate:
+                return Doing("collating", place)
+        for activity, files in _FILES if is_library else ():
             if files.search(frame.file):
                 return Doing(activity, place)
         if frame.file.endswith("/PIL/Image.py") and frame.function in ("open", "preinit", "_open_core"):

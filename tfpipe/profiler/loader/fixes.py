@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tfpipe.profiler.loader.diagnose import find_function
 from tfpipe.profiler.loader.model import Costs, compute_costs
-from tfpipe.profiler.loader.types import LoaderFix, LoaderProfile, Wall
+from tfpipe.profiler.loader.types import Activity, LoaderFix, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
 
 _MIN_GAIN, _ENOUGH, _CODE_WEIGHT = 1.03, 0.98, 0.7  # an option is changed in a moment, code is not
@@ -20,6 +20,8 @@ _MAX_WORKERS, _PREFETCH, _DEFAULT_PREFETCH = 16, 8, 2
 _LARGE_SHARE, _SMALL_SHARE = 0.2, 0.1
 _FLOAT_BYTES = {"float64": 8, "float32": 4}
 _LEFT = 0.1  # of the time for Python objects, where arrays are handed over
+_MADE: tuple[Activity, ...] = ("reading", "storage", "decoding", "functions", "collating", "waiting")
+"""The activities of making a batch; the others of a trainer's process are receiving it, and freeing it."""
 
 
 class _Idea(NamedTuple):
@@ -99,9 +101,9 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         elif "use_multiprocessing" in options:
             yield _Idea(costs, {"workers": number, "use_multiprocessing": True}, reason, is_due)
         else:
-            yield _Idea(
-                costs, f"Make batches in {number} processes, such as the workers of a DataLoader", reason, is_due
-            )
+            of_grain = f"`.mp_prefetch(grain.MultiprocessingOptions({number}))`"
+            way = of_grain if profile.kind == "Grain loader" else "the workers of a DataLoader"
+            yield _Idea(costs, f"Make batches in {number} processes, such as {way}", reason, is_due)
     if profile.workers and options.get("persistent_workers") is False:
         first_s = now.worker_s / (profile.steps_per_epoch or 1)  # a worker makes the first batch of an epoch alone
         costs = replace(now, restart_s=min(now.restart_s, first_s))
@@ -132,8 +134,8 @@ def _change_order(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_I
 
 
 def _change_handing(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:
-    batch, main, made_s = profile.batch, profile.main, now.worker_s + now.stall_s
-    received_s = now.main_s * main.sum("handing over") / max(main.working_s - main.sum("waiting"), 1e-9)
+    batch, made_s = profile.batch, now.worker_s + now.stall_s
+    received = 1 - profile.main.sum(*_MADE) / max(profile.main.working_s, 1e-9)  # of the time of the trainer's process
     if wall.kind == "main process":
         moved_s = now.main_s * 0.9
         costs = replace(now.save(-moved_s), main_s=now.main_s - moved_s, cpu_s=now.cpu_s)
@@ -141,19 +143,18 @@ def _change_handing(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         change = f"Move {wall.where} into the workers: into the dataset, or into `collate_fn`"
         yield _Idea(costs, change, reason, is_due=True)
     elif wall.kind == "hand-over" and batch.objects > batch.images:
-        costs = replace(now, main_s=now.main_s - (1 - _LEFT) * received_s)
+        costs = now.save((1 - _LEFT) * made_s * profile.share("handing over", "lock"), (1 - _LEFT) * received)
         reason = f"{human_count(batch.objects, 'Python object')} a batch are packed and unpacked one by one."
         change = "Hand over tensors or arrays in place of lists, dictionaries and other objects"
-        yield _Idea(
-            costs.save((1 - _LEFT) * made_s * profile.share("handing over", "lock")), change, reason, is_due=True
-        )
+        yield _Idea(costs, change, reason, is_due=True)
     width = _FLOAT_BYTES.get(batch.dtype)
     if width and batch.image_size is not None:
-        saved = 1 - 1 / width
-        costs = replace(now, main_s=now.main_s - saved * received_s)
+        saved, collated = 1 - 1 / width, profile.share("collating")
+        # Collating writes the values once more; the user's functions wrote them, which took as long at least.
+        written = collated + min(collated, profile.share("functions"))
         sizes = f"{human_bytes(batch.bytes)} a batch become {human_bytes(batch.bytes / width)}"
         is_due = batch.dtype == "float64" and wall.kind == "hand-over"
-        costs = costs.save(saved * made_s * profile.share("handing over", "collating"))
+        costs = now.save(saved * made_s * (profile.share("handing over") + written), saved * received)
         change = f"Hand over uint8 in place of {batch.dtype}"
         yield _Idea(costs, change, f"{sizes}; convert and normalize on the device.", is_due)
 

@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfpipe.errors import ConfigError
 from tfpipe.profiler.loader.types import BatchFacts
@@ -109,44 +109,56 @@ class LoaderSource:
         return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
 
 
+class _Array(NamedTuple):
+    """An array in a batch, or the equal arrays of a list of records as one."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
 def describe_batch(batch: Any) -> BatchFacts:
     """Returns the facts about a batch: arrays in dictionaries, tuples and lists at any depth."""
-    arrays: list[Any] = []
+    arrays: list[_Array] = []
     objects = _collect(batch, arrays)
-    first: Any = next((array for array in arrays if len(array.shape)), None)
+    first = next((array for array in arrays if array.shape), None)
     if first is None or _is_list_of_records(batch):
         entries = next(iter(batch.values())) if isinstance(batch, Mapping) and batch else batch
         if isinstance(entries, tuple) and not _is_list_of_records(entries) and entries:
             entries = entries[0]
         images = len(entries) if isinstance(entries, (list, tuple)) else 1
     else:
-        images = int(first.shape[0])
+        images = first.shape[0]
     if not arrays:
         return BatchFacts(images, 0, objects=objects)
-    sizes = [int(getattr(array, "nbytes", 0) or 0) for array in arrays]
-    largest = arrays[sizes.index(max(sizes))]
-    shape = tuple(int(side) for side in largest.shape)
-    return BatchFacts(images, sum(sizes), str(largest.dtype).rpartition(".")[2], shape, objects)
+    largest = max(arrays, key=lambda array: array.bytes)
+    return BatchFacts(images, sum(array.bytes for array in arrays), largest.dtype, largest.shape, objects)
 
 
 def _is_list_of_records(batch: Any) -> bool:
     """Returns whether a batch is a list of equal records, not a list such as `[images, labels]`."""
     if not isinstance(batch, (list, tuple)) or len(batch) < 2 or isinstance(batch[0], list):
         return False
-    shapes = [tuple(getattr(one, "shape", ())) for one in batch[:2]]
-    return type(batch[0]) is type(batch[1]) and shapes[0] == shapes[1]
+    first, second = (tuple(getattr(one, "shape", ())) for one in batch[:2])
+    are_images = len(first) == len(second) == 3  # of any sizes
+    return type(batch[0]) is type(batch[1]) and (first == second or are_images)
 
 
-def _collect(value: Any, arrays: list[Any]) -> int:
+def _collect(value: Any, arrays: list[_Array]) -> int:
     """Appends the arrays in a value to a list, and returns the number of other objects."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        arrays.append(value)
+        shape = tuple(int(side) for side in value.shape)
+        arrays.append(_Array(shape, str(value.dtype).rpartition(".")[2], int(getattr(value, "nbytes", 0) or 0)))
         return 0
-    if isinstance(value, Mapping):
-        return 1 + sum(_collect(one, arrays) for one in value.values())
-    if isinstance(value, (list, tuple)):
-        return 1 + sum(_collect(one, arrays) for one in value)
-    return 1
+    if not isinstance(value, (Mapping, list, tuple)):
+        return 1
+    inner: list[_Array] = []
+    objects = 1 + sum(_collect(one, inner) for one in (value.values() if isinstance(value, Mapping) else value))
+    if inner and len(inner) == len(value) and _is_list_of_records(value):
+        shape = inner[0].shape if len({array.shape for array in inner}) == 1 else ()
+        inner = [_Array((len(value), *shape), inner[0].dtype, sum(array.bytes for array in inner))]
+    arrays += inner
+    return objects
 
 
 def _name_type(value: Any) -> str:

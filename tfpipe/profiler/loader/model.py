@@ -30,6 +30,7 @@ class Costs:
         slowest_s: The time of the slowest worker, which all wait for if batches come in order.
         cpu_s: The processor time of all processes.
         main_s: The time of this process while it fetches.
+        main_cpu_s: The part of `cpu_s` that this process takes beside its workers; 0 without any.
         lock_s: The time in which Python's lock is held, if several threads of one process want it; else 0.
         stall_s: The time that slow records take beyond the others.
         restart_s: The time to start workers for an epoch.
@@ -42,6 +43,7 @@ class Costs:
     slowest_s: float
     cpu_s: float
     main_s: float
+    main_cpu_s: float
     lock_s: float
     stall_s: float
     restart_s: float
@@ -57,10 +59,18 @@ class Costs:
         made_s = max(self.slowest_s / self.num_workers, *limits) + self.stall_s
         return 1 / max(max(made_s, self.step_s + self.main_s) + self.restart_s, 1e-9)
 
-    def save(self, seconds: float) -> Costs:
-        """Returns the costs if an image takes less of a worker and of a core."""
+    def save(self, seconds: float, received: float = 0.0) -> Costs:
+        """Returns the costs if an image takes less of a worker and of a core, and less of the process that fetches.
+
+        Args:
+            seconds: The time that a worker saves.
+            received: The share of the time of the process that fetches which is saved there.
+        """
         names = ("worker_s", "slowest_s", "cpu_s", *(("lock_s",) if self.lock_s else ()))
-        return replace(self, **{name: max(getattr(self, name) - seconds, 0.0) for name in names})
+        made = replace(self, **{name: max(getattr(self, name) - seconds, 0.0) for name in names})
+        saved_s = received * self.main_cpu_s
+        main_s = (1 - received) * self.main_s
+        return replace(made, cpu_s=max(made.cpu_s - saved_s, 0.0), main_cpu_s=self.main_cpu_s - saved_s, main_s=main_s)
 
 
 def compute_costs(profile: LoaderProfile) -> Costs:
@@ -86,6 +96,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         slowest_s=slowest_s,
         cpu_s=cpu_s / images,
         main_s=min(main_s, main.wall_s) / images if workers else 0.0,
+        main_cpu_s=main.cpu_s / images if workers else 0.0,
         lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
         restart_s=0.0,

@@ -244,7 +244,7 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
 
 def _walk(frame: FrameType | None) -> Stack:
     stack: list[tuple[CodeType, int]] = []
-    while frame is not None and len(stack) < _DEPTH:
+    while isinstance(frame, FrameType) and len(stack) < _DEPTH:  # 3.11 may give else for a frame that ends
         stack.append((frame.f_code, frame.f_lineno or 0))
         frame = frame.f_back
     return tuple(stack)

@@ -27,7 +27,7 @@ class BatchFacts:
         images: The images, or other records, in it.
         bytes: The bytes of its arrays.
         dtype: The type of its largest array; empty if it has none.
-        shape: The shape of its largest array.
+        shape: The shape of its largest array. The equal arrays of a list of records count as one array.
         objects: The Python objects in it that are not arrays.
     """
 

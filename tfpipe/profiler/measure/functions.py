@@ -23,7 +23,9 @@ _TIMES = ("wall_s", "cpu_s", "queue_s")
 _HELPS = 1.4
 """The factor by which 2 threads must do more than one where a call waits; else a lock keeps the second one out."""
 _LEAST_GAIN, _NO_GAIN = 0.7, 1.2
-"""The factors between which 2 threads do as much as one where a call computes."""
+"""The factors between which 2 threads do as much as one where a call computes, if no other program runs."""
+_BLOCKED = 2 / 3
+"""The time of 2 threads, as a share of that in which they run or wait for a core, from which on a lock stops them."""
 _WAITS = 0.5
 """The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
 
@@ -74,7 +76,8 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     """Tells waiting, computing and a lock apart. Pure.
 
     A second thread makes a function nearly twice as fast, and a third faster where another program takes a core, unless
-    a lock stands in its way. Beside many programs turns differ by more than that; then no lock is seen.
+    a lock stands in its way: then it neither runs nor waits for a core. Where the kernel does not count the waits for a
+    core, turns beside many programs differ too much, and no lock is seen.
 
     Args:
         turns: Runs with one thread and with two, which took turns because machines drift.
@@ -88,13 +91,22 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     if waits:
         is_locked = fastest_one_s < _HELPS * fastest_two_s
     else:
-        gains = [one.wall_s / two.wall_s for one, two in turns]
-        is_locked = cores > 1 and all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
+        is_locked = cores > 1 and _is_computing_blocked(turns)
     hold_s = None
     if is_locked:
         fastest_s = min(fastest_one_s, fastest_two_s)
         hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
     return CallTimes(cpu_s, max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0, hold_s)
+
+
+def _is_computing_blocked(turns: Sequence[tuple[Run, Run]]) -> bool:
+    """Returns whether a lock stops the second of two threads that compute."""
+    gains = [one.wall_s / two.wall_s for one, two in turns]
+    if not any(run.queue_s for pair in turns for run in pair):  # a wait for a core is not known, and may be a lock
+        return all(_LEAST_GAIN < gain < _NO_GAIN for gain in gains)
+    worked = [(2 * two.wall_s, two.cpu_s + two.queue_s) for _, two in turns]
+    blocked = statistics.median((wall_s - work_s) / max(work_s, 1e-9) for wall_s, work_s in worked)
+    return blocked > _BLOCKED and statistics.median(gains) < _HELPS
 
 
 def _run(call: Callable[[int], Any], threads: int) -> Run:

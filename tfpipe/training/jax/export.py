@@ -38,12 +38,6 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 def export_model(parameters: Parameters, config: PipelineConfig, manifest: Manifest, directory: str) -> None:
     """Writes the function. It appears under its name when it is complete, in place of an earlier one.
 
-    Args:
-        parameters: The parameters, which become constants of the function.
-        config: The options of the evaluation pipeline.
-        manifest: The dataset.
-        directory: A local folder, or a URL.
-
     Raises:
         DataError: The model cannot be written.
     """
@@ -58,10 +52,6 @@ def load_model(data: bytes, path: str) -> Program:
     """Returns a function of decoded images, which computes the probabilities of all classes.
 
     It is compiled for each size of images and of the batch.
-
-    Args:
-        data: The content of the file.
-        path: The path of the file, for errors.
 
     Raises:
         FormatError: The file is damaged.

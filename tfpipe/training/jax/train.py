@@ -77,12 +77,7 @@ class JaxLearner(Learner):
     """A model in JAX, whose parameters lie whole on every device."""
 
     def __init__(self, facts: RunFacts, place: Place) -> None:
-        """Draws the parameters, which are the same on any number of devices.
-
-        Args:
-            facts: The facts of the run.
-            place: The devices.
-        """
+        """Draws the parameters, which are the same on any number of devices."""
         super().__init__(facts)
         config = facts.config
         self._place, self._step = place, 0

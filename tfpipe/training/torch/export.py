@@ -39,12 +39,6 @@ _MAX_SIDE = 65_535  # of a JPEG
 def export_model(model: nn.Module, config: PipelineConfig, manifest: Manifest, directory: str) -> None:
     """Writes the program. It appears under its name when it is complete, in place of an earlier one.
 
-    Args:
-        model: A model from the image batches of the evaluation to logits of shape [batch, classes].
-        config: The options of the evaluation pipeline.
-        manifest: The dataset.
-        directory: A local folder, or a URL.
-
     Raises:
         DataError: `torch.export` cannot follow the model, or the program cannot be written.
     """
@@ -69,10 +63,6 @@ def export_model(model: nn.Module, config: PipelineConfig, manifest: Manifest, d
 
 def load_model(data: bytes, path: str) -> Program:
     """Returns a program as a function of decoded images, which computes the probabilities of all classes.
-
-    Args:
-        data: The content of the file.
-        path: The path of the file, for errors.
 
     Raises:
         FormatError: The file is damaged.

@@ -90,11 +90,6 @@ class TorchLearner(Learner):
     def __init__(self, facts: RunFacts, place: Place, build: BuildModel | None = None) -> None:
         """Builds model and optimizer, with the same weights in every process.
 
-        Args:
-            facts: The facts of the run.
-            place: This process and its device.
-            build: A function that builds the user's own model.
-
         Raises:
             ConfigError: The model cannot be built.
         """
