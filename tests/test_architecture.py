@@ -64,6 +64,7 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.open_dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
+    ("tfpipe.layers", "tfpipe.columns"),  # which knows the records of each layer
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes

@@ -141,6 +141,7 @@ EXAMPLES = {
     "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",
     "append": "tfpipe append flowers more-photos",
     "delete": "tfpipe delete flowers names.txt",
+    "compact": "tfpipe compact flowers",
     "log": "tfpipe log flowers",
     "rollback": "tfpipe rollback flowers --to 2",
     "inspect": "tfpipe inspect flowers --show 12 sheet.png",
