@@ -1,4 +1,4 @@
-"""`tfpipe compact`: the same records as one layer, without the bytes of hidden ones, or the old dataset after a kill."""
+"""`tfpipe compact`: the same records as one layer without the bytes of hidden ones, or the old dataset after a kill."""
 
 from __future__ import annotations
 

@@ -98,6 +98,7 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
         "  delete       Hide records of a dataset by their names.",
         "  compact      Remove the bytes of hidden records, and older layers.",
         "  log          List the layers of a dataset.",
+        "  diff         Compare two datasets, layers or views.",
         "  rollback     Go back to an older layer of a dataset.",
         "",
         "Look at it:",

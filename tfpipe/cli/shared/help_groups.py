@@ -143,6 +143,7 @@ EXAMPLES = {
     "delete": "tfpipe delete flowers names.txt",
     "compact": "tfpipe compact flowers",
     "log": "tfpipe log flowers",
+    "diff": "tfpipe diff flowers@1 flowers",
     "rollback": "tfpipe rollback flowers --to 2",
     "inspect": "tfpipe inspect flowers --show 12 sheet.png",
     "view": 'tfpipe view flowers "width >= 300 and not duplicate" --name large',
