@@ -20,6 +20,7 @@ from tfpipe.columns.config import TableConfig
 from tfpipe.columns.write import Entry, NewColumn, choose_lacking, load_for_column
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import check_local
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
@@ -70,6 +71,7 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
         import duckdb
         import pyarrow  # noqa: F401
     manifest = choose_lacking(load_for_column(dataset), config.name)
+    check_local(manifest.directory)
     opened = _Table.open(table, config)
     with open_facts(manifest.keep_columns(())) as known:
         try:
