@@ -133,6 +133,8 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
     console.print(Text(clean_line(document["dataset"]), "bold"))
     console.print(Text(clean_line(version), "dim"))
     console.print(Text(clean_line(_describe_content(manifest))))
+    if any(split.chosen is not None for split in manifest.splits.values()):
+        console.print("Records, size and classes are those that are read; the rest is that of all stored records.")
     for part in (
         *_split_tables(document["splits"], manifest, console.width),
         *_class_tables(document["splits"], manifest),
