@@ -302,7 +302,7 @@ class _Compaction:
             file_io.write_file(path, b"".join(part), makes_folders=True)
 
     def _link_others(self) -> None:
-        """Links what else lies in the folder, such as a note of the user."""
+        """Copies what else lies in the folder, such as a note of the user; large files get a second name."""
         for name in os.listdir(self._old.directory):
             path = os.path.join(self._old.directory, name)
             is_list = file_names.parse_list_part(file_names.DUPLICATES, name) is not None

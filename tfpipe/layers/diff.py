@@ -1,4 +1,4 @@
-"""What two datasets, layers or views have different: their records by name, and their features, classes and sizes.
+"""The differences of two datasets, layers or views: of records by name, and of features, classes and sizes.
 
 ```
 diff = compare("/data/flowers@1", "/data/flowers")

@@ -97,7 +97,7 @@ class RunDir:
             return None
 
     def change_data(self, dataset: str, lock: Mapping[str, Any] | None, step: int) -> None:
-        """Notes that the run reads other records from a step on, because some were deleted.
+        """Writes down that the run reads other records from a step on, because some were deleted.
 
         Args:
             dataset: The text that tells its records from others.
