@@ -64,6 +64,7 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.open_dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
+    ("tfpipe.layers", "tfpipe.columns"),  # which knows the records of each layer
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
     ("beam_jobs.records", "tfpipe.columns"),  # whose shards its workers write
@@ -135,7 +136,7 @@ HEAVY = {
         "tfpipe.views.find_facts",
         "tfpipe.writer.record_facts",
     ),
-    "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
+    "duckdb": ("tfpipe.columns.join_table", "tfpipe.layers.diff", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),

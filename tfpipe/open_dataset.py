@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -361,6 +361,22 @@ class History:
         found = {name: self.list_hidden(hidden_at, name, number) for name in manifest.splits}
         splits = {name: hide_records(info, found[name]) for name, info in manifest.splits.items()}
         return replace(manifest, splits=splits)
+
+    def find_state(self, fits: Callable[[Manifest], bool], view: View | None) -> tuple[int, int] | None:
+        """Finds the newest state that fits: the layer whose shards it reads, and the one that says what is hidden."""
+        tried = set()
+        for hidden_at in range(self.newest, 0, -1):
+            for number in range(self.newest, 0, -1):
+                state = self.states[number - 1].appended, self.states[hidden_at - 1].deletes
+                if state in tried:
+                    continue
+                tried.add(state)
+                try:
+                    if fits(self.load_state(number, hidden_at, view, with_columns=False)):
+                        return number, hidden_at
+                except FormatError:  # the view was made for other shards
+                    continue
+        return None
 
     def join_shards(self, number: int) -> Manifest:
         """Returns the manifest of all records in the shards of a layer, without columns."""

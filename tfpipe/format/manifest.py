@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
@@ -232,6 +233,8 @@ class Manifest:
         columns: The columns that were added to the records. Each lies in a folder of its own as a dataset does, with as
             many records in each split. They are not part of the file either.
         layer: The number of the layer that is read. It is not part of the file either.
+        withheld: The numbers of the records of each split that are there only to tell where others stand, because a
+            later layer hides them.
         parts: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
             without appended ones.
     """
@@ -255,6 +258,7 @@ class Manifest:
     view: str = field(default="", compare=False)
     columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
     layer: int = field(default=1, compare=False)
+    withheld: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, compare=False, repr=False)
     parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
 
     def __repr__(self) -> str:
