@@ -293,7 +293,7 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
         f"{pets} is at layer 2: 6 records appended",
     ]
     ran = tfpipe("append", pets, more, "--workers", 1, "--json")
-    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": []}.items()
+    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": [], "repeated": 6}.items()
     assert [row["change"] for row in tfpipe("log", pets, "--json").json["layers"]] == [
         {"train": 12, "validation": 3},
         {"train": 5, "validation": 1},
@@ -304,6 +304,18 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
     ran = tfpipe("append", pets, more, "--dry-run")
     assert ran.code == 0, ran.err
     assert library.load_manifest(pets).layer == 3
+
+
+def test_images_that_were_there_before_are_counted(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    again = write_files(
+        tmp_path / "again", {"train/cat/new.jpg": make_jpeg(1), "train/cat/old.jpg": make_jpeg(503, (33, 23))}
+    )
+    ran = tfpipe("append", grown, again, "--workers", 1)
+    assert ran.lines[-2] == f"1 of these images were in {grown} before"
+    delete_records(grown, ["train/cat/old.jpg", "train/ant/0.jpg"])
+    assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] == 1
+    next(Path(grown, "index").glob("*.parquet")).unlink()
+    assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] is None
 
 
 # Kills
