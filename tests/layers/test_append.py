@@ -19,7 +19,7 @@ from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, list_names
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.image_form import ImageForm
@@ -30,7 +30,7 @@ from tfpipe.lookups.steps import look_up_step
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import TorchBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
@@ -120,6 +120,31 @@ def test_frameworks_resume_in_the_middle(grown: str, address: str) -> None:
     jax_batch = np.asarray(next(iter(JaxBatches(data, "train", CONFIG, start_step=start)))["image"])
     for images in (tensorflow, torch_batch, jax_batch):
         np.testing.assert_array_equal(images, expected[start])
+
+
+def load_with_torch(*args: Any) -> Any:
+    return data_loader(TorchBatches(*args))
+
+
+@pytest.mark.parametrize("face", [NumpyBatches, JaxBatches, load_with_torch])
+def test_a_position_in_another_layer_is_refused(pets: str, tmp_path: Path, face: Any) -> None:
+    old = face(pets, "train", CONFIG)
+    old.set_epoch(2)
+    first = old.state_dict()
+    assert first == {"seed": 3, "epoch": 2, "step": 0, "order": 1}
+    append(pets, draw_more(tmp_path / "more"))
+    with pytest.raises(ConfigError) as caught:
+        face(pets, "train", CONFIG).load_state_dict(first)
+    assert str(caught.value) == (
+        f"The position is of layer 1 of {pets}, and this is layer 2, which has other records. Open {pets}@1 to go on "
+        "with the same batches."
+    )
+    face(f"{pets}@1", "train", CONFIG).load_state_dict(first)
+    second = face(pets, "train", CONFIG).state_dict()
+    assert second == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "layer": 2}
+    face(pets, "train", CONFIG).load_state_dict(second)
+    with pytest.raises(ConfigError, match=r"^The position is of layer 2 of .* Open .*@2 to go on"):
+        face(f"{pets}@1", "train", CONFIG).load_state_dict(second)
 
 
 def test_an_old_layer_keeps_its_order(pets: str, tmp_path: Path) -> None:
@@ -268,7 +293,7 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
         f"{pets} is at layer 2: 6 records appended",
     ]
     ran = tfpipe("append", pets, more, "--workers", 1, "--json")
-    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": []}.items()
+    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": [], "repeated": 6}.items()
     assert [row["change"] for row in tfpipe("log", pets, "--json").json["layers"]] == [
         {"train": 12, "validation": 3},
         {"train": 5, "validation": 1},
@@ -279,6 +304,18 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
     ran = tfpipe("append", pets, more, "--dry-run")
     assert ran.code == 0, ran.err
     assert library.load_manifest(pets).layer == 3
+
+
+def test_images_that_were_there_before_are_counted(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    again = write_files(
+        tmp_path / "again", {"train/cat/new.jpg": make_jpeg(1), "train/cat/old.jpg": make_jpeg(503, (33, 23))}
+    )
+    ran = tfpipe("append", grown, again, "--workers", 1)
+    assert ran.lines[-2] == f"1 of these images were in {grown} before"
+    delete_records(grown, ["train/cat/old.jpg", "train/ant/0.jpg"])
+    assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] == 1
+    next(Path(grown, "index").glob("*.parquet")).unlink()
+    assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] is None
 
 
 # Kills

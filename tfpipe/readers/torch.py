@@ -31,6 +31,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -208,6 +209,11 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     def _repr_html_(self) -> str | None:
         return notebook.show(self.dataset)
+
+    @property
+    def _run_data(self) -> Manifest | None:
+        plan = self.dataset.plan
+        return plan.source.manifest if isinstance(plan, BatchPlan) else None
 
     @property
     def _run_seed(self) -> int:
