@@ -1,7 +1,7 @@
 """The job: list, plan, write shards, finish. `run` is what `tfpipe shard`, `reshard` and `merge` call."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from beam_jobs.config import ShardConfig
@@ -40,13 +40,19 @@ class ShardResult:
         return images / self.seconds
 
 
-def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObserver | None = None) -> ShardResult:
+def run(
+    config: ShardConfig,
+    beam_args: Sequence[str] = (),
+    observer: ShardObserver | None = None,
+    check: Callable[[Plan], None] = lambda plan: None,
+) -> ShardResult:
     """Makes the dataset, or the rest of it if an earlier run of the same job was cut off.
 
     Args:
         config: The options of the job.
         beam_args: Arguments for Beam, such as `--runner=DataflowRunner`.
         observer: The observer of the job's progress.
+        check: A function that may refuse the plan before anything is written, by an error.
 
     Raises:
         ConfigError: An option does not fit the input, the output or the runner.
@@ -57,6 +63,7 @@ def run(config: ShardConfig, beam_args: Sequence[str] = (), observer: ShardObser
     runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
     with make_plan(config, beam_args, observer) as plan:
         observer.plan(plan)
+        check(plan)
         with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
             finished_before = work.list_written()
             header = work.read_header()

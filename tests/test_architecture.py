@@ -26,8 +26,10 @@ FLOORS = {
             "tfpipe.tuning",
             "tfpipe.views",
             "tfpipe.columns",
+            "tfpipe.layers",
             "tfpipe.lookups",
             "beam_jobs",
+            "beam_jobs.append_job",
             "beam_jobs.graph",
             "beam_jobs.make_plan",
             "beam_jobs.records",
@@ -62,6 +64,7 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.open_dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
+    ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches

@@ -108,6 +108,8 @@ COMMANDS = (
     "shard",
     "reshard",
     "merge",
+    "delete",
+    "log",
     "inspect",
     "index",
     "doctor",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.archive import is_archive, strip_archive_suffix
 from beam_jobs.inputs.facts import Facts, Meaning
-from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.label_file import put_known_first, rename_labels
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
@@ -36,6 +36,7 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     label_names = tuple(sorted({label for label in labels.values() if label is not None}))
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=False)
+    labels, label_names = put_known_first(config, labels, label_names, is_numeric=False)
     base = posixpath.basename(source if from_archive else file_io.make_absolute(source))
     listing = Listing(
         name=(strip_archive_suffix(base) if from_archive else base) or "images",

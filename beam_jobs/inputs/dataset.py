@@ -79,9 +79,7 @@ def _open(directory: str) -> Manifest:
         missing = next((name for name in needed.names if name not in manifest.schema), None)
         if missing is not None:
             raise DataError(f"Every dataset that tfpipe wrote has a feature {missing!r}, but {directory} has none.")
-    columns = tuple(replace(each, directory=file_io.make_absolute(each.directory)) for each in manifest.columns)
-    directory = file_io.make_absolute(manifest.directory)
-    return replace(manifest, directory=directory, schema=manifest.full_schema, columns=columns)
+    return replace(manifest, directory=file_io.make_absolute(manifest.directory), schema=manifest.full_schema)
 
 
 def _name_datasets(manifests: Sequence[Manifest]) -> dict[str, Manifest]:

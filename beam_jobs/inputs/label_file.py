@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from beam_jobs.config import ShardConfig
 from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 
@@ -29,6 +30,26 @@ def rename_labels(
     if missing:
         raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")
     return dict(labels), names
+
+
+def put_known_first(
+    config: ShardConfig, labels: Labels, label_names: Sequence[str], *, is_numeric: bool
+) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
+    """Returns the class of each label, and the class names with those first whose numbers must stay.
+
+    Args:
+        config: The configuration of the job, which knows these classes.
+        labels: The class of each label of the input.
+        label_names: The names of the classes until now; empty without labels.
+        is_numeric: Whether the classes are numbers, which then are those of the known classes.
+
+    Raises:
+        DataError: A number is that of no class, where the classes have names.
+    """
+    known = config.known_labels
+    if known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
+        return name_numbers("The dataset", labels, label_names, known), known
+    return dict(labels), tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
 
 
 def name_numbers(

@@ -50,7 +50,7 @@ from beam_jobs.inputs.folder import (
     list_folder,
     list_side_by_side,
 )
-from beam_jobs.inputs.label_file import rename_labels
+from beam_jobs.inputs.label_file import put_known_first, rename_labels
 from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
 from beam_jobs.plan.image_ref import SINGLE, FileRef, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
@@ -399,6 +399,7 @@ def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Me
     labels, label_names, is_numeric = number_labels(facts, source)
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
+    labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numeric and not config.labels)
     name, root = _get_place(source)
     unpack = tuple(sorted(file for file in images.count_values("file") if file and is_compressed_tar(file)))
     listing = Listing(

@@ -32,7 +32,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CAPTION, TARGET, Column, ColumnFacts
 from beam_jobs.inputs.facts import Facts, Meaning
 from beam_jobs.inputs.folder import Look, list_begin
-from beam_jobs.inputs.label_file import name_numbers, rename_labels
+from beam_jobs.inputs.label_file import name_numbers, put_known_first, rename_labels
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import TensorColumns, infer_tensors
 from beam_jobs.inputs.table_files import (
@@ -177,6 +177,8 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
             )
         names = next(iter(facts.class_names))
         labels, label_names = name_numbers(f"The metadata of {path}", labels, label_names, names), names
+    is_numbered = is_numeric and not (config.labels or facts.class_names)
+    labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numbered)
     classes = Column.make_classes(label_names, labels) if _LABEL in columns else None
     if classes is not None:
         labels, label_names = {}, ()

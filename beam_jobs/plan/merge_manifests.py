@@ -5,7 +5,6 @@ the records of the first dataset, and of any other with the same classes, stay a
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from beam_jobs.plan.features import add_sizes, check_dropped, list_optional, tak
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import manifest_json
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.join_manifests import sum_counts
 from tfpipe.format.manifest import Foreign, Manifest
 from tfpipe.format.schema import CLASS_LABEL, FeatureSpec, Schema
 
@@ -33,7 +33,8 @@ class SourceDataset:
         square: Whether its images are squeezed. Its records then have the heights and widths from before that.
         labels: The new number of each of its classes.
         foreign: The facts about records that another program wrote; None for tfpipe's own. Its `root` is not used.
-        columns: The folders of the columns whose features become those of the records.
+        columns: The columns whose features become those of the records: of each the address of the dataset with its
+            layer, and the name.
     """
 
     directory: str
@@ -41,13 +42,13 @@ class SourceDataset:
     square: bool
     labels: tuple[int, ...]
     foreign: Foreign | None = None
-    columns: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "SourceDataset":
         """Builds the dataset from the JSON values of `dataclasses.asdict`."""
         foreign = fields["foreign"] and Foreign(**fields["foreign"])
-        columns = tuple(fields["columns"])
+        columns = tuple((address, name) for address, name in fields["columns"])
         return cls(**{**fields, "labels": tuple(fields["labels"]), "foreign": foreign, "columns": columns})
 
 
@@ -157,7 +158,7 @@ def merge_manifests(
         image = form.to_json() | _describe_origin(old_form, form, image)
     number_of_name = {name: number for number, name in enumerate(label_names)}
     labels = [tuple(number_of_name[name] for name in manifest.label_names) for manifest in manifests]
-    noticed = _sum_counts(manifest.noticed for manifest in manifests)
+    noticed = sum_counts(manifest.noticed for manifest in manifests)
     if is_reformed:  # everything else is noticed again, in the images as they are then
         noticed = {kind: count for kind, count in noticed.items() if kind == "name_differs"}
     inputs = InputDatasets(
@@ -167,7 +168,7 @@ def merge_manifests(
         },
         image=image,
         reformed=is_reformed,
-        changed=_sum_counts(manifest.changed for manifest in manifests),
+        changed=sum_counts(manifest.changed for manifest in manifests),
         noticed=noticed,
         seekable=any(split.seekable_jpegs for manifest in manifests for split in manifest.splits.values()),
         dropped=tuple(dropped),
@@ -186,7 +187,7 @@ def _make_source(manifest: Manifest, form: ImageForm, labels: tuple[int, ...]) -
         square=form.square is not None,
         labels=labels,
         foreign=foreign,
-        columns=tuple(column.directory for column in manifest.columns),
+        columns=tuple((f"{manifest.directory}@{manifest.layer}", column.name) for column in manifest.columns),
     )
 
 
@@ -365,10 +366,3 @@ def _sum_class_counts(
             for label, count in zip(new_labels, split.class_counts, strict=False):
                 split_counts[label] += count
     return counts
-
-
-def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return dict(sorted(total.items()))

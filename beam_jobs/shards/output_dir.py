@@ -25,6 +25,7 @@ _OUR_NAMES = {
     file_names.INDEX_DIR,
     VIEWS_DIR,
     file_names.COLUMNS_DIR,
+    file_names.LAYERS_DIR,
     file_names.QUARANTINE_DIR,
     file_names.WORK_DIR,
 }

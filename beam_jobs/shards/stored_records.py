@@ -15,7 +15,7 @@ from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record, read_record_at
-from tfpipe.open_dataset import load_own_manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import file_io
 
 _MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the shards that it reads from
@@ -41,11 +41,11 @@ def read_payload(path: str, name: str, offset: int, size: int) -> bytes:
         raise UnreadableError(f"{name} cannot be read: {error.strerror or error}") from error
 
 
-def read_columns(columns: Iterable[str], place: str) -> dict[str, Feature]:
+def read_columns(columns: Iterable[tuple[str, str]], place: str) -> dict[str, Feature]:
     """Reads the features that columns have of a record.
 
     Args:
-        columns: The folders of the columns.
+        columns: The columns: of each the address of the dataset with its layer, as in `/data/flowers@1`, and the name.
         place: The place of the record in its dataset, such as `flowers/train:17`.
 
     Raises:
@@ -53,9 +53,10 @@ def read_columns(columns: Iterable[str], place: str) -> dict[str, Feature]:
     """
     split, _, number = place.partition("/")[2].rpartition(":")
     features: dict[str, Feature] = {}
-    for directory in columns:
+    for address, name in columns:
         try:
-            shards = _open(directory).splits[split].shards
+            column = _open(address, name)
+            directory, shards = column.directory, column.splits[split].shards
             ends = list(accumulate(shard.records for shard in shards))
             place_in = bisect_right(ends, int(number))
             shard = shards[place_in]
@@ -63,13 +64,13 @@ def read_columns(columns: Iterable[str], place: str) -> dict[str, Feature]:
             offset, size = _load_index(directory, shard)[int(number) - ends[place_in] + shard.records].tolist()
             features |= decode_example(read_payload(path, shard.file, offset, size))
         except (FormatError, DataError, OSError) as error:
-            raise UnreadableError(f"the column {directory} cannot be read: {str(error).rstrip('.')}") from error
+            raise UnreadableError(f"the column {name} cannot be read: {str(error).rstrip('.')}") from error
     return features
 
 
 @lru_cache(maxsize=_MAX_COLUMNS)
-def _open(directory: str) -> Manifest:
-    return load_own_manifest(directory)
+def _open(address: str, name: str) -> Manifest:
+    return next(column for column in load_manifest(address).columns if column.name == name)
 
 
 @lru_cache(maxsize=_MAX_INDEXES)

@@ -12,6 +12,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.recognize import join, recognize
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
+from beam_jobs.plan.plan import Plan
 from beam_jobs.shards.finish_dataset import finish_dataset
 from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.write_shard import write_shard
@@ -25,7 +26,11 @@ from tfpipe.format.tfrecord import scan_records
 def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Manifest:
     """Makes a dataset in this process and without Beam, with `options` of `ShardConfig`."""
     config = ShardConfig(str(source), str(output), **options)
-    plan = plan_shards(config)
+    return write_plan(config, plan_shards(config))
+
+
+def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
+    """Writes the dataset of a plan in this process."""
     with open_work_dir(config, plan) as work:
         header = work.read_header()
         written = [write_shard(work, header, k) for k in range(len(header.shards))]

@@ -14,18 +14,22 @@ import click
 
 from tfpipe.cli.add import add
 from tfpipe.cli.advise import advise
+from tfpipe.cli.append import append
 from tfpipe.cli.bench import bench
+from tfpipe.cli.delete import delete
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
 from tfpipe.cli.help import help_
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
+from tfpipe.cli.log import log
 from tfpipe.cli.merge import merge
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
 from tfpipe.cli.repair import repair
 from tfpipe.cli.report import report
 from tfpipe.cli.reshard import reshard
+from tfpipe.cli.rollback import rollback
 from tfpipe.cli.serve import serve
 from tfpipe.cli.serve_check import serve_check
 from tfpipe.cli.shard import shard
@@ -114,6 +118,7 @@ def tfpipe() -> None:
 
 _SECTIONS = {
     "Make a dataset": (shard, advise, index, add, merge, reshard),
+    "Change it": (append, delete, log, rollback),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),

@@ -91,10 +91,10 @@ class _Make:
     batch_size: int | None
 
     def __call__(self, split: str, number: int) -> Iterator[Entry]:
-        shards = self.manifest.splits[split].shards
-        first = sum(shard.records for shard in shards[:number])
+        counts = self.manifest.splits[split].records_per_shard
+        first = sum(counts[:number])
         with data_source(self.manifest, split) as records:
-            end = first + shards[number].records
+            end = first + counts[number]
             if self.batch_size is None:
                 for record in records[first:end]:
                     yield Entry(record.label, self._name(self.function(record)))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfpipe.columns.config import TableConfig
-from tfpipe.columns.write import Entry, NewColumn, load_for_column
+from tfpipe.columns.write import Entry, NewColumn, choose_lacking, load_for_column
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
@@ -69,7 +69,7 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
     with importing("A table of columns", "DuckDB and PyArrow", "tfpipe[views]"):
         import duckdb
         import pyarrow  # noqa: F401
-    manifest = load_for_column(dataset)
+    manifest = choose_lacking(load_for_column(dataset), config.name)
     opened = _Table.open(table, config)
     with open_facts(manifest.keep_columns(())) as known:
         try:

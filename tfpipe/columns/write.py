@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +30,15 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
-from tfpipe.format.view import View, ViewSplit, view_file
-from tfpipe.open_dataset import check_local, load_manifest, load_view
+from tfpipe.format.view import Hidden, View, ViewSplit, view_file
+from tfpipe.open_dataset import (
+    check_local,
+    hide_records,
+    list_fingerprints,
+    load_manifest,
+    load_own_manifest,
+    load_view,
+)
 from tfpipe.storage import file_io, local
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
 from tfpipe.writer.job import WriteFolder, WriteJob
@@ -54,6 +63,82 @@ class Entry(NamedTuple):
 
 Make = Callable[[str, int], Iterable[Entry]]
 """A function of a split and the number of a shard that yields the values of its records, in their order."""
+
+
+class ShardRows(NamedTuple):
+    """The records of a shard that get values.
+
+    Attributes:
+        split: The name of the split.
+        file: The name of the shard in its layer.
+        number: The number of the shard, counted through all layers.
+        records: The number of its records.
+        chosen: The rows of those that are not hidden, ascending: int64 [n].
+    """
+
+    split: str
+    file: str
+    number: int
+    records: int
+    chosen: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The records of one layer.
+
+    Attributes:
+        manifest: The manifest of the first layer, or of an appended one.
+        shards: The number of shards of each split before its own.
+        records: The number of records of each split before its own.
+    """
+
+    manifest: Manifest
+    shards: Mapping[str, int]
+    records: Mapping[str, int]
+
+    def list_rows(self, whole: Manifest, split: str) -> list[ShardRows]:
+        """Lists the rows of the shards of a split.
+
+        Args:
+            whole: The manifest of all layers, which knows the hidden records.
+            split: The name of the split.
+        """
+        chosen, first, rows = whole.splits[split].chosen, self.records.get(split, 0), []
+        for number, shard in enumerate(self.manifest.splits[split].shards, start=self.shards.get(split, 0)):
+            visible = np.arange(shard.records) if chosen is None else chosen.list_rows(first, shard.records)
+            rows.append(ShardRows(split, shard.file, number, shard.records, visible))
+            first += shard.records
+        return rows
+
+
+def list_parts(manifest: Manifest) -> list[Part]:
+    """Lists the layers whose records a dataset has."""
+    shards, records, parts = Counter[str](), Counter[str](), []
+    for each in manifest.parts or (manifest,):
+        parts.append(Part(each, dict(shards), dict(records)))
+        shards.update({split: info.num_shards for split, info in each.splits.items()})
+        records.update({split: info.stored_records for split, info in each.splits.items()})
+    return parts
+
+
+def choose_lacking(manifest: Manifest, name: str) -> Manifest:
+    """Returns the manifest with only those records for which a column has no values yet."""
+    folder, parts = file_io.join(file_names.COLUMNS_DIR, name), list_parts(manifest)
+    having = [part for part in parts if os.path.lexists(file_io.join(part.manifest.directory, folder))]
+    if len(having) in (0, len(parts)):
+        return manifest
+    for split in manifest.splits:
+        numbers = [
+            part.records.get(split, 0) + np.arange(part.manifest.splits[split].records)
+            for part in having
+            if split in part.manifest.splits
+        ]
+        have = np.concatenate([np.empty(0, np.int64), *numbers])
+        nothing = np.zeros(len(have), np.int64)
+        info = hide_records(manifest.splits[split], Hidden(have, nothing.astype(np.int32) - 1, nothing))
+        manifest = replace(manifest, splits={**manifest.splits, split: info})
+    return manifest
 
 
 @dataclass(frozen=True)
@@ -102,6 +187,9 @@ class NewColumn:
     def write(self, make: Make, identity: Sequence[object] = ()) -> Manifest:
         """Writes the column, and returns the manifest of the dataset with it.
 
+        Appended records get their values in a folder of their own. A column that some layers have is written for the
+        others alone.
+
         Args:
             make: The function that makes the values.
             identity: The facts that tell the values from others, beside the options and the schema.
@@ -111,37 +199,53 @@ class NewColumn:
             DataError: A record has no value and must have one, the function raised an error, or the column cannot be
                 written.
         """
-        if os.path.lexists(self.directory):
+        lacking = [part for part in list_parts(self.manifest) if not os.path.lexists(self._get_folder(part))]
+        if not lacking:
             raise ConfigError(f"{self.directory} exists. Give another `name`, or remove this folder first.")
-        facts = [__version__, self.form.schema.to_json(), repr(self.config), self._stands_on, *identity]
+        if self.config.missing == "view" and self.manifest.parts:
+            raise ConfigError(
+                f"`missing` view is for a dataset without appended layers, and {self.manifest.directory} has some. Set "
+                "`missing` to default, and make the view by `tfpipe view`."
+            )
+        for part in lacking:
+            self._write_part(part, make, identity)
+        return load_manifest(self.manifest.directory)
+
+    def _write_part(self, part: Part, make: Make, identity: Sequence[object]) -> None:
+        """Writes the values of the records of one layer."""
+        directory, stands_on = self._get_folder(part), list_fingerprints(part.manifest)
+        facts = [__version__, self.form.schema.to_json(), repr(self.config), stands_on, *identity]
         view = None if self.config.missing != "view" else self._check_view(facts)
-        job = WriteJob(WriteFolder(check_output(self.directory)), self.form, None, False, self.workers)
+        job = WriteJob(WriteFolder(check_output(directory)), self.form, None, False, self.workers)
         with job.folder.open(_hash(facts), f"adds {self.config.name!r} to {self.manifest.directory}"):
             written = {}
-            for split, info in self.manifest.splits.items():
-                records = partial(_make_records, self.config, self.form, job.folder, make, split, info.num_shards)
+            for split, info in part.manifest.splits.items():
+                rows = part.list_rows(self.manifest, split)
+                records = partial(_make_records, self.config, self.form, job.folder, make, rows)
                 written[split] = write_split(job, split, info.num_shards, records)
-                counts = [shard.info.records for shard in written[split]]
-                if counts != [shard.records for shard in info.shards]:
-                    raise DataError(
-                        f"Each record of {split!r} must have one value: {sum(counts):,} came for {info.records:,}."
-                    )
             if view is not None:
                 path = file_io.join(self.manifest.directory, view_file(self.config.name))
                 made = self._make_view(job.folder, view).encode()
                 file_io.write_file(path, made, job.folder.path("view"), makes_folders=True)
-            put_together(job, self.config.name, written, self._stands_on)
+            put_together(job, self.config.name, written, stands_on)
             job.folder.publish()
-            local.sync_folder(os.path.dirname(self.directory))
-        return load_manifest(self.manifest.directory)
+            local.sync_folder(os.path.dirname(directory))
 
-    @property
-    def _stands_on(self) -> dict[str, str]:
-        return {split: info.fingerprint for split, info in self.manifest.splits.items()}
+    def _get_folder(self, part: Part) -> str:
+        return file_io.join(part.manifest.directory, file_names.COLUMNS_DIR, self.config.name)
 
     def _check_features(self) -> None:
-        """Refuses features that cannot lie beside those of the records."""
+        """Refuses features that cannot lie beside those of the records, or not behind those of the same column."""
         schema, old = self.form.schema, self.manifest.full_schema
+        for part in list_parts(self.manifest):
+            folder = self._get_folder(part)
+            if self.manifest.parts and os.path.lexists(folder):
+                there = load_own_manifest(folder).schema
+                if there != schema:
+                    raise ConfigError(
+                        f"The features must be those in {folder}, {', '.join(there.names)}, of the same types, got "
+                        f"{', '.join(schema.names)}."
+                    )
         for name in schema.names:
             if name in old:
                 raise ConfigError(f"{self.manifest.directory} has a feature {name!r}. Give the new one another name.")
@@ -204,26 +308,25 @@ def _make_empty(spec: FeatureSpec) -> Any:
 
 
 def _make_records(
-    config: ColumnConfig,
-    form: RecordForm,
-    folder: WriteFolder,
-    make: Make,
-    split: str,
-    num_shards: int,
-    number: int,
+    config: ColumnConfig, form: RecordForm, folder: WriteFolder, make: Make, shards: Sequence[ShardRows], number: int
 ) -> Iterator[Mapping[str, Any]]:
-    """Yields the values of the records of a shard, and then notes which records have one."""
-    default, notes = make_default(form, config.default), []
-    for row, (label, values) in enumerate(make(split, number)):
+    """Yields the values of the records of a shard, and then notes which records have one. Hidden ones get defaults."""
+    default, shard = make_default(form, config.default), shards[number]
+    notes = np.full(shard.records, _MISSING)
+    entries = zip(shard.chosen.tolist(), make(shard.split, shard.number), strict=True)
+    done = 0
+    for row, (label, values) in entries:
         if values is None and config.missing == "error":
             raise DataError(
-                f"Record {row} of shard {number} of {split!r} has no value. Give it one, or set `missing` to "
+                f"Record {row} of shard {number} of {shard.split!r} has no value. Give it one, or set `missing` to "
                 "default or view."
             )
-        notes.append(_MISSING if values is None else _NO_CLASS if label is None or label < 0 else label)
+        yield from repeat(default, row - done)
+        notes[row] = _MISSING if values is None else _NO_CLASS if label is None or label < 0 else label
         yield default if values is None else values
-    name = file_names.shard_name(split, number, num_shards)
-    file_io.write_file(folder.digests_path(name), np.array(notes, _NOTES).tobytes())
+        done = row + 1
+    yield from repeat(default, shard.records - done)
+    file_io.write_file(folder.digests_path(shard.file), notes.astype(_NOTES).tobytes())
 
 
 def _make_view_split(
@@ -231,14 +334,14 @@ def _make_view_split(
 ) -> ViewSplit:
     info, classes = manifest.splits[split], len(manifest.label_names)
     counts = np.bincount(labels[(labels >= 0) & (labels < classes)], minlength=classes)
-    reader = RecordReader(manifest.directory, manifest.keep_columns(()), split)
+    reader = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
     return ViewSplit(
         numbers,
         None,
-        info.records,
+        info.stored_records,
         int(reader.list_sizes(numbers).sum()),
         tuple(counts.tolist()) if info.class_counts else (),
-        info.fingerprint,
+        info.stored_fingerprint,
     )
 
 

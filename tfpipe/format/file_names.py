@@ -7,6 +7,7 @@ flowers/
   index/train-00003-of-00008.parquet   the facts about its records that views ask for, where PyArrow is installed
   manifest.json                        written last: its presence means that the dataset is complete
   columns/captions/                    features that were added to the records later: shards, indexes and a manifest
+  layers/2.layer, layers/2/            what was appended, hidden or taken back later; see `layer.py`
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, if there are any; if they are many, the first part of the list
   duplicates.00001.jsonl               the next part
@@ -30,6 +31,7 @@ DUPLICATES = "duplicates.jsonl"
 REPAIR = "repair.json"
 INDEX_DIR = "index"
 COLUMNS_DIR = "columns"
+LAYERS_DIR = "layers"
 QUARANTINE_DIR = "quarantine"
 QUARANTINE = "quarantine/quarantined.jsonl"
 QUARANTINED_BYTES_DIR = "quarantine/bytes"
@@ -61,6 +63,7 @@ _LIST_SUFFIX = ".jsonl"
 _MAX_PARTS = 100_000  # a file of a larger number is not ours
 _COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # no dot: working folders have one
 _SHARD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)-([0-9]{5,9})-of-([0-9]{5,9})\.tfrecord")
+_INNER_FOLDER = re.compile(rf"({LAYERS_DIR}/[0-9]+/)?({COLUMNS_DIR}/{_COLUMN.pattern}/)?")
 
 
 def list_part_name(name: str, part: int) -> str:
@@ -181,8 +184,14 @@ def check_column_name(name: str) -> str:
 
 
 def index_name(shard: str) -> str:
-    """Returns the path of a shard's index, relative to the dataset directory."""
-    return f"{INDEX_DIR}/{shard.removesuffix('.tfrecord')}.idx"
+    """Returns the path of a shard's index, relative to the dataset directory.
+
+    The index of `layers/2/train-00000-of-00001.tfrecord` lies in `layers/2/index`.
+    """
+    folder, _, name = shard.rpartition("/")
+    if not (_SHARD.fullmatch(name) and _INNER_FOLDER.fullmatch(f"{folder}/")):
+        folder, name = "", shard
+    return f"{folder}/{INDEX_DIR}/{name.removesuffix('.tfrecord')}.idx".removeprefix("/")
 
 
 def facts_name(shard: str) -> str:

@@ -29,8 +29,8 @@ class ShardInfo:
     """One file of records.
 
     Attributes:
-        file: The name without a folder: `train-00003-of-00008.tfrecord`. A foreign shard may have any name, relative
-            to the folder of the foreign shards.
+        file: The name without a folder: `train-00003-of-00008.tfrecord`. That of an appended layer begins with
+            `layers/2/`. A foreign shard may have any name, relative to the folder of the foreign shards.
         records: The number of records.
         bytes: The size of the file.
         sha256: The SHA-256 of the file, as 64 lower-case hexadecimal digits.
@@ -141,6 +141,16 @@ class SplitInfo:
         return sum(shard.bytes for shard in self.shards) if self.chosen is None else self.chosen.bytes
 
     @property
+    def stored_records(self) -> int:
+        """The number of records in all shards, whatever is chosen."""
+        return sum(shard.records for shard in self.shards)
+
+    @property
+    def stored_fingerprint(self) -> str:
+        """The `fingerprint` of all records in the shards, whatever is chosen."""
+        return replace(self, chosen=None).fingerprint
+
+    @property
     def fingerprint(self) -> str:
         """The hash of the shards' names, sizes and checksums, and of what a view chooses, as 64 hexadecimal digits.
 
@@ -211,10 +221,13 @@ class Manifest:
         foreign: The facts about shards that another program wrote; None if tfpipe wrote them, beside the manifest.
         stands_on: The fingerprint of each split that a column belongs to; empty for a dataset of its own.
         directory: The directory that the manifest was loaded from, a local path or a URL. It is not part of the file.
-        view: The name of the view through which the dataset is read, as in `flowers@large`; empty for all records. It
-            is not part of the file either.
+        view: The name of the view through which the dataset is read, as in `flowers@large`, or the number of a layer,
+            as in `flowers@2`; empty for all records of the newest layer. It is not part of the file either.
         columns: The columns that were added to the records. Each lies in a folder of its own as a dataset does, with as
             many records in each split. They are not part of the file either.
+        layer: The number of the layer that is read. It is not part of the file either.
+        parts: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
+            without appended ones.
     """
 
     name: str
@@ -235,6 +248,8 @@ class Manifest:
     directory: str = field(default="", compare=False)
     view: str = field(default="", compare=False)
     columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
+    layer: int = field(default=1, compare=False)
+    parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
 
     @property
     def address(self) -> str:

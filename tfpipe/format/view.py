@@ -16,9 +16,9 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,40 @@ _MAGIC = "tfpipe view 1"
 _MAX_HEADER_BYTES = 1 << 26
 _MAX_RECORDS = 1 << 33  # of a split; a bitmap of so many takes 1 GB
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """The records of a split that `tfpipe delete` hid.
+
+    Attributes:
+        numbers: The records, counted through all shards of the split, ascending: int64 [records].
+        labels: The class of each, from 0; below 0 where it has none: int32 [records].
+        sizes: The bytes that each takes in its shard: int64 [records].
+    """
+
+    numbers: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    sizes: NDArray[np.int64]
+
+    @property
+    def records(self) -> int:
+        """The number of hidden records."""
+        return len(self.numbers)
+
+    def choose(self, rows: NDArray[Any]) -> Hidden:
+        """Returns some of them: by a mask, or by their rows."""
+        return Hidden(self.numbers[rows], self.labels[rows], self.sizes[rows])
+
+    @classmethod
+    def join(cls, parts: Sequence[Hidden]) -> Hidden:
+        """Returns the records of all parts. No record is in two of them."""
+        whole = cls(
+            np.concatenate([np.empty(0, np.int64), *(part.numbers for part in parts)]),
+            np.concatenate([np.empty(0, np.int32), *(part.labels for part in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(part.sizes for part in parts)]),
+        )
+        return whole.choose(np.argsort(whole.numbers, kind="stable"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +107,24 @@ class ViewSplit:
         if self.weights is None:
             return self.records
         return (int(self.weights.sum(dtype=np.int64)) + WEIGHT_UNITS // 2) // WEIGHT_UNITS
+
+    def leave_out(self, hidden: Hidden) -> ViewSplit:
+        """Returns the chosen records without those that are hidden."""
+        if not hidden.records:
+            return self
+        stays = ~np.isin(self.numbers, hidden.numbers, assume_unique=True)
+        gone = np.isin(hidden.numbers, self.numbers, assume_unique=True)
+        labels = hidden.labels[gone]
+        counts = np.bincount(
+            labels[(labels >= 0) & (labels < len(self.class_counts))], minlength=len(self.class_counts)
+        )
+        return replace(
+            self,
+            numbers=self.numbers[stays],
+            weights=None if self.weights is None else self.weights[stays],
+            bytes=self.bytes - int(hidden.sizes[gone].sum()),
+            class_counts=tuple((np.array(self.class_counts, np.int64) - counts).tolist()) if self.class_counts else (),
+        )
 
     def list_rows(self, first: int, count: int) -> NDArray[np.int64]:
         """Lists the chosen records among `count` from `first` on, counted from there: int64 [n]."""
@@ -172,6 +224,8 @@ def decode_view(data: bytes, where: str) -> View:
 
 def check_view_name(name: str) -> str:
     """Returns `name`. Raises `ConfigError` if it cannot name a view."""
+    if name.isdecimal():
+        raise ConfigError(f"A view's name must have more than digits, because @{name} is a layer, got {name!r}.")
     if not _NAME.fullmatch(name):
         raise ConfigError(
             "A view's name must have at most 64 letters, digits, dots, dashes and underscores, and begin with a letter "
@@ -206,16 +260,16 @@ def _unpack(
     fingerprint: str,
 ) -> ViewSplit:
     """Returns the split whose `pack` gave the first two. Raises ValueError or zlib.error if they are damaged."""
-    bitmap = np.frombuffer(_inflate(chosen, -(-stored_records // 8)), np.uint8)
+    bitmap = np.frombuffer(inflate(chosen, -(-stored_records // 8)), np.uint8)
     numbers = np.flatnonzero(np.unpackbits(bitmap, count=stored_records)).astype(np.int64)
     if len(numbers) != records:
         raise ValueError(f"it has {len(numbers)} records and not {records}")
-    table = np.frombuffer(_inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
+    table = np.frombuffer(inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
     return ViewSplit(numbers, table, stored_records, num_bytes, class_counts, fingerprint)
 
 
-def _inflate(data: bytes, size: int) -> bytes:
-    """Decompresses as many bytes as there must be, and never more."""
+def inflate(data: bytes, size: int) -> bytes:
+    """Decompresses as many bytes as there must be, and never more. Raises ValueError or zlib.error for any others."""
     inflater = zlib.decompressobj()
     plain = inflater.decompress(data, size + 1)
     if len(plain) != size or not inflater.eof:

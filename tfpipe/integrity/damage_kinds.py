@@ -17,7 +17,18 @@ RecordKind = Literal[
     "compressed",
 ]
 FileKind = Literal[
-    "index", "size", "sha256", "count", "duplicate", "extra", "manifest", "unreadable", "changed", "view", "column"
+    "index",
+    "size",
+    "sha256",
+    "count",
+    "duplicate",
+    "extra",
+    "manifest",
+    "unreadable",
+    "changed",
+    "view",
+    "column",
+    "layer",
 ]
 Kind = RecordKind | FileKind
 KINDS: Mapping[Kind, str] = {
@@ -41,6 +52,7 @@ KINDS: Mapping[Kind, str] = {
     "compressed": "a compressed file cannot be unpacked from here on",
     "changed": "a file changed while it was read",
     "view": "a view is damaged, or was made for other shards",
+    "layer": "a layer's entry or its records cannot be used",
     "column": "a column cannot be used, or does not have the value of a record",
 }
 RECORD_KINDS: frozenset[RecordKind] = frozenset(get_args(RecordKind))

@@ -30,6 +30,8 @@ from tfpipe.writer.record_facts import RecordFacts
 from tfpipe.writer.shard_folder import ShardFolder
 from tfpipe.writer.written_shard import WrittenShard
 
+_MAY_BE_HIDDEN = "without the index of the shard nobody knows whether it was deleted"
+
 
 class RepairFolder(ShardFolder):
     """The working folder of a repair; the digests are the SHA-256 of each image's source."""
@@ -49,11 +51,16 @@ def repair_shard(
         OSError: The output cannot be written. Damage in the source is reported and never raised.
     """
     report = FileReport(job)
-    written = staging.find_finished(job.name)
+    written = staging.find_finished(get_staged_name(job))
     if written is None:
         written = _write_shard(content, _ColumnValues(manifest, job), staging, Progress(counters), report)
     report.records = written.info.records
     return report
+
+
+def get_staged_name(job: FileJob) -> str:
+    """Returns the name of a repaired shard in the working folder, where those of layers lie beside the others."""
+    return job.name.replace("/", "-")
 
 
 def _write_shard(
@@ -61,17 +68,18 @@ def _write_shard(
 ) -> WrittenShard:
     job, lost = report.job, report.damaged
     count, digests = partial(_count, replace(content, schema=columns.schema), job.seekable), bytearray()
+    name = get_staged_name(job)
     facts = RecordFacts.of_new_shard(columns.schema, content.label_names)
-    with staging.new_shard(job.name, count, facts) as writer:
+    with staging.new_shard(name, count, facts) as writer:
         if (source := _open(job, lost)) is not None:
             with source:
                 for payload, record in _good_records(source, content, columns, progress, report):
                     writer.add(record.features, payload)
                     digests += record.digest
         writer.left_out = [damage.to_json() for damage in lost if damage.kind != "index"]
-        write_file(staging.digests_path(job.name), bytes(digests))
+        write_file(staging.digests_path(name), bytes(digests))
     progress.done(report)
-    return writer.describe_shard(job.name)
+    return writer.describe_shard(name)
 
 
 def _good_records(
@@ -85,13 +93,16 @@ def _good_records(
     try:
         for item, record in scan_content(reader, report, content, places, progress):
             assert record is not None
-            if record.faults:
+            is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
+            if places is not None:
+                is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
+            if columns.hides(item.number, is_sure):
+                if not is_sure:
+                    lost.append(Damage(job.name, "layer", _MAY_BE_HIDDEN, item.number, item.offset))
+            elif record.faults:
                 kind, text = record.faults[0]
                 lost.append(Damage(job.name, kind, text, item.number, item.offset, record.key))
             else:
-                is_sure = not any(damage.kind in FRAMING_KINDS for damage in lost)
-                if places is not None:
-                    is_sure = item.number < len(places) and int(places[item.number, 1]) == item.size
                 try:
                     yield columns.join(item.number, reader.payload(item.offset, item.size), record, is_sure)
                 except _NoValue as error:
@@ -107,7 +118,7 @@ class _NoValue(Exception):
 
 
 class _ColumnValues:
-    """The values that columns have of the records of a shard.
+    """The values that columns have of the records of a shard, and which of these are hidden.
 
     Args:
         manifest: The manifest of the dataset with its columns.
@@ -120,12 +131,18 @@ class _ColumnValues:
     def __init__(self, manifest: Manifest, job: FileJob) -> None:
         assert job.shard is not None
         self.schema, self._records = manifest.full_schema, job.shard.records
-        shards = manifest.splits[job.split].shards
+        shards, chosen = manifest.splits[job.split].shards, manifest.splits[job.split].chosen
         self._first = sum(shard.records for shard in shards[: [shard.file for shard in shards].index(job.name)])
+        rows = range(self._records) if chosen is None else chosen.list_rows(self._first, self._records).tolist()
+        self._hidden = frozenset(range(self._records)) - frozenset(rows)
         self._columns = [
             (ContentCheck.from_manifest(column), RecordReader(column.directory, column, job.split))
             for column in manifest.columns
         ]
+
+    def hides(self, number: int, is_sure: bool) -> bool:
+        """Returns whether a record was deleted, or may be; arguments as for `join`."""
+        return number in self._hidden if is_sure else bool(self._hidden)
 
     def join(self, number: int, payload: bytes, record: Content, is_sure: bool) -> tuple[bytes, Content]:
         """Returns the payload and the content of a record with the values of all columns.

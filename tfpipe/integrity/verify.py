@@ -12,21 +12,14 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.digest_groups import equal_rows
 from tfpipe.format.image_form import ImageForm
+from tfpipe.format.layer import layer_folder, list_numbers
 from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.view import VIEW_SUFFIX, VIEWS_DIR
 from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.open_dataset import (
-    list_columns,
-    load_column,
-    load_own_manifest,
-    load_view,
-    split_address,
-    use_columns,
-    use_view,
-)
+from tfpipe.open_dataset import History, list_columns, load_column, load_own_manifest, split_address, use_columns
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
@@ -109,8 +102,10 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         report.damaged += file.damaged
     if manifest is not None and listing is not None and not manifest.stands_on:  # a column has none of its own
         _check_columns(manifest, listing, options, report, observer)
+        history = _check_layers(manifest, options, report, observer)
+        report.damaged += [] if history is None else _check_views(history, listing)
     if manifest is not None and listing is not None:
-        report.damaged += [*_find_extra_and_missing(listing, manifest), *_check_views(manifest, listing)]
+        report.damaged += [*_find_extra_and_missing(listing, manifest)]
         if not options.quick:
             report.damaged += _check_counts(manifest, reports)
             report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
@@ -245,16 +240,54 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
             yield Damage(name, "missing", "the file is missing")
 
 
-def _check_views(manifest: Manifest, listing: Mapping[str, int]) -> Iterator[Damage]:
+def _check_views(history: History, listing: Mapping[str, int]) -> Iterator[Damage]:
     """Yields the views that cannot be used."""
     for file in sorted(listing):
         folder, _, name = file.rpartition("/")
         if folder != VIEWS_DIR or not name.endswith(VIEW_SUFFIX):
             continue
         try:
-            use_view(manifest, load_view(manifest, name.removesuffix(VIEW_SUFFIX)))
+            history.load(name.removesuffix(VIEW_SUFFIX), with_columns=False)
         except (ConfigError, FormatError) as error:
             yield Damage(file, "view", str(error).rstrip("."))
+
+
+def _check_layers(
+    manifest: Manifest, options: VerifyConfig, report: VerifyReport, observer: Observer | None
+) -> History | None:
+    """Checks the layers: each entry, each appended dataset, and what they make together. Adds what was found.
+
+    Returns:
+        The layers; None if they cannot be used, and then nothing that stands on them is checked.
+    """
+    names = file_io.list_names(file_io.join(manifest.directory, file_names.LAYERS_DIR))
+    numbers = list_numbers(names)
+    report.damaged += [
+        Damage(
+            f"{file_names.LAYERS_DIR}/{name}", "extra", "no entry knows this folder, which an append left unfinished"
+        )
+        for name in names
+        if name.isdecimal() and int(name) not in numbers
+    ]
+    for name in (name for name in names if name.isdecimal() and int(name) in numbers):
+        folder = layer_folder(int(name))
+        try:
+            found = verify(file_io.join(manifest.directory, folder), replace(options, allow_duplicates=True), observer)
+        except (FormatError, DataError) as error:
+            report.damaged.append(Damage(folder, "layer", str(error).rstrip(".")))
+            continue
+        report.files, report.bytes = report.files + found.files, report.bytes + found.bytes
+        report.records += found.records
+        report.damaged += [replace(damage, file=f"{folder}/{damage.file}") for damage in found.damaged]
+    try:
+        history = History.open(manifest, list_columns(manifest.directory), numbers)
+        for layer in history.layers:
+            history.check(layer)
+            history.load_state(layer.number, layer.number, with_columns=False)
+        return history
+    except (FormatError, DataError) as error:
+        report.damaged.append(Damage(file_names.LAYERS_DIR, "layer", str(error).rstrip(".")))
+        return None
 
 
 def _check_columns(

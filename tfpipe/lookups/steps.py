@@ -130,7 +130,8 @@ def find_steps(plan: BatchPlan, number: int, epochs: range) -> list[Seen]:
     if chosen is not None:
         place = int(np.searchsorted(chosen.numbers, number))
         if place == chosen.records or chosen.numbers[place] != number:
-            raise ConfigError(f"Record {number} is not in the view {plan.source.name}.")
+            what = "is not in the view" if plan.source.manifest and plan.source.manifest.view else "was deleted from"
+            raise ConfigError(f"Record {number} {what} {plan.source.name}.")
         number = place
     return [seen for epoch in epochs for seen in _find_in_epoch(plan, number, epoch)]
 

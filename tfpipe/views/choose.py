@@ -32,7 +32,7 @@ from tfpipe.system import host_limits
 from tfpipe.system.extras import importing
 from tfpipe.system.hash_permutation import SAMPLE, IntArray, hash_numbers, key_of
 from tfpipe.views.config import CLASS_BALANCED, ViewConfig
-from tfpipe.views.find_facts import find_facts
+from tfpipe.views.find_facts import find_facts, list_left_out
 from tfpipe.writer import record_facts as facts
 
 _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
@@ -107,7 +107,7 @@ class FactsTable:
     Args:
         connection: The connection of DuckDB.
         files: The files with the facts of each split, in the order of its shards.
-        manifest: The manifest of the dataset.
+        manifest: The manifest of the dataset. Records that it does not choose are not there.
         added: The facts of its columns: the names of each, and the files in the order of those of the records.
     """
 
@@ -141,9 +141,15 @@ class FactsTable:
                 f"FROM read_parquet({paths!r}, filename = true, file_row_number = true) JOIN files{k} USING (filename)"
             )
         connection.execute(
-            "CREATE VIEW numbered AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, "
+            "CREATE VIEW stored AS SELECT split, start + file_row_number AS row_number_, shard AS shard_, "
             f"{', '.join(map(quote, names))} FROM (SELECT * FROM read_parquet({every!r}, filename = true, "
             f"file_row_number = true) JOIN shards USING (filename)){joins}"
+        )
+        connection.register("left_out", list_left_out(manifest))
+        connection.execute(
+            "CREATE VIEW numbered AS SELECT * FROM stored ANTI JOIN left_out USING (split, row_number_)"
+            if any(info.chosen is not None for info in manifest.splits.values())
+            else "CREATE VIEW numbered AS SELECT * FROM stored"
         )
         duplicate = "false"
         if facts.DIGEST in self.columns:
@@ -180,10 +186,16 @@ class FactsTable:
             weights[order].astype(np.float64) if by_column else None,
         )
 
-    def list_unknown(self, names: tuple[str, ...]) -> list[str]:
-        """Lists the names that no record has."""
-        query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {facts.NAME} FROM numbered)"
+    def list_unknown(self, names: tuple[str, ...], among: str = "numbered") -> list[str]:
+        """Lists the names that no record has, among those that are chosen or, in `stored`, all."""
+        query = f"SELECT name FROM unnest(?) AS asked(name) WHERE name NOT IN (SELECT {facts.NAME} FROM {among})"
         return [name for (name,) in self.connection.execute(query, [list(names)]).fetchall()]
+
+    def count_named(self, names: Sequence[str]) -> int:
+        """Returns the number of stored records that have one of the names, chosen or not."""
+        query = f"SELECT count(*) FROM stored WHERE {facts.NAME} IN (SELECT unnest(?))"
+        count: int = self.connection.execute(query, [list(names)]).fetchone()[0]
+        return count
 
     def _run(self, query: str, parameters: list[Any], where: str) -> dict[str, Any]:
         import duckdb
@@ -231,7 +243,7 @@ def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
             names = [name for name in facts.list_columns(column) if name not in taken]
             taken |= set(names)
             if names:
-                place = os.path.join(folder, os.path.basename(column.directory))
+                place = os.path.join(folder, column.name)
                 os.mkdir(place)
                 found = (find_facts(column, split, place, threads) for split in manifest.splits)
                 added.append((names, [path for paths in found for path in paths]))
@@ -254,6 +266,7 @@ def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
 
 def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig) -> ViewSplit:
     info, numbers = manifest.splits[split], rows.numbers
+    stored = RecordReader(manifest.directory, manifest.choose(split, None).keep_columns(()), split)
     classes = len(manifest.label_names)
     counts = np.zeros(classes, np.int64)
     if rows.labels is not None:
@@ -264,10 +277,10 @@ def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig)
     return ViewSplit(
         numbers,
         None if weights is None else _to_units(weights, split),
-        sum(shard.records for shard in info.shards),
-        int(RecordReader(manifest.directory, manifest, split).list_sizes(numbers).sum()),
+        info.stored_records,
+        int(stored.list_sizes(numbers).sum()),
         tuple(counts.tolist()) if info.class_counts else (),
-        info.fingerprint,
+        info.stored_fingerprint,
     )
 
 

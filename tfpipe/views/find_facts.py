@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,20 @@ def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) ->
         return list(pool.map(partial(_find_shard_facts, reader, folder), shards, starts[:-1]))
 
 
+def list_left_out(manifest: Manifest) -> Any:
+    """Returns the records that are not chosen: a `pyarrow.Table` with their `split` and their `row_number_`."""
+    import pyarrow as pa
+
+    schema = pa.schema([("split", pa.string()), ("row_number_", pa.int64())])
+    tables = []
+    for name, info in manifest.splits.items():
+        left_out = np.ones(info.stored_records, np.bool_)
+        left_out[slice(None) if info.chosen is None else info.chosen.numbers] = False
+        numbers = pa.array(np.flatnonzero(left_out))
+        tables.append(pa.table([pa.array([name] * len(numbers), pa.string()), numbers], schema))
+    return pa.concat_tables(tables)
+
+
 def _find_shard_facts(reader: RecordReader, folder: str, shard: ShardInfo, start: int) -> str:
     path = file_io.join(reader.directory, file_names.facts_name(shard.file))
     if is_of_shard(path, shard.sha256, shard.records):
@@ -54,6 +69,6 @@ def _find_shard_facts(reader: RecordReader, folder: str, shard: ShardInfo, start
     try:
         file_io.write_file(path, data)
     except OSError:  # of a dataset that may only be read
-        path = os.path.join(folder, os.path.basename(path))
+        path = os.path.join(folder, file_names.facts_name(shard.file).replace("/", "-"))
         file_io.write_file(path, data)
     return path

@@ -37,12 +37,11 @@ class Group(NamedTuple):
 
 
 _COSTS = "price-per-vcpu-hour price-per-gib-month"
-_CLOUDS = Group(
-    "Clouds",
-    "runner",
+_REMOTE = (
     "project region max-workers machine-type service-account network subnetwork temp-location dask-address "
-    "job-endpoint worker-pool print-command",
+    "job-endpoint worker-pool"
 )
+_CLOUDS = Group("Clouds", "runner", f"{_REMOTE} print-command")
 _FORM = "encoding resize-short square quality"
 
 _INPUT = (
@@ -65,6 +64,13 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         _CLOUDS,
         Group("Running", "workers dry-run json", f"plan plan-engine-from {_COSTS} debug"),
+    ),
+    "append": (
+        *_INPUT,
+        Group("Bad and equal images", "max-bad drop-duplicates", "allow-missing keep-quarantined refuse-nan"),
+        Group("Output", "num-shards shard-size shuffle", "seed"),
+        Group("Clouds", "runner", _REMOTE),
+        Group("Running", "workers dry-run json", f"{_COSTS} debug"),
     ),
     "reshard": (
         Group("Images", f"{_FORM} seekable", "reencode-progressive"),
@@ -133,6 +139,10 @@ EXAMPLES = {
     "add": "tfpipe add flowers captions.parquet",
     "merge": "tfpipe merge flowers more-flowers all-flowers",
     "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",
+    "append": "tfpipe append flowers more-photos",
+    "delete": "tfpipe delete flowers names.txt",
+    "log": "tfpipe log flowers",
+    "rollback": "tfpipe rollback flowers --to 2",
     "inspect": "tfpipe inspect flowers --show 12 sheet.png",
     "view": 'tfpipe view flowers "width >= 300 and not duplicate" --name large',
     "verify": "tfpipe verify flowers --quick",

@@ -29,11 +29,11 @@ runner_options = all_options(
     config_option(RunnerConfig, "dask_address", metavar="URL", default="a new cluster on this machine"),
     config_option(RunnerConfig, "job_endpoint", metavar="HOST:PORT"),
     config_option(RunnerConfig, "worker_pool", metavar="HOST:PORT", default="this process"),
-    click.option(
-        "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
-    ),
 )
 """Adds the options to a command."""
+print_command_option = click.option(
+    "--print-command", is_flag=True, help="Print the job as one command line, for a scheduler to run, and stop."
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class RunArgs:
             raise ConfigError(
                 f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
-        flags = {name: options.pop(name) for name in ("dry_run", "print_command", "as_json")}
+        flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json")}
         if prices != PriceConfig() and not flags["dry_run"]:
             raise ConfigError(
                 "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."

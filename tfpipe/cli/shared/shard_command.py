@@ -3,7 +3,8 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +15,13 @@ from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.params import CountOrShare, all_options, debug_option, json_option
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.requirements import require_beam
-from tfpipe.cli.shared.runner_options import RunArgs, price_options, runner_options
+from tfpipe.cli.shared.runner_options import RunArgs, price_options, print_command_option, runner_options
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
+
+if TYPE_CHECKING:
+    from beam_jobs.append_job import Append
 
 
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
@@ -63,8 +67,13 @@ drop_duplicates_option = config_option(ShardConfig, "drop_duplicates", "Of image
 
 def run_options(command: Command) -> Command:
     """Adds the options for the run of the job and for its output."""
+    overwrite = "Replace the dataset that is in OUTPUT, once the new one is complete."
+    return all_options(config_option(ShardConfig, "overwrite", overwrite), print_command_option, job_options)(command)
+
+
+def job_options(command: Command) -> Command:
+    """Adds the options for the run of a job whose output a command finds by itself."""
     options = all_options(
-        config_option(ShardConfig, "overwrite", "Replace the dataset that is in OUTPUT, once the new one is complete."),
         config_option(ShardConfig, "workers", metavar="N", default="one per core"),
         runner_options,
         click.option(
@@ -79,8 +88,14 @@ def run_options(command: Command) -> Command:
     return options(command)
 
 
-def run_job(config: ShardConfig, run_args: RunArgs) -> None:
-    """Runs the job, or only plans or prints it, and prints the result."""
+def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = None) -> None:
+    """Runs the job, or only plans or prints it, and prints the result.
+
+    Args:
+        config: The options of the job.
+        run_args: The options for its run.
+        append: The dataset that the records are appended to; None for a dataset of their own.
+    """
     if run_args.print_command:
         click.echo(format_command(config, run_args.beam_args))
         return
@@ -98,7 +113,8 @@ def run_job(config: ShardConfig, run_args: RunArgs) -> None:
 
         try:
             with restore_interrupts():
-                result = shard_job.run(config, run_args.beam_args, display)
+                check = append.check if append is not None else lambda plan: None
+                result = shard_job.run(config, run_args.beam_args, display, check)
         except GraphWritten as written:
             facts = {"dataset": config.output, "message": str(written)}
             return click.echo(json.dumps(facts) if run_args.as_json else facts["message"])
@@ -106,6 +122,8 @@ def run_job(config: ShardConfig, run_args: RunArgs) -> None:
             display.interrupted()
             raise
     facts = describe_result(config, result)
+    if append is not None:
+        facts |= asdict(append.finish(result))
     _print(facts, format_result(facts), run_args.as_json)
 
 

@@ -86,6 +86,11 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
     kept = f", {human_count(facts['kept_shards'], 'shard')} finished before" if facts["kept_shards"] else ""
     rate = f"{facts['images_per_second']:,.0f} images/s"
     yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate}{kept}"
+    if "layer" in facts:  # of records that were appended
+        if facts["new_classes"]:
+            yield f"new classes: {', '.join(facts['new_classes'])}, behind those that there were"
+        appended = human_count(sum(split["records"] for split in facts["splits"].values()), "record")
+        yield f"{facts['appended_to']} is at layer {facts['layer']}: {appended} appended"
 
 
 def describe_plan(

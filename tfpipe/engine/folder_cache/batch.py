@@ -93,7 +93,7 @@ class CompleteShards:
             return  # nothing is there yet; or it was damaged, and is emptied before it is filled anew
         added = []
         for number in np.flatnonzero(~self._are_there).tolist():
-            shard = self._folder.info.shards[number]
+            shard = self._folder.shards[number]
             if shard.file in names and (measured := self._folder.measure(shard)) is not None:
                 self._shards[number] = measured
                 added.append(number)
@@ -204,7 +204,7 @@ def open_folder_cache(
     plan.source.check()
     estimated = tuple(
         replace(shard, bytes=round(shard.records * folder.record_bytes)) if folder.is_decoded else shard
-        for shard in folder.info.shards
+        for shard in folder.shards
     )
     filling = folder.new_manifest(estimated).choose(split, plan.source.chosen)
     cached = BatchMaker(replace(plan_of, source=Source.from_manifest(filling, split)), filling, split, transform)

@@ -150,7 +150,7 @@ class _Filler:
         return tuple(future.result() for future in futures)
 
     def _make_shard(self, number: int) -> ShardInfo:
-        folder, source = self._folder, self._folder.info.shards[number]
+        folder, source = self._folder, self._folder.shards[number]
         path = folder.shard_path(source)
         if (kept := folder.measure(source)) is not None:
             kept = replace(kept, sha256=local.hash_file(path))
@@ -168,7 +168,7 @@ class _Filler:
                     self._done[number] += 1
             made = writer.describe(source.file)
             if not folder.is_decoded and made != source:
-                where = file_io.join(folder.manifest.directory, source.file)
+                where = file_io.join(folder.manifest.directory, folder.info.shards[number].file)
                 raise FormatError(
                     f"{where} must have the SHA-256 of its manifest, {source.sha256}, and has another one. {_ADVICE}."
                 )

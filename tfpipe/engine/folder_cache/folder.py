@@ -76,6 +76,13 @@ class CacheFolder:
         return self.manifest.splits[self.split]
 
     @cached_property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """The source's shards, each by its name in the cache, which has no layers."""
+        shards = self.info.shards
+        names = (file_names.shard_name(self.split, number, len(shards)) for number in range(len(shards)))
+        return tuple(dataclasses.replace(shard, file=name) for shard, name in zip(shards, names, strict=True))
+
+    @cached_property
     def source(self) -> Source:
         """The source, which is read to fill the cache."""
         return Source.from_manifest(self.manifest, self.split)
@@ -233,6 +240,7 @@ class CacheFolder:
             image=image,
             fingerprint=self._new_fingerprint,
             directory=self.path,
+            parts=(),
         )
 
     # Writing
@@ -266,7 +274,7 @@ class CacheFolder:
         Of a damaged cache it removes all, the manifest last.
         """
         os.makedirs(os.path.join(self.path, file_names.INDEX_DIR), exist_ok=True)
-        shards = [] if os.path.lexists(self.manifest_path) else [shard.file for shard in self.info.shards]
+        shards = [] if os.path.lexists(self.manifest_path) else [shard.file for shard in self.shards]
         kept = {*shards, *map(file_names.index_name, shards), file_names.INDEX_DIR, file_names.MANIFEST}
         for place in (file_names.INDEX_DIR, ""):
             for entry in list(os.scandir(os.path.join(self.path, place))):

@@ -1,0 +1,117 @@
+"""Appends records to a finished dataset: a shard job that writes them into a folder of the dataset, and an entry.
+
+```
+with open_append("/data/flowers", ShardConfig(input="more", output="")) as append:
+    append.finish(shard_job.run(append.config, check=append.check))
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from beam_jobs.config import ShardConfig
+from beam_jobs.plan.plan import Plan
+from beam_jobs.shard_job import ShardResult
+from tfpipe._version import __version__
+from tfpipe.errors import DataError
+from tfpipe.format.image_form import ImageForm
+from tfpipe.format.join_manifests import explain_misfit
+from tfpipe.format.layer import layer_folder
+from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import History, list_fingerprints
+from tfpipe.storage import file_io
+from tfpipe.writer.layers import open_layers, start_layer, write_layer
+
+
+@dataclass(frozen=True)
+class Appended:
+    """The result of appending.
+
+    Attributes:
+        appended_to: The dataset.
+        layer: The number of its newest layer.
+        new_classes: The names of the classes that it did not have.
+    """
+
+    appended_to: str
+    layer: int
+    new_classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Append:
+    """The appending of records to a dataset.
+
+    Attributes:
+        dataset: The dataset, as the user named it.
+        history: The layers of the dataset.
+        config: The options of the job that writes the records.
+    """
+
+    dataset: str
+    history: History
+    config: ShardConfig
+
+    def check(self, plan: Plan) -> None:
+        """Refuses images whose records do not fit, before anything is written.
+
+        Raises:
+            DataError: They have other features than those of the dataset.
+        """
+        listing = plan.listing
+        form = listing.choose_form(self.config.form)
+        made = Manifest(
+            name=listing.name,
+            splits={},
+            label_names=listing.label_names,
+            schema=listing.make_schema(),
+            image=form.to_json(),
+            tool_version=__version__,
+        )
+        before = self.history.join_shards(self.history.newest)
+        if (reason := explain_misfit(replace(before, directory=self.dataset), made)) is not None:
+            raise DataError(f"{self.config.input} cannot be appended. {reason}")
+
+    def finish(self, result: ShardResult) -> Appended:
+        """Writes the entry of the layer: from then on the records belong to the dataset.
+
+        Raises:
+            DataError: It cannot be written.
+        """
+        before, made = self.history.join_shards(self.history.newest), result.manifest
+        records = {name: split.records for name, split in made.splits.items()}
+        num_bytes = sum(split.bytes for split in made.splits.values())
+        layer = replace(start_layer(self.history, "append"), records=records, bytes=num_bytes)
+        write_layer(self.history, replace(layer, appended=list_fingerprints(made)))
+        return Appended(self.dataset, layer.number, made.label_names[len(before.label_names) :])
+
+
+@contextlib.contextmanager
+def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
+    """Yields the job that appends images to a dataset, which no other process changes in the block.
+
+    A job that was killed goes on when it is asked for again; what another one left unfinished is replaced.
+
+    Args:
+        dataset: The dataset.
+        config: The options of the job. The dataset says its output, the form of the images and the first classes.
+
+    Raises:
+        ConfigError: It is a view or a layer, or describes files of another program.
+        DataError: There is no dataset, or another process changes its layers.
+        FormatError: A layer is damaged.
+    """
+    with open_layers(dataset, "changes the layers of") as history:
+        before = history.join_shards(history.newest)
+        named = next((spec.names for spec in before.schema.class_lists), ())
+        config = replace(
+            config,
+            output=file_io.join(history.base.directory, layer_folder(history.newest + 1)),
+            form=ImageForm.recorded(before.image),
+            known_labels=before.label_names or named,
+            overwrite=True,
+        )
+        yield Append(dataset, history, config)

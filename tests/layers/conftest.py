@@ -1,0 +1,31 @@
+"""A dataset that has grown once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.layers.growth import append, draw_more
+
+
+@pytest.fixture
+def pets(small_dataset: Path, tmp_path: Path) -> str:
+    """The dataset of twelve images for training and three for validation, to be changed."""
+    return str(shutil.copytree(small_dataset, tmp_path / "pets"))
+
+
+@pytest.fixture(scope="session")
+def grown_once(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with `draw_more` as layer 2. Not to be changed: take `grown`."""
+    folder = tmp_path_factory.mktemp("grown")
+    dataset = shutil.copytree(small_dataset, folder / "pets")
+    append(dataset, draw_more(folder / "more"))
+    return dataset
+
+
+@pytest.fixture
+def grown(grown_once: Path, tmp_path: Path) -> str:
+    """The dataset with layer 2, to be changed."""
+    return str(shutil.copytree(grown_once, tmp_path / "grown"))

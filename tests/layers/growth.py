@@ -1,0 +1,39 @@
+"""Datasets that grow in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from beam_jobs.append_job import Appended, open_append
+from beam_jobs.config import ShardConfig
+from beam_jobs.make_plan import plan_shards
+from beam_jobs.shard_job import ShardResult
+from tests.beam_jobs.datasets import write_plan
+from tests.beam_jobs.images import make_jpeg, write_files
+from tfpipe.readers.data_source import data_source
+
+
+def draw_more(folder: Path, first: int = 500) -> Path:
+    """Draws three more images of `owl`, two of a new class `ant`, and one of `cat` for `validation`."""
+    names = [
+        *(f"train/owl/{k}.jpg" for k in (7, 8, 9)),
+        *(f"train/ant/{k}.jpg" for k in (0, 1)),
+        "validation/cat/7.jpg",
+    ]
+    return write_files(folder, {name: make_jpeg(first + k, (30 + k, 20 + k)) for k, name in enumerate(names)})
+
+
+def append(dataset: Path | str, images: Path | str, **options: Any) -> Appended:
+    """Appends images to a dataset in this process, with `options` of `ShardConfig`."""
+    config = ShardConfig(str(images), str(dataset), **{"num_shards": 2, **options})
+    with open_append(str(dataset), config) as job:
+        plan = plan_shards(job.config)
+        job.check(plan)
+        return job.finish(ShardResult(write_plan(job.config, plan), 0, 1.0))
+
+
+def list_names(dataset: Path | str, split: str = "train") -> list[str]:
+    """Returns the names of the records of a split, in their order."""
+    with data_source(str(dataset), split) as records:
+        return [record.name for record in records]

@@ -1,0 +1,317 @@
+"""`tfpipe append`: the records of a new layer follow those that there were, for every reader and command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfpipe as library
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
+from tests.beam_jobs.images import make_jpeg, make_png, write_files
+from tests.conftest import Tfpipe
+from tests.layers.growth import append, draw_more, list_names
+from tests.writer.test_every_writer import write_and_vanish
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import DataError, FormatError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+from tfpipe.format.image_form import ImageForm
+from tfpipe.layers.delete import delete_records
+from tfpipe.layers.rollback import roll_back
+from tfpipe.lookups.data_lock import lock_data
+from tfpipe.lookups.steps import look_up_step
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches
+from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.config import ViewConfig
+
+NAME = "image/filename"
+CONFIG = PipelineConfig(image_size=8, batch_size=6, seed=3)
+
+
+def read_epochs(batches: Any, steps: int) -> list[np.ndarray[Any, Any]]:
+    return [batches.read(step)["image"] for step in range(steps)]
+
+
+def test_the_records_follow_those_that_there_were(grown: str, small_dataset: Path) -> None:
+    before, after = library.load_manifest(str(small_dataset)), library.load_manifest(grown)
+    assert list_names(grown)[:12] == list_names(small_dataset)
+    assert sorted(list_names(grown)[12:]) == [
+        f"train/{name}.jpg" for name in ("ant/0", "ant/1", "owl/7", "owl/8", "owl/9")
+    ]
+    assert list_names(grown, "validation")[3:] == ["validation/cat/7.jpg"]
+    assert after.layer == 2
+    assert after.label_names == (*before.label_names, "ant")
+    old, new = before.splits["train"], after.splits["train"]
+    assert new.class_counts == (6, 4, 5, 2)
+    assert new.records_per_shard == (6, 6, 2, 3)
+    assert new.formats == {"JPEG": 11, "PNG": 6}
+    sizes = [record.image.shape[:2] for record in data_source(grown, "train")]
+    assert (new.sizes.max_height, new.sizes.max_width) == tuple(np.max(sizes, axis=0))
+    assert new.sizes.mean_width == pytest.approx(np.mean(sizes, axis=0)[1], abs=0.1)
+    assert new.bytes == old.bytes + after.parts[1].splits["train"].bytes
+    labels = {record.name.split("/")[1]: record.label_name for record in data_source(grown, "train")}
+    assert labels == {name: name for name in ("cat", "dog", "owl", "ant")}
+
+
+def test_no_byte_of_the_first_layer_changes(pets: str, tmp_path: Path) -> None:
+    before = read_tree(Path(pets))
+    append(pets, draw_more(tmp_path / "more"))
+    after = read_tree(Path(pets))
+    assert {path: after[path] for path in before} == before
+    assert {path.split("/")[0] for path in after.keys() - before.keys()} == {"layers"}
+    assert sorted(os.listdir(tmp_path)) == ["more", "pets"]
+
+
+def test_the_same_images_give_the_same_bytes(small_dataset: Path, grown: str, tmp_path: Path) -> None:
+    again = shutil.copytree(small_dataset, tmp_path / "again")
+    append(again, draw_more(tmp_path / "more"))
+    trees = [
+        {path: data for path, data in read_tree(Path(one)).items() if path != "layers/2.layer"}
+        for one in (grown, again)
+    ]
+    assert trees[0] == trees[1]
+
+
+def test_the_order_is_that_of_one_dataset_with_the_same_records(grown: str, tmp_path: Path) -> None:
+    """A dataset of one layer with as many records in as many shards has the same records at every step."""
+    join_datasets([grown], tmp_path / "whole", shuffle=False, num_shards=1)
+    assert list_names(tmp_path / "whole") == list_names(grown)
+    config = replace(CONFIG, block_records=1, extra_features=(NAME,))
+    one, layered = (NumpyBatches(str(data), "train", config) for data in (tmp_path / "whole", grown))
+    for step in (0, 1, 5, 100):
+        np.testing.assert_array_equal(layered.read(step)[NAME], one.read(step)[NAME])
+        np.testing.assert_array_equal(layered.read(step)["image"], one.read(step)["image"])
+
+
+@pytest.mark.parametrize("address", ["{grown}", "{grown}@1"])
+@pytest.mark.parametrize("hosts", [1, 2, 3])
+def test_hosts_share_the_batches_and_resume_with_another_number(grown: str, address: str, hosts: int) -> None:
+    data = address.format(grown=grown)
+    delete_records(grown, [list_names(grown)[1]])
+    expected = read_epochs(NumpyBatches(data, "train", CONFIG), 7)
+    other = hosts % 3 + 1
+    parts = [NumpyBatches(data, "train", CONFIG, rank=(rank, hosts)) for rank in range(hosts)]
+    for step in range(3):
+        np.testing.assert_array_equal(np.concatenate([part.read(step)["image"] for part in parts]), expected[step])
+    resumed = [iter(NumpyBatches(data, "train", CONFIG, start_step=3, rank=(rank, other))) for rank in range(other)]
+    images = np.concatenate([next(part)["image"] for part in resumed])
+    np.testing.assert_array_equal(images, expected[3])
+
+
+@pytest.mark.parametrize("address", ["{grown}", "{grown}@1"])
+def test_frameworks_resume_in_the_middle(grown: str, address: str) -> None:
+    data = address.format(grown=grown)
+    delete_records(grown, [list_names(grown)[1]])
+    per_epoch = len(NumpyBatches(data, "train", CONFIG))
+    expected = read_epochs(NumpyBatches(data, "train", CONFIG), per_epoch)
+    start = per_epoch - 1
+    tensorflow = next(iter(library.build_dataset(data, "train", CONFIG, start_step=start)))["image"].numpy()
+    torch_batch = next(iter(TorchBatches(data, "train", CONFIG, start_step=start)))["image"].permute(0, 2, 3, 1).numpy()
+    jax_batch = np.asarray(next(iter(JaxBatches(data, "train", CONFIG, start_step=start)))["image"])
+    for images in (tensorflow, torch_batch, jax_batch):
+        np.testing.assert_array_equal(images, expected[start])
+
+
+def test_an_old_layer_keeps_its_order(pets: str, tmp_path: Path) -> None:
+    expected = read_epochs(NumpyBatches(pets, "train", CONFIG), 5)
+    fingerprint = library.load_manifest(pets).splits["train"].fingerprint
+    append(pets, draw_more(tmp_path / "more"))
+    assert library.load_manifest(f"{pets}@1").splits["train"].fingerprint == fingerprint
+    np.testing.assert_array_equal(read_epochs(NumpyBatches(f"{pets}@1", "train", CONFIG), 5), expected)
+
+
+def test_a_view_shows_what_it_showed(pets: str, tmp_path: Path) -> None:
+    manifest = library.load_manifest(pets)
+    write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
+    shown = list_names(f"{pets}@owls")
+    append(pets, draw_more(tmp_path / "more"))
+    assert list_names(f"{pets}@owls") == shown
+    manifest = library.load_manifest(pets)
+    write_view(manifest, make_view(manifest, ViewConfig("all", "label in ('owl', 'ant')")))
+    assert sorted(list_names(f"{pets}@all")) == sorted([*shown, *list_names(pets)[12:]])
+    delete_records(pets, [shown[0], "train/ant/0.jpg"])
+    assert list_names(f"{pets}@owls") == shown[1:]
+    assert "train/ant/0.jpg" not in list_names(f"{pets}@all")
+    roll_back(pets, 1)
+    append(pets, draw_more(tmp_path / "other", 700), num_shards=1)
+    assert list_names(f"{pets}@owls") == shown
+    delete_records(pets, [shown[1], "train/ant/1.jpg"])
+    assert list_names(f"{pets}@owls") == shown[:1]
+    assert "train/ant/1.jpg" in list_names(f"{pets}@all")  # a record of layer 2, and not that of layer 5
+
+
+def test_layers_lie_on_layers(grown: str, tmp_path: Path) -> None:
+    more = write_files(tmp_path / "third", {"train/bee/0.jpg": make_jpeg(900), "test/bee/1.jpg": make_jpeg(901)})
+    done = append(grown, more)
+    assert (done.layer, done.new_classes) == (3, ("bee",))
+    manifest = library.load_manifest(grown)
+    assert manifest.label_names[-2:] == ("ant", "bee")
+    assert manifest.splits["train"].class_counts == (6, 4, 5, 2, 1)
+    assert manifest.splits["test"].class_counts == (0, 0, 0, 0, 1)
+    assert list_names(grown, "test") == ["test/bee/1.jpg"]
+    roll_back(grown, 1)
+    assert list(library.load_manifest(grown).splits) == ["train", "validation"]
+
+
+def test_copies_have_the_records_of_all_layers(grown: str, tmp_path: Path) -> None:
+    delete_records(grown, [list_names(grown)[k] for k in (0, 13)])
+    names = list_names(grown)
+    join_datasets([grown], tmp_path / "new", shuffle=False)
+    assert list_names(tmp_path / "new") == names
+    made = library.load_manifest(str(tmp_path / "new"))
+    assert made.splits["train"].class_counts == library.load_manifest(grown).splits["train"].class_counts
+    export(ExportConfig(grown, str(tmp_path / "wds"), "webdataset", workers=0))
+    assert len(list((tmp_path / "wds").glob("*.tar"))) == 7
+
+
+@pytest.mark.parametrize("cache", ["bytes", "decoded"])
+def test_caches_know_layers(grown: str, tmp_path: Path, cache: str) -> None:
+    config = replace(CONFIG, decoded_size=16, augment="none", extra_features=(NAME,))
+    delete_records(grown, [list_names(grown)[k] for k in (0, 13)])
+    plain = NumpyBatches(grown, "train", config)
+    expected = [plain.read(step)[NAME] for step in range(6)]
+    cached = replace(config, cache=cache, cache_dir=str(tmp_path / "cache"))
+    batches = NumpyBatches(grown, "train", cached)
+    assert [batches.read(step)[NAME] for step in range(6)] == expected
+    until = time.monotonic() + 60
+    while not list((tmp_path / "cache").glob("*/manifest.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    again = NumpyBatches(grown, "train", cached)
+    assert [again.read(step)[NAME] for step in range(6)] == expected
+
+
+def test_steps_name_the_records_of_all_layers(grown: str) -> None:
+    config = replace(CONFIG, batch_size=17)
+    plan = lock_data(library.load_manifest(grown), "train", config).open()
+    rows = look_up_step(plan, 3)
+    assert sorted(row.name for row in rows) == sorted(list_names(grown))
+    assert {row.name: row.label_name for row in rows}["train/ant/1.jpg"] == "ant"
+
+
+# What does not fit
+
+
+def test_numbers_are_classes_by_their_names(tmp_path: Path) -> None:
+    images = {f"{k}.jpg": make_jpeg(k) for k in range(4)}
+    source = write_files(tmp_path / "in", {**images, "t.csv": b"image,label\n0.jpg,1\n1.jpg,0\n"})
+    write_files(tmp_path / "in", {"labels.txt": b"red\nblue\n"})
+    make_dataset(source / "t.csv", tmp_path / "out", labels=str(source / "labels.txt"))
+    (source / "more.csv").write_text("image,label\n2.jpg,1\n3.jpg,1\n")
+    append(tmp_path / "out", source / "more.csv")
+    assert [record.label_name for record in data_source(str(tmp_path / "out"), "train")][2:] == ["blue", "blue"]
+    (source / "bad.csv").write_text("image,label\n2.jpg,2\n")
+    with pytest.raises(DataError, match=r"^The dataset names 2 classes, but label 2 occurs\.$"):
+        append(tmp_path / "out", source / "bad.csv")
+
+
+def test_the_images_get_the_form_of_the_dataset(tmp_path: Path) -> None:
+    first = write_files(tmp_path / "first", {"a/1.jpg": make_jpeg(1)})
+    make_dataset(first, tmp_path / "out", form=ImageForm("raw", square=8))
+    append(tmp_path / "out", write_files(tmp_path / "more", {"a/2.png": make_png(2)}))
+    manifest = library.load_manifest(str(tmp_path / "out"))
+    assert manifest.splits["train"].formats == {"RAW": 2}
+    assert [record.image.shape for record in data_source(manifest, "train")] == [(8, 8, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"1.jpg": make_jpeg(1)}, "Every record must have the feature 'image/class/label', as those of {pets} have, "),
+        (
+            {"a.jpg": make_jpeg(1), "t.csv": b"image,label,price\na.jpg,cat,3\n"},
+            "The records of {pets} have no feature 'price', and these do.",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(pets: str, tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    source = write_files(tmp_path / "more", files)
+    given = source / "t.csv" if "t.csv" in files else source
+    before = read_tree(Path(pets))
+    with pytest.raises(DataError) as caught:
+        append(pets, given)
+    assert str(caught.value).startswith(f"{given} cannot be appended. {message.format(pets=pets)}")
+    assert read_tree(Path(pets)) == before
+    assert library.load_manifest(pets).layer == 1
+
+
+def test_damaged_layers_are_named(grown: str) -> None:
+    manifest = Path(grown, "layers", "2", "manifest.json")
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"sha256": "', '"sha256": "0', 1).replace('0"}', '"}', 1))
+    with pytest.raises(FormatError, match=r"/grown/layers/2/manifest\.json"):
+        library.load_manifest(grown)
+    manifest.unlink()
+    with pytest.raises(FormatError, match=r"^The records of layer 2 are missing: .*/layers/2 holds no manifest\.json"):
+        library.load_manifest(grown)
+
+
+# The command
+
+
+def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    more = draw_more(tmp_path / "more")
+    ran = tfpipe("append", pets, more, "--workers", 1)
+    assert ran.code == 0, ran.err
+    assert ran.lines[-2:] == [
+        "new classes: ant, behind those that there were",
+        f"{pets} is at layer 2: 6 records appended",
+    ]
+    ran = tfpipe("append", pets, more, "--workers", 1, "--json")
+    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": []}.items()
+    assert [row["change"] for row in tfpipe("log", pets, "--json").json["layers"]] == [
+        {"train": 12, "validation": 3},
+        {"train": 5, "validation": 1},
+        {"train": 5, "validation": 1},
+    ]
+    ran = tfpipe("append", pets, pets)
+    assert (ran.code, ran.err.startswith("Error: `tfpipe append` takes images, and ")) == (1, True)
+    ran = tfpipe("append", pets, more, "--dry-run")
+    assert ran.code == 0, ran.err
+    assert library.load_manifest(pets).layer == 3
+
+
+# Kills
+
+
+def append_here(images: Path, dataset: Path) -> None:
+    append(dataset, images)
+
+
+def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Path) -> None:
+    images = draw_more(tmp_path / "more")
+    straight = shutil.copytree(small_dataset, tmp_path / "straight")
+    append_here(images, straight)
+    expected = {path: data for path, data in read_tree(straight).items() if path != "layers/2.layer"}
+    seen = set()
+    for moment in range(0, 200, 5):
+        dataset = shutil.copytree(small_dataset, tmp_path / str(moment) / "out")
+        if write_and_vanish(append_here, images, dataset, moment):
+            break
+        seen.add(library.load_manifest(str(dataset)).layer)
+        assert len(list_names(dataset)) in (12, 17)
+        append_here(images, dataset) if library.load_manifest(str(dataset)).layer == 1 else None
+        assert list_names(dataset) == list_names(straight)
+        made = {path: data for path, data in read_tree(dataset).items() if path != "layers/2.layer"}
+        assert made == expected, moment
+    assert 5 < moment < 195
+    assert 1 in seen
+
+
+def test_other_images_take_the_place_of_an_unfinished_layer(pets: str, tmp_path: Path) -> None:
+    images = draw_more(tmp_path / "more")
+    assert not write_and_vanish(append_here, images, Path(pets), 8)
+    other = write_files(tmp_path / "other", {"train/cat/5.jpg": make_jpeg(77)})
+    append(pets, other, num_shards=1)
+    assert list_names(pets)[12:] == ["train/cat/5.jpg"]
+    assert sorted(os.listdir(Path(pets, "layers"))) == ["2", "2.layer"]

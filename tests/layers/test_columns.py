@@ -1,0 +1,140 @@
+"""Columns of a dataset that grows: what a layer lacks is said, and added to that layer alone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tfpipe as library
+from tests.beam_jobs.datasets import join_datasets, read_tree
+from tests.columns.values import get_index
+from tests.conftest import Tfpipe
+from tests.layers.growth import append, draw_more, list_names
+from tfpipe import open_dataset
+from tfpipe.columns.config import TableConfig
+from tfpipe.columns.join_table import join_table
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.layers.delete import delete_records
+from tfpipe.readers.data_source import Record, data_source
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.views.choose import make_view
+from tfpipe.views.config import ViewConfig
+
+CAPTIONS = TableConfig("captions", features=("caption",))
+
+
+def list_records(dataset: str) -> list[Record]:
+    return [record for split in library.load_manifest(dataset).splits for record in data_source(dataset, split)]
+
+
+def write_captions(path: Path, records: list[Record]) -> str:
+    rows = {"name": [record.name for record in records], "caption": [f"A {record.label_name}." for record in records]}
+    pq.write_table(pa.table(rows), path)
+    return str(path)
+
+
+@pytest.fixture
+def captioned(pets: str, tmp_path: Path) -> str:
+    """The dataset of one layer with captions."""
+    join_table(pets, write_captions(tmp_path / "captions.parquet", list_records(pets)), CAPTIONS)
+    return pets
+
+
+@pytest.fixture
+def lacking(captioned: str, tmp_path: Path) -> str:
+    """The same with an appended layer that has none."""
+    append(captioned, draw_more(tmp_path / "more"))
+    return captioned
+
+
+def check_captions(dataset: str) -> None:
+    for record in list_records(dataset):
+        assert record.features["caption"] == [f"A {record.label_name}.".encode()], record.name
+
+
+def test_a_column_that_lacks_values_is_named_once(lacking: str, caplog: pytest.LogCaptureFixture) -> None:
+    open_dataset._WARNED.clear()
+    with caplog.at_level(logging.WARNING):
+        assert library.load_manifest(lacking).columns == ()
+        assert library.load_manifest(lacking).columns == ()
+    assert [record.getMessage() for record in caplog.records] == [
+        "The column 'captions' has no values for the 6 records of layer 2, so it is not read. Add them: tfpipe add "
+        f"{lacking} TABLE --name captions"
+    ]
+    assert [column.name for column in library.load_manifest(f"{lacking}@1").columns] == ["captions"]
+
+
+def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    before = read_tree(Path(lacking))
+    new = [record for record in list_records(lacking) if record.name not in list_names(f"{lacking}@1")]
+    new = [record for record in new if record.name not in list_names(f"{lacking}@1", "validation")]
+    table = write_captions(tmp_path / "more.parquet", new)
+    ran = tfpipe("add", lacking, table, "--name", "captions", "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["records"], ran.json["without"], ran.json["unused_rows"]) == (6, 0, 0)
+    check_captions(lacking)
+    after = read_tree(Path(lacking))
+    assert {path: after[path] for path in before} == before
+    made = {path for path in after.keys() - before.keys() if not path.endswith(".parquet")}
+    assert all(path.startswith("layers/2/columns/captions/") for path in made)
+    ran = tfpipe("add", lacking, table, "--name", "captions", "--missing", "default")
+    assert ran.err == f"Error: {lacking} has a feature 'caption'. Give the new one another name.\n"
+
+
+@pytest.mark.parametrize("config", [CAPTIONS, TableConfig("captions", on="number", features=("caption",))])
+def test_a_new_column_has_values_for_all_layers(grown: str, tmp_path: Path, config: TableConfig) -> None:
+    records = list_records(grown)
+    table = write_captions(tmp_path / "captions.parquet", records)
+    rows = pq.read_table(table).append_column("number", [[record.index for record in records]])
+    pq.write_table(rows.append_column("split", [[record.split for record in records]]), table)
+    hidden = [list_names(grown)[k] for k in (1, 14)]
+    if config.on == "name":  # a number is that of the record in the shards, hidden ones counted
+        delete_records(grown, hidden)
+    joined = join_table(grown, table, config)
+    assert joined.records == len(list_records(grown))
+    check_captions(grown)
+    batches = NumpyBatches(grown, "train", PipelineConfig(batch_size=5, image_size=8, extra_features=("caption",)))
+    captions = {caption.decode() for step in range(6) for caption in batches.read(step)["caption"]}
+    assert captions == {"A cat.", "A dog.", "A owl.", "A ant."}
+    view = make_view(library.load_manifest(grown), ViewConfig("v", "caption = 'A ant.'"))
+    assert view.splits["train"].records == sum("/ant/" in name for name in list_names(grown))
+    join_datasets([grown], tmp_path / "new", shuffle=False)
+    check_captions(str(tmp_path / "new"))
+
+
+def test_a_function_sees_no_hidden_record(grown: str) -> None:
+    hidden = [list_names(grown)[k] for k in (1, 14)]
+    delete_records(grown, hidden)
+    seen: list[str] = []
+
+    def measure(record: Record) -> int:
+        seen.append(record.name)
+        return len(record.name)
+
+    library.add_column(grown, "length", measure, library.Values("int64"))
+    assert sorted(seen) == sorted(record.name for record in list_records(grown))
+    for record in list_records(grown):
+        value: Any = record.features["length"]
+        assert value.tolist() == [len(record.name)]
+
+
+def test_workers_make_the_values_of_layers(grown: str) -> None:
+    library.add_column(grown, "index", get_index, library.Values("int64"), workers=2)
+    values: list[Any] = [record.features["index"] for record in data_source(grown, "train")]
+    assert [value.tolist() for value in values] == [[k] for k in range(17)]
+
+
+def test_values_of_another_kind_are_refused(lacking: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        library.add_column(lacking, "captions", len, library.Values("int64"))
+    assert str(caught.value) == (
+        f"The features must be those in {lacking}/columns/captions, caption, of the same types, got captions."
+    )
+    with pytest.raises(ConfigError, match=r"^`missing` view is for a dataset without appended layers, and "):
+        library.add_column(lacking, "even", get_index, library.Values("int64"), missing="view")

@@ -1,0 +1,279 @@
+"""`tfpipe delete`, `log` and `rollback`: hidden records are seen on no way, and come back when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfpipe as library
+from tests.beam_jobs.datasets import join_datasets, read_tree
+from tests.conftest import Tfpipe
+from tests.layers.growth import list_names
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
+from tfpipe.export.config import ExportConfig
+from tfpipe.export.run import export
+from tfpipe.layers.delete import delete_records
+from tfpipe.layers.rollback import roll_back
+from tfpipe.lookups.data_lock import lock_data
+from tfpipe.lookups.steps import find_steps, look_up_step
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.grain import GrainBatches
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import TorchBatches
+from tfpipe.system.file_lock import hold_lock
+from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.config import ViewConfig
+
+NAME = "image/filename"
+CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=(NAME,))
+
+
+@pytest.fixture
+def names(pets: str) -> list[str]:
+    return list_names(pets)
+
+
+@pytest.fixture
+def gone(names: list[str]) -> list[str]:
+    return [names[2], names[9]]
+
+
+@pytest.fixture
+def thinned(pets: str, gone: list[str]) -> str:
+    """The dataset without two records of its training split."""
+    delete_records(pets, gone)
+    return pets
+
+
+def test_counts_are_those_of_what_is_left(pets: str, names: list[str], gone: list[str]) -> None:
+    before = read_tree(Path(pets))
+    whole = library.load_manifest(pets).splits["train"]
+    labels = {record.name: record.label for record in data_source(pets, "train")}
+    sizes = dict(
+        zip(names, RecordReader(pets, library.load_manifest(pets), "train").list_sizes(range(12)), strict=True)
+    )
+    deleted = delete_records(pets, gone)
+    assert (deleted.layer, deleted.records, deleted.before) == (2, {"train": 2}, 0)
+    left = library.load_manifest(pets).splits["train"]
+    assert (left.records, left.stored_records) == (10, 12)
+    assert left.bytes == whole.bytes - sum(sizes[name] for name in gone)
+    counts = Counter(label for name, label in labels.items() if name not in gone)
+    assert left.class_counts == tuple(counts[k] for k in range(3))
+    assert left.fingerprint != whole.fingerprint
+    after = read_tree(Path(pets))
+    assert {path: after[path] for path in before} == before
+    made = {path for path in after if path not in before and not path.endswith(".parquet")}
+    assert made == {"layers/2.layer"}
+
+
+def test_no_face_gives_a_hidden_record(thinned: str, names: list[str], gone: list[str]) -> None:
+    left = [name for name in names if name not in gone]
+    assert list_names(thinned) == left
+    config = replace(CONFIG, training=False)
+    plain = replace(config, extra_features=())
+    expected = [batch["label"].tolist() for batch in NumpyBatches(thinned, "train", plain)]
+    faces = {
+        "tensorflow": [b["label"].numpy().tolist() for b in library.build_dataset(thinned, "train", plain)],
+        "torch": [batch["label"].tolist() for batch in TorchBatches(thinned, "train", plain)],
+        "jax": [np.asarray(batch["label"]).tolist() for batch in JaxBatches(thinned, "train", plain)],
+        "grain": [batch["label"].tolist() for batch in GrainBatches(thinned, "train", plain, num_epochs=1)],
+    }
+    for face, read in faces.items():
+        assert read == expected, face
+    batches = NumpyBatches(thinned, "train", config)
+    seen = [n.decode() for b in batches for n, real in zip(b[NAME], b["mask"], strict=True) if real]
+    assert seen == left
+    trained = {name.decode() for step in range(20) for name in NumpyBatches(thinned, "train", CONFIG).read(step)[NAME]}
+    assert trained == set(left)
+
+
+def test_copies_have_no_hidden_record(thinned: str, gone: list[str], tmp_path: Path) -> None:
+    export(ExportConfig(thinned, str(tmp_path / "folder"), "folder", workers=0))
+    written = {str(path.relative_to(tmp_path / "folder")) for path in (tmp_path / "folder").rglob("*.*g")}
+    assert len(written) == 13
+    assert not {name for name in gone if any(path.endswith(name) for path in written)}
+    join_datasets([thinned], tmp_path / "new", shuffle=False)
+    assert list_names(tmp_path / "new") == list_names(thinned)
+    assert not (tmp_path / "new" / "layers").exists()
+
+
+def test_lookups_know_no_hidden_record(thinned: str, gone: list[str], tfpipe: Tfpipe) -> None:
+    plan = lock_data(library.load_manifest(thinned), "train", CONFIG).open()
+    shown = {row.name for step in range(8) for row in look_up_step(plan, step)}
+    assert not shown & set(gone)
+    assert {row.number for step in range(8) for row in look_up_step(plan, step)} <= set(range(12)) - {2, 9}
+    with pytest.raises(ConfigError, match=r"^Record 9 was deleted from 'train' of .*/pets\.$"):
+        find_steps(plan, 9, range(2))
+    ran = tfpipe("inspect", thinned, "--record", f"train:{gone[0]}", "--json")
+    assert ran.code != 0
+    ran_all = [tfpipe("inspect", thinned, "--record", f"train:{k}", "--json").json for k in (0, 9)]
+    names = [ran["features"]["image/filename"] for ran in ran_all]
+    assert names == [list_names(thinned)[k] for k in (0, 9)]
+
+
+def test_views_show_no_hidden_record(pets: str, gone: list[str]) -> None:
+    manifest = library.load_manifest(pets)
+    write_view(manifest, make_view(manifest, ViewConfig("old", weights="label_id")))
+    before = library.load_manifest(f"{pets}@old").splits["train"]
+    shown = list_names(f"{pets}@old")
+    delete_records(pets, gone)
+    after = library.load_manifest(f"{pets}@old")
+    assert list_names(f"{pets}@old") == [name for name in shown if name not in gone]
+    split = after.splits["train"]
+    assert split.chosen is not None
+    assert split.chosen.weights is not None
+    assert (len(split.chosen.weights), split.records) == (10, 10)
+    assert sum(split.class_counts) == sum(before.class_counts) - 2
+    manifest = library.load_manifest(pets)
+    made = make_view(manifest, ViewConfig("new", "label_id >= 0"))
+    assert made.splits["train"].numbers.tolist() == [k for k in range(12) if k not in (2, 9)]
+    write_view(manifest, made)
+    assert list_names(f"{pets}@new") == list_names(pets)
+    delete_records(pets, [list_names(pets)[0]])
+    assert list_names(f"{pets}@new") == list_names(pets)
+
+
+def test_a_name_in_every_split_is_hidden_in_every_split(pets: str) -> None:
+    victims = [list_names(pets, split)[0] for split in ("train", "validation")]
+    assert delete_records(pets, victims).records == {"train": 1, "validation": 1}
+    assert len(list_names(pets, "validation")) == 2
+
+
+def test_what_was_hidden_before_is_said(thinned: str, gone: list[str], names: list[str]) -> None:
+    again = delete_records(thinned, gone)
+    assert (again.layer, again.records, again.before) == (2, {}, 2)
+    more = delete_records(thinned, [gone[0], names[0]])
+    assert (more.layer, more.records, more.before) == (3, {"train": 1}, 1)
+
+
+def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
+    cases: list[tuple[str, list[str], str]] = [
+        (pets, [], "`names` must name a record at least."),
+        (pets, ["x", names[0]], f"`names` must name records, and none of {pets} has 1 of the names, such as 'x'. "),
+        (f"{pets}@v", ["x"], f"Layers belong to a dataset and not to {pets}@v. Leave the @ out."),
+        ("gs://bucket/pets", ["x"], "A dataset is read from a local directory, got 'gs://bucket/pets'. Copy it to "),
+        (str(tmp_path / "no"), ["x"], f"{tmp_path}/no does not exist."),
+    ]
+    for dataset, given, message in cases:
+        with pytest.raises(TfpipeError) as caught:
+            delete_records(dataset, given)
+        assert str(caught.value).startswith(message)
+    assert not Path(pets, "layers").exists()
+    assert sorted(os.listdir(tmp_path)) == ["pets"]
+
+
+def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:
+    with hold_lock(f"{pets}.tfpipe-layers/lock", pytest.fail), pytest.raises(DataError) as caught:
+        delete_records(pets, names[:1])
+    message = f"Another process changes the layers of {pets}; wait for it or choose another directory."
+    assert str(caught.value) == message
+
+
+# Log and rollback
+
+
+def test_a_rollback_brings_hidden_records_back(thinned: str, names: list[str]) -> None:
+    done = roll_back(thinned, 1)
+    assert (done.layer, done.to, done.gone, done.back, done.unhidden) == (3, 1, 0, 2, 2)
+    assert list_names(thinned) == names
+    done = roll_back(thinned, 2)
+    assert (done.layer, done.gone, done.back, done.unhidden) == (4, 2, 0, 0)
+    assert len(list_names(thinned)) == 10
+
+
+def test_an_old_layer_is_read_by_its_number(thinned: str, names: list[str]) -> None:
+    assert list_names(f"{thinned}@1") == names
+    assert list_names(f"{thinned}@2") == list_names(thinned)
+    manifest = library.load_manifest(f"{thinned}@1")
+    assert (manifest.address, manifest.layer) == (f"{thinned}@1", 1)
+    with pytest.raises(DataError, match=r"/pets has no layer 3; its layers are 1 to 2\.$"):
+        library.load_manifest(f"{thinned}@3")
+    with pytest.raises(ConfigError, match=r"^A view's name must have more than digits, because @7 is a layer, got '7'"):
+        ViewConfig("7")
+
+
+def test_a_dataset_without_layers_is_its_first_layer(pets: str, names: list[str]) -> None:
+    assert list_names(f"{pets}@1") == names
+    with pytest.raises(DataError, match=r"has no layer 2; its layers are 1 to 1\.$"):
+        library.load_manifest(f"{pets}@2")
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        (2, "`to` must be the number of an older layer of {pets}, of which there are 1 to 1, got 2."),
+        (0, "`to` must be the number of an older layer of {pets}, of which there are 1 to 1, got 0."),
+    ],
+)
+def test_wrong_rollbacks(thinned: str, to: int, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        roll_back(thinned, to)
+    assert str(caught.value) == message.format(pets=thinned)
+    roll_back(thinned, 1)
+    with pytest.raises(ConfigError, match=r"has the state of layer 1 already, got `to` 1\.$"):
+        roll_back(thinned, 1)
+
+
+def test_the_commands_print_what_they_did(pets: str, gone: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
+    file = tmp_path / "names.txt"
+    file.write_text("\n".join([*gone, "", ""]))
+    ran = tfpipe("delete", pets, file)
+    assert (ran.code, ran.lines) == (
+        0,
+        ["train: 2 records hidden", f"{pets} is at layer 2; tfpipe compact {pets} removes the bytes"],
+    )
+    assert tfpipe("delete", pets, file).lines == [
+        "2 records with these names were hidden before",
+        f"There is nothing to hide in {pets}",
+    ]
+    assert tfpipe("delete", pets, file, "--json").json == {"dataset": pets, "layer": 2, "hidden": {}, "before": 2}
+    assert tfpipe("rollback", pets, "--to", 1).lines == [
+        "0 records gone, 2 records back, of which 2 were hidden",
+        f"{pets} is at layer 3, with the records of layer 1",
+    ]
+    lines = tfpipe("log", pets).lines
+    assert [line.split("  ")[0].strip() for line in lines] == ["layer", "1", "2", "3"]
+    assert "delete -2 train" in lines[2]
+    assert "10 train, 3 validation" in lines[2]
+    assert "rollback to 1" in lines[3]
+    rows = tfpipe("log", pets, "--json").json["layers"]
+    assert [(row["what"], row["records"]["train"], row["to"]) for row in rows] == [
+        ("shard", 12, None),
+        ("delete", 10, None),
+        ("rollback", 12, 1),
+    ]
+    ran = tfpipe("delete", pets, tmp_path / "no.txt")
+    assert (ran.code, ran.err) == (1, f"Error: {tmp_path}/no.txt cannot be read: No such file or directory.\n")
+    file.write_bytes(b"\xff\n")
+    assert tfpipe("delete", pets, file).err == f"Error: {file} cannot be read: it is not a text in UTF-8.\n"
+
+
+# Damage
+
+
+def test_damaged_entries_are_named(thinned: str) -> None:
+    entry = Path(thinned, "layers", "2.layer")
+    data = entry.read_bytes()
+    entry.write_bytes(data[:-1])
+    with pytest.raises(FormatError, match=r"^.*/pets/layers/2\.layer is damaged: its bytes have another checksum\."):
+        library.load_manifest(thinned)
+    entry.write_bytes(data)
+    entry.rename(entry.with_name("3.layer"))
+    with pytest.raises(FormatError, match=r"^.*/pets/layers/2\.layer is missing, and a later layer is there\. "):
+        library.load_manifest(thinned)
+
+
+def test_an_entry_for_other_records_is_refused(thinned: str, pets: str, small_dataset: Path, tmp_path: Path) -> None:
+    join_datasets([small_dataset], tmp_path / "other", num_shards=1)
+    shutil.copytree(Path(thinned, "layers"), tmp_path / "other" / "layers")
+    with pytest.raises(FormatError, match=r"/other/layers/2\.layer was made for other records than those below it\."):
+        library.load_manifest(str(tmp_path / "other"))

@@ -1,0 +1,114 @@
+"""`tfpipe verify` names what is wrong with a layer; `tfpipe repair` writes what can be seen as one layer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tfpipe as library
+from tests.conftest import Tfpipe
+from tests.flipped_bit import flip_bit
+from tests.layers.growth import list_names
+from tfpipe.errors import ConfigError
+from tfpipe.integrity.repair import repair
+from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.layers.delete import delete_records
+from tfpipe.views.choose import make_view, write_view
+from tfpipe.views.config import ViewConfig
+
+HERE = VerifyConfig(workers=0)
+
+
+@pytest.fixture
+def layered(grown: str) -> str:
+    """The dataset with appended records, two hidden ones, a view and a column."""
+    manifest = library.load_manifest(grown)
+    write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
+    delete_records(grown, [list_names(grown)[k] for k in (1, 14)])
+    library.add_column(grown, "index", lambda record: record.index, library.Values("int64"))
+    return grown
+
+
+def list_damage(dataset: str) -> list[tuple[str, str]]:
+    return [(damage.file, damage.kind) for damage in verify(dataset, HERE).damaged]
+
+
+def test_whole_layers_have_no_damage(layered: str) -> None:
+    report = verify(layered, HERE)
+    assert report.damaged == []
+    assert (report.files, report.records) == (14, 21)  # 4 shards, 3 of layer 2, and as many of the column
+
+
+def test_damaged_layers_are_named(layered: str) -> None:
+    shard = "layers/2/train-00001-of-00002.tfrecord"
+    flip_bit(Path(layered, shard), 300)
+    assert [file for file, _ in list_damage(layered)] == [shard]
+    Path(layered, shard).unlink()
+    assert (shard, "missing") in list_damage(layered)
+
+
+def test_a_missing_file_of_a_column_of_a_layer_is_named(layered: str) -> None:
+    Path(layered, "layers/2/columns/index/train-00000-of-00002.tfrecord").unlink()
+    found = list_damage(layered)
+    assert found[0] == ("layers/2/columns/index/train-00000-of-00002.tfrecord", "missing")
+
+
+def test_a_damaged_entry_is_named(layered: str) -> None:
+    entry = Path(layered, "layers/3.layer")
+    data = entry.read_bytes()
+    entry.write_bytes(data[:-2])
+    damage = verify(layered, HERE).damaged
+    assert [(one.file, one.kind) for one in damage] == [("layers", "layer")]
+    assert damage[0].detail.startswith(f"{layered}/layers/3.layer is damaged: its bytes have another checksum")
+    entry.unlink()
+    Path(layered, "layers/4.layer").write_bytes(data)
+    assert list_damage(layered) == [("layers", "layer")]
+
+
+def test_a_folder_without_an_entry_is_named(layered: str) -> None:
+    shutil.copytree(Path(layered, "layers/2"), Path(layered, "layers/4"))
+    assert list_damage(layered) == [("layers/4", "extra")]
+
+
+def test_records_under_an_entry_of_others_are_named(layered: str) -> None:
+    shutil.rmtree(Path(layered, "layers/2"))
+    assert list_damage(layered) == [("layers", "layer")]
+    assert verify(layered, HERE).damaged[0].detail.startswith("The records of layer 2 are missing: ")
+
+
+def test_a_repair_writes_what_can_be_seen(layered: str, tmp_path: Path) -> None:
+    names = list_names(layered)
+    result = repair(layered, str(tmp_path / "clean"), workers=0)
+    assert (result.records, result.lost) == (19, [])
+    assert list_names(tmp_path / "clean") == names
+    manifest = library.load_manifest(str(tmp_path / "clean"))
+    assert (manifest.layer, manifest.columns, manifest.label_names[-1]) == (1, (), "ant")
+    assert "index" in manifest.schema
+    assert manifest.splits["train"].class_counts == library.load_manifest(layered).splits["train"].class_counts
+    assert verify(str(tmp_path / "clean"), HERE).damaged == []
+
+
+def test_a_repair_never_brings_a_hidden_record_back(layered: str, tmp_path: Path) -> None:
+    hidden = set(list_names(f"{layered}@2")) - set(list_names(layered))
+    for name in ("index/train-00000-of-00002.idx", "layers/2/index/train-00000-of-00002.idx"):
+        Path(layered, name).unlink()
+    for name in ("train-00000-of-00002.tfrecord", "layers/2/train-00000-of-00002.tfrecord"):
+        flip_bit(Path(layered, name), 2)
+    shutil.rmtree(Path(layered, "columns"))
+    repair(layered, str(tmp_path / "clean"), workers=0)
+    assert not hidden & set(list_names(tmp_path / "clean"))
+    assert not any(name in Path(tmp_path, "clean", "repair.json").read_text() for name in hidden)
+
+
+def test_a_repair_asks_for_the_layer_if_an_entry_is_damaged(layered: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    flip_bit(Path(layered, "layers/3.layer"), 300)
+    with pytest.raises(ConfigError) as caught:
+        repair(layered, str(tmp_path / "clean"), workers=0)
+    assert str(caught.value).endswith(
+        f"Nobody knows which records it hides, so say which layer to write: tfpipe repair {layered}@1 OUTPUT"
+    )
+    assert repair(f"{layered}@2", str(tmp_path / "clean"), workers=0).records == 21
+    with pytest.raises(ConfigError, match=r"^A repair writes all records that can be seen, got the view 'owls'\. "):
+        repair(f"{layered}@owls", str(tmp_path / "other"), workers=0)

@@ -1,0 +1,203 @@
+"""A layer: what one `append`, `delete` or `rollback` changed in a dataset, in a small file that is written last.
+
+```
+flowers/
+  manifest.json, train-00000-of-00008.tfrecord      layer 1
+  layers/2.layer, layers/2/                         appended records: a dataset of their own, and its entry
+  layers/3.layer                                    hidden records
+  layers/4.layer                                    back to layer 2
+```
+
+The number of a layer is that of the state that it made: `flowers@2` is the dataset before the records were hidden. The
+newest entry says what `flowers` is. An entry is a line of JSON, and behind it the hidden records, compressed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from tfpipe.errors import FormatError
+from tfpipe.format import file_names
+from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.format.view import Hidden, inflate
+
+Kind = Literal["append", "delete", "rollback"]
+"""What a layer did to the state below it."""
+
+LAYER_SUFFIX = ".layer"
+MAX_LAYER_BYTES = 1 << 32
+
+_MAGIC = "tfpipe layer 1"
+_MAX_HEADER_BYTES = 1 << 22
+_MAX_RECORDS = 1 << 33
+_ENTRY = re.compile(r"([1-9][0-9]{0,8})\.layer")
+_DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of hidden records
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """The entry of a layer.
+
+    Attributes:
+        number: The number of the layer, from 2.
+        kind: The change: "append", "delete" or "rollback".
+        when: The time of the change, as 2026-11-26T07:40:00Z.
+        tool_version: The version of tfpipe that wrote it.
+        below: The `SplitInfo.stored_fingerprint` of each split of the state below.
+        records: The number of records of each split that were appended or hidden.
+        bytes: The size of these records.
+        hidden: The hidden records of each split, numbered as the state below has them.
+        to: The number of the layer whose state a rollback gave back.
+        appended: The `SplitInfo.stored_fingerprint` of each split of the appended records.
+    """
+
+    number: int
+    kind: Kind
+    when: str
+    tool_version: str
+    below: Mapping[str, str]
+    records: Mapping[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    hidden: Mapping[str, Hidden] = field(default_factory=dict)
+    to: int = 0
+    appended: Mapping[str, str] = field(default_factory=dict)
+
+    def encode(self) -> Any:
+        """Returns the bytes of the entry's file."""
+        hidden, blocks = {}, []
+        for name, split in self.hidden.items():
+            arrays = np.diff(split.numbers, prepend=0), split.labels, split.sizes
+            packed = [zlib.compress(array.astype(kind).tobytes()) for array, kind in zip(arrays, _DTYPES, strict=True)]
+            hidden[name] = {"records": split.records, "packed_bytes": [len(block) for block in packed]}
+            blocks += packed
+        header: dict[str, object] = {
+            "format": _MAGIC,
+            "layer": self.number,
+            "kind": self.kind,
+            "when": self.when,
+            "tool_version": self.tool_version,
+            "below": dict(self.below),
+            "records": dict(self.records),
+            "bytes": self.bytes,
+        }
+        header |= {"hidden": hidden} if self.kind == "delete" else {}
+        header |= {"to": self.to} if self.kind == "rollback" else {}
+        header |= {"appended": dict(self.appended)} if self.kind == "append" else {}
+        body = b"".join(blocks)
+        return json.dumps(header | {"sha256": _hash(header, body)}).encode() + b"\n" + body
+
+
+class State(NamedTuple):
+    """The state of a dataset at a layer.
+
+    Attributes:
+        appended: The numbers of the layers whose records lie behind those of the first, in order.
+        deletes: The numbers of the layers whose records are hidden.
+    """
+
+    appended: tuple[int, ...] = ()
+    deletes: tuple[int, ...] = ()
+
+
+def list_states(layers: Sequence[Layer]) -> list[State]:
+    """Lists the state at each layer, from the first on, which has no entry."""
+    states = [State()]
+    for layer in layers:
+        appended, deletes = states[-1]
+        if layer.kind == "append":
+            states.append(State((*appended, layer.number), deletes))
+        elif layer.kind == "delete":
+            states.append(State(appended, (*deletes, layer.number)))
+        else:
+            states.append(states[layer.to - 1])
+    return states
+
+
+def layer_file(number: int) -> str:
+    """Returns the file of an entry, relative to the dataset: `layers/2.layer`."""
+    return f"{layer_folder(number)}{LAYER_SUFFIX}"
+
+
+def layer_folder(number: int) -> str:
+    """Returns the folder of appended records, relative to the dataset: `layers/2`."""
+    return f"{file_names.LAYERS_DIR}/{number}"
+
+
+def list_numbers(names: Iterable[str]) -> list[int]:
+    """Lists the numbers of the entries among the names of a folder, ascending."""
+    return sorted(int(match[1]) for name in names if (match := _ENTRY.fullmatch(name)))
+
+
+def decode_layer(data: bytes, where: str, number: int) -> Layer:
+    """Reads what `Layer.encode` wrote.
+
+    Args:
+        data: The bytes of the file.
+        where: The name of the file, for messages.
+        number: The number of the layer, as its name says.
+
+    Raises:
+        FormatError: It is damaged, or not an entry that this release can read.
+    """
+    text, newline, body = data[:_MAX_HEADER_BYTES].partition(b"\n")
+    body = data[len(text) + 1 :]
+    try:
+        node = parse_json(text.decode(), where)
+    except UnicodeDecodeError:
+        newline = b""
+    if not newline:
+        raise FormatError(f"{where} is not a layer of tfpipe, or is damaged.")
+    if node.field("format").text() != _MAGIC:
+        raise node.field("format").error(f"{_MAGIC!r}")
+    header = json.loads(text)
+    if header.pop("sha256", None) != _hash(header, body):
+        raise FormatError(f"{where} is damaged: its bytes have another checksum. Copy it again from the dataset.")
+    node.field("layer").count(number, number)
+    kind: Kind | None = next((kind for kind in get_args(Kind) if kind == node.field("kind").value), None)
+    if kind is None:
+        raise node.field("kind").error(f"one of {', '.join(map(repr, get_args(Kind)))}")
+    return Layer(
+        number,
+        kind,
+        node.field("when").text(),
+        node.field("tool_version").text(),
+        _read_texts(node.field("below")),
+        node.field("records").counts(),
+        node.field("bytes").count(),
+        _decode_hidden(node.field("hidden"), body) if kind == "delete" else {},
+        node.field("to").count(1, number - 1) if kind == "rollback" else 0,
+        _read_texts(node.field("appended")) if kind == "append" else {},
+    )
+
+
+def _read_texts(node: Node) -> dict[str, str]:
+    return {name: value.text() for name, value in node.items()}
+
+
+def _decode_hidden(node: Node, body: bytes) -> dict[str, Hidden]:
+    splits, at = {}, 0
+    for name, split in node.items():
+        records = split.field("records").count(0, _MAX_RECORDS)
+        arrays = []
+        for size, kind in zip(split.field("packed_bytes").elements(), _DTYPES, strict=False):
+            block, at = body[at : at + size.count()], at + size.count()
+            try:
+                arrays.append(np.frombuffer(inflate(block, records * np.dtype(kind).itemsize), kind))
+            except (ValueError, zlib.error) as error:
+                raise split.refuse(f"it is damaged: {error}.") from None
+        if len(arrays) != len(_DTYPES):
+            raise split.field("packed_bytes").error(f"a list of {len(_DTYPES)} sizes")
+        splits[name] = Hidden(np.cumsum(arrays[0]), arrays[1].astype(np.int32), arrays[2].astype(np.int64))
+    return splits
+
+
+def _hash(header: Mapping[str, object], body: bytes) -> str:
+    return hashlib.sha256(json.dumps(header).encode() + b"\n" + body).hexdigest()

@@ -1,0 +1,101 @@
+"""Hides records of a dataset by their names, at once. Their bytes go with the next `tfpipe compact`.
+
+```
+delete_records("/data/flowers", ["roses/17.jpg"])
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.format.view import Hidden
+from tfpipe.open_dataset import check_local
+from tfpipe.system.extras import importing
+from tfpipe.views.choose import FactsTable, open_facts
+from tfpipe.writer import record_facts as facts
+from tfpipe.writer.layers import open_layers, start_layer, write_layer
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The result of a deletion.
+
+    Attributes:
+        layer: The number of the newest layer.
+        records: The number of records of each split that are hidden now and were not before.
+        before: The number of records with one of the names that were hidden before.
+    """
+
+    layer: int
+    records: dict[str, int]
+    before: int
+
+
+def delete_records(dataset: str, names: Sequence[str]) -> Deleted:
+    """Hides every record that has one of the names: no reader and no view gives it from then on.
+
+    Args:
+        dataset: The directory of a dataset on this machine.
+        names: The names, which are those of the files that the images came from.
+
+    Raises:
+        ConfigError: No record has one of the names, the records have no names, or the dataset lies elsewhere.
+        DataError: There is no dataset, or another process changes its layers.
+        FormatError: A shard or a layer is damaged.
+        MissingDependencyError: DuckDB or PyArrow is not installed.
+    """
+    check_local(dataset)
+    if not names:
+        raise ConfigError("`names` must name a record at least.")
+    with (
+        importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"),
+        open_layers(dataset, "changes the layers of") as history,
+    ):
+        manifest = history.load_state(history.newest, history.newest, with_columns=False)
+        with open_facts(manifest) as table:
+            _check_names(table, manifest, names)
+            rows = {split: _find(table, split, names) for split in manifest.splits}
+            stored = table.count_named(names)
+        hidden = {split: _describe(manifest, split, *found) for split, found in rows.items() if len(found[0])}
+        records = {split: found.records for split, found in hidden.items()}
+        before = stored - sum(records.values())
+        if not records:
+            return Deleted(history.newest, {}, before)
+        num_bytes = sum(int(found.sizes.sum()) for found in hidden.values())
+        layer = replace(start_layer(history, "delete"), records=records, bytes=num_bytes, hidden=hidden)
+        write_layer(history, layer)
+        return Deleted(layer.number, records, before)
+
+
+def _check_names(table: FactsTable, manifest: Manifest, names: Sequence[str]) -> None:
+    if facts.NAME not in table.columns:
+        raise ConfigError(f"Records are deleted by their names, and those of {manifest.directory} have none.")
+    if unknown := table.list_unknown(tuple(names), "stored"):
+        raise ConfigError(
+            f"`names` must name records, and none of {manifest.directory} has {len(unknown)} of the names, such as "
+            f"{unknown[0]!r}. Nothing is deleted."
+        )
+
+
+def _find(table: FactsTable, split: str, names: Sequence[str]) -> tuple[Any, Any]:
+    """Returns the numbers of the records with one of the names, ascending, and their classes."""
+    label = f"coalesce({facts.LABEL_ID}, -1)" if facts.LABEL_ID in table.columns else "-1"
+    rows = table.connection.execute(
+        f"SELECT row_number_, {label} AS label_ FROM numbered WHERE split = ? AND {facts.NAME} IN (SELECT unnest(?)) "
+        "ORDER BY row_number_",
+        [split, list(names)],
+    ).fetchnumpy()
+    return np.ma.getdata(rows["row_number_"]).astype(np.int64), np.ma.getdata(rows["label_"]).astype(np.int32)
+
+
+def _describe(manifest: Manifest, split: str, numbers: Any, labels: Any) -> Hidden:
+    with RecordReader(manifest.directory, manifest.choose(split, None), split) as reader:
+        return Hidden(numbers, labels, reader.list_sizes(numbers))

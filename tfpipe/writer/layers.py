@@ -1,0 +1,77 @@
+"""Writes the entry of a layer, by one process at a time.
+
+```
+with open_layers("/data/flowers", "hides records of") as history:
+    write_layer(history, Layer(...))
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from tfpipe._version import __version__
+from tfpipe.errors import ConfigError
+from tfpipe.format.layer import Kind, Layer, layer_file
+from tfpipe.open_dataset import History, list_fingerprints, load_history, split_address
+from tfpipe.storage import file_io, local
+from tfpipe.writer.working_folder import WorkingFolder
+
+
+class LayerFolder(WorkingFolder):
+    """The working folder beside a dataset, whose lock keeps two changes of its layers apart."""
+
+    ending = ".tfpipe-layers"
+
+
+@contextlib.contextmanager
+def open_layers(dataset: str, busy: str) -> Iterator[History]:
+    """Yields the layers of a dataset, which no other process changes in the block. A bucket has no locks.
+
+    Args:
+        dataset: The dataset, without a view.
+        busy: The work of this process, as in "hides records of".
+
+    Raises:
+        ConfigError: It is a view or a layer, or describes files of another program.
+        DataError: There is no dataset, or another process changes its layers.
+        FormatError: A layer is damaged.
+    """
+    directory, view = split_address(os.fspath(dataset).removeprefix("file://"))
+    if view:
+        raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")
+    directory = file_io.resolve_links(directory)
+    load_history(directory)  # which says what is wrong with the path, before a folder is made beside it
+    with file_io.explain_os_errors(f"write to {directory}"), LayerFolder(directory).lock(f"{busy} {dataset}"):
+        history = load_history(directory)
+        if history.base.foreign is not None:
+            raise ConfigError(
+                f"{dataset} describes files of others, which have no layers. Write it anew by `tfpipe reshard`."
+            )
+        if history.base.stands_on:
+            raise ConfigError(f"{dataset} is a column, which has no layers. Give its dataset.")
+        yield history
+
+
+def start_layer(history: History, kind: Kind) -> Layer:
+    """Returns the entry of a new layer, to which the change itself is still to be added."""
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    below = list_fingerprints(history.join_shards(history.newest))
+    return Layer(history.newest + 1, kind, when, __version__, below)
+
+
+def write_layer(history: History, layer: Layer) -> None:
+    """Writes an entry. From then on it is the newest state of the dataset.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    path = file_io.join(history.base.directory, layer_file(layer.number))
+    with file_io.explain_os_errors(f"write {path}"):
+        file_io.write_file(path, layer.encode(), makes_folders=True)
+        if not file_io.is_url(path):
+            local.sync_folder(os.path.dirname(path))
+            local.sync_folder(history.base.directory)
