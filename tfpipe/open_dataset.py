@@ -37,13 +37,13 @@ from tfpipe.format.view import (
 )
 from tfpipe.storage import buckets, file_io
 from tfpipe.system.extras import check_installed
-from tfpipe.system.units import human_count
+from tfpipe.system.units import human_count, shorten
 
 _logger = logging.getLogger(__name__)
 _Data = TypeVar("_Data")
 
 
-def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
+def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None) -> Manifest:
     """Reads the manifest of a finished dataset.
 
     The shards lie beside the manifest. Only a manifest from `tfpipe index` can name another directory for them, and no
@@ -63,7 +63,9 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
         FormatError: The manifest or the view cannot be used; the message gives the place.
         MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
     """
-    directory, view = split_address(directory.removeprefix("file://"))
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError(f"A dataset must be a path or URL, got {shorten(directory)}.")
+    directory, view = split_address(os.fspath(directory).removeprefix("file://"))
     manifest = load_own_manifest(directory, root=root)
     columns, layers = list_added(directory)
     if view.isdecimal():
@@ -239,14 +241,20 @@ def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:
     return choose_records(info, (info.chosen or whole).leave_out(hidden))
 
 
-def load_if_path(data: _Data | str | os.PathLike[str]) -> _Data | Manifest:
-    """Returns the manifest of the dataset at a path or URL, and anything else as it is.
+def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _Data | Manifest:
+    """Returns the manifest of the dataset at a path or URL, and data of the given kinds as they are.
 
     Raises:
+        ConfigError: The data are of another kind.
         DataError: There is no finished dataset at the path.
         FormatError: The manifest cannot be used.
     """
-    return load_manifest(os.fspath(data)) if isinstance(data, str | os.PathLike) else data
+    if isinstance(data, str | os.PathLike):
+        return load_manifest(data)
+    if not isinstance(data, kinds):
+        *names, last = ("path", "URL", *(kind.__name__ for kind in kinds))
+        raise ConfigError(f"A dataset must be a {', '.join(names)} or {last}, got {shorten(data)}.")
+    return data
 
 
 @dataclass(frozen=True, eq=False)

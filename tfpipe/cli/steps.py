@@ -179,8 +179,7 @@ def _draw(lock: "DataLock", step: int, rows: "list[StepRow]", path: str) -> None
     """Draws the images of a step as the trainer gets them."""
     from dataclasses import replace
 
-    from tfpipe.cli.inspect_sheet import encode_png
-    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet
+    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet, encode_png
     from tfpipe.images.decode import make_image
     from tfpipe.readers.numpy import NumpyBatches
     from tfpipe.storage.file_io import explain_os_errors, write_file

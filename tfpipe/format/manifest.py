@@ -15,6 +15,8 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.view import ViewSplit
+from tfpipe.system import notebook
+from tfpipe.system.units import human_bytes, human_count
 
 FORMAT_VERSION = 1
 """The version that is written, and the highest that is read. It rises when a reader of the version before could misread
@@ -110,6 +112,10 @@ class SplitInfo:
     images_per_record: ImagesPerRecord | None = None
     label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     chosen: ViewSplit | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        facts = (human_count(self.records, "record"), human_count(self.num_shards, "shard"), human_bytes(self.bytes))
+        return f"<{self.name!r}: {', '.join(facts)}>"
 
     @property
     def seekable(self) -> bool:
@@ -250,6 +256,15 @@ class Manifest:
     columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
     layer: int = field(default=1, compare=False)
     parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {human_count(split.records, 'record')}" for name, split in self.splits.items())
+        classes = human_count(len(self.label_names), "class", "classes") if self.label_names else "no classes"
+        size = human_bytes(sum(split.bytes for split in self.splits.values()))
+        return f"<{self.address or self.name}: {splits}, {classes}, {size}>"
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
 
     @property
     def address(self) -> str:

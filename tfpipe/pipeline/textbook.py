@@ -21,7 +21,7 @@ import tensorflow as tf
 from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stage import Stage
+from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.augment import augment_images
 from tfpipe.pipeline.stages.batch import batch_examples
 from tfpipe.pipeline.stages.decode import decode_images
@@ -42,6 +42,10 @@ def list_textbook_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     Raises:
         ConfigError: A cache does not fit into the memory, or there are fewer files than hosts.
     """
+    return tuple(map(without_autograph, _list_stages(plan)))
+
+
+def _list_stages(plan: BatchPlan) -> tuple[Stage, ...]:
     config = plan.config
     if config.cache != "none":
         check_cache_fits(plan, by_engine=False)

@@ -92,10 +92,10 @@ class StageTiming:
         parallelism: The most calls that work at once.
         bytes_in_per_image: The bytes that the stage takes for an image.
         bytes_out_per_image: The bytes that the stage gives for an image.
-        python: Whether a Python function runs in it.
         hold_us_per_image: The time from one call to the next for each image, in microseconds, if a lock lets one call
             run at a time whatever the threads: found by running the function alone with 1 and 2 threads. None without
             such a lock.
+        holds_python_lock: Whether this lock is Python's own.
         elements_out_per_in: The elements that it gave for each that it took: 0.25 for a filter that drops three of
             four, 1/64 where batches of 64 are made. It is 1 up to `read`, which takes files.
     """
@@ -106,8 +106,8 @@ class StageTiming:
     parallelism: int = 1
     bytes_in_per_image: float = 0.0
     bytes_out_per_image: float = 0.0
-    python: bool = False
     hold_us_per_image: float | None = None
+    holds_python_lock: bool = False
     elements_out_per_in: float = 1.0
 
     @property

@@ -17,7 +17,8 @@ from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.position import Position, Resumable
-from tfpipe.readers.open_data import locate
+from tfpipe.readers.open_data import describe_reader, locate
+from tfpipe.system import notebook
 
 
 class EpochBatches(Resumable):
@@ -44,6 +45,12 @@ class EpochBatches(Resumable):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._passes)
+
+    def __repr__(self) -> str:
+        return describe_reader(self, self._maker.plan, self.position)
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
 
     @property
     def plan(self) -> AnyPlan:

@@ -420,6 +420,16 @@ def check_options(config: Any) -> None:
             item.metadata[_KEY].kind.check(item.name, value)
 
 
+def show_options(config: Any) -> str:
+    """Returns the text of a config: the options that have no default, and those that differ from it."""
+    shown = (
+        f"{item.name}={getattr(config, item.name)!r}"
+        for item in fields(config)
+        if getattr(config, item.name) != get_default(type(config), item.name)
+    )
+    return f"{type(config).__name__}({', '.join(shown)})"
+
+
 def is_number(value: object) -> TypeGuard[float]:
     """Tests whether a value is a finite number that a float can hold; `True` is not one."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300

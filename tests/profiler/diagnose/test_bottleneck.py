@@ -185,7 +185,7 @@ def test_where_nothing_is_busy_all_the_time_the_busiest_station_counts(cores_bus
 
 
 def test_a_python_function_that_holds_the_lock_has_one_core() -> None:
-    own = make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=1000.0)
+    own = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=1000.0)
     stages = (make_stage("decode", 500, parallelism=4), own)
     bottleneck = find(make_profile(stages=stages, host={"cpu_fraction": 0.4}))
     assert bottleneck == Bottleneck(
@@ -197,7 +197,7 @@ def test_a_python_function_that_holds_the_lock_has_one_core() -> None:
 
 
 def test_a_function_that_waits_behind_its_own_lock_is_no_case_for_threads() -> None:
-    own = make_stage("ask", 50, python=True, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+    own = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
     bottleneck = find(make_profile(stages=(own,), host={"cpu_fraction": 0.1}))
     assert bottleneck.stage == "ask"
     assert bottleneck.reason.startswith("ask waits behind a lock of its own that one call holds at a time: 1,000 µs")
@@ -205,14 +205,14 @@ def test_a_function_that_waits_behind_its_own_lock_is_no_case_for_threads() -> N
 
 def test_the_slowest_stage_is_named_beside_other_programs_too() -> None:
     """Others take most of the cores, and the function waits all the same."""
-    own = make_stage("ask", 100, python=True, parallelism=2, wait_us_per_image=1900.0)
+    own = make_stage("ask", 100, parallelism=2, wait_us_per_image=1900.0)
     stages = (make_stage("decode", 100, parallelism=4), own)
     bottleneck = find(make_profile(stages=stages, host={"cpu_fraction": 0.1, "other_cpu_fraction": 0.8}))
     assert bottleneck.stage == "ask"
 
 
 def test_a_python_function_that_waits_is_not_bound_by_the_lock() -> None:
-    python_stage = make_stage("lookup", 100, python=True, parallelism=4, wait_us_per_image=3800.0)
+    python_stage = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
     profile = make_profile(stages=(python_stage,), host={"cpu_fraction": 0.1})
     bottleneck = find(profile)
     assert bottleneck.stage == "lookup"

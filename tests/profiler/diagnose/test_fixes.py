@@ -125,6 +125,15 @@ def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
     assert not any("shard" in fix.instruction for fix in list_fixes(make_profile(dataset={"short_side": None})))
 
 
+@pytest.mark.parametrize(
+    ("formats", "options"), [(("RAW",), "--encoding raw --square 256"), (("JPEG",), "--square 256")]
+)
+def test_squares_larger_than_the_model_needs_are_stored_smaller(formats: tuple[str, ...], options: str) -> None:
+    profile = make_profile(dataset={"stored_size": (500, 500), "mean_size": None, "formats": formats})
+    fix = next(fix for fix in list_fixes(profile) if fix.instruction == f"tfpipe shard INPUT OUTPUT {options}")
+    assert fix.reason == "Images of 500 x 500 are stored for a model that sees 224."
+
+
 def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
     assert not any("native library" in fix.instruction for fix in list_fixes(PROFILE))
     fix = next(
@@ -391,7 +400,7 @@ def test_a_stage_that_widens_values_goes_to_the_device() -> None:
 
 
 def test_threads_are_never_told_to_a_function_behind_a_lock() -> None:
-    ask = make_stage("ask", 50, python=True, parallelism=2, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+    ask = make_stage("ask", 50, parallelism=2, wait_us_per_image=900.0, hold_us_per_image=1000.0)
     profile = make_profile(stages=(ask,), dataset={"own_stages": ("ask",), **TEXTBOOK}, host={"cpu_fraction": 0.1})
     fixes = list_fixes(profile)
     assert fixes[0].instruction == (
@@ -401,11 +410,12 @@ def test_threads_are_never_told_to_a_function_behind_a_lock() -> None:
 
 
 def test_a_python_stage_is_written_anew() -> None:
-    own_stage = make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=900.0)
+    own_stage = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0)
     stages = (make_stage("decode", 500, parallelism=4), own_stage)
     dataset, host = {"own_stages": ["jitter"], **TEXTBOOK}, {"cpu_fraction": 0.35}
-    by_engine = list_fixes(make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host=host))[0]
-    assert by_engine.instruction.startswith("Let the function `jitter` call operations that let go of Python's lock, ")
+    own_function = replace(own_stage, name="transform")
+    by_engine = list_fixes(make_profile(stages=(own_function,), dataset={"own_stages": ["transform"]}, host=host))[0]
+    assert by_engine.instruction.startswith("Let the function `transform` call operations that let go of Python's ")
     first = list_fixes(make_profile(stages=stages, dataset=dataset, host=host))[0]
     assert first.instruction == (
         "Write the stage jitter with TensorFlow's operations instead of a Python function, do its work on the "
@@ -414,9 +424,24 @@ def test_a_python_stage_is_written_anew() -> None:
     assert first.predicted_images_per_second == 4000
 
 
+def test_a_stage_that_computes_behind_a_lock_of_its_own_uses_all_cores_without_it() -> None:
+    blur = make_stage("transform", 900, parallelism=4, hold_us_per_image=1000.0)
+    dataset = {"own_stages": ["transform"]}
+    first = list_fixes(make_profile(stages=(blur,), dataset=dataset, host={"cpu_fraction": 0.25}))[0]
+    assert first.instruction == "Take the lock out of the function `transform`, or hold it for a shorter time."
+    assert first.predicted_images_per_second == pytest.approx(4 / 1e-3)
+
+
+def test_a_function_of_the_engine_that_waits_needs_more_threads_of_the_reader() -> None:
+    waits = make_stage("transform", 100, parallelism=4, wait_us_per_image=3900.0)
+    dataset = {"own_stages": ["transform"]}
+    first = list_fixes(make_profile(stages=(waits,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
+    assert (first.instruction, first.changes) == ("Give your reader `num_threads=32`.", {})
+
+
 def test_a_stage_that_waits_needs_more_threads() -> None:
     """At 4 ms for each image 4,000 a second need 16 at once; a quarter more makes 32 in powers of two."""
-    own_stage = make_stage("lookup", 100, python=True, parallelism=4, wait_us_per_image=3900.0)
+    own_stage = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3900.0)
     dataset = {"own_stages": ["lookup"], **TEXTBOOK}
     first = list_fixes(make_profile(stages=(own_stage,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
     assert first.changes == {"tf_data.private_threadpool_size": 32}
@@ -624,7 +649,7 @@ def test_a_stage_that_costs_little_but_its_calls_needs_no_other_place() -> None:
     assert not {"move_to_device", "cache_before_stage", "rewrite_stage"} & set(actions)
     stages = (
         make_stage("decode", 500, parallelism=4),
-        make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=900.0),
+        make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
     )
     locked = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
     assert list_fixes(locked)[0].action == "rewrite_stage"
@@ -727,7 +752,7 @@ def test_every_fix_says_what_it_changes() -> None:
     }
     stages = (
         make_stage("decode", 500, parallelism=4),
-        make_stage("jitter", 900, python=True, parallelism=4, hold_us_per_image=900.0),
+        make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
     )
     own = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
     assert (list_fixes(own)[0].action, list_fixes(own)[0].stage) == ("rewrite_stage", "jitter")

@@ -9,29 +9,36 @@ python -m tests.profiler.faults.run_fault NAME FOLDER
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from tests.profiler.faults.cases import FAULTS, Cure, Fault
+from tests.profiler.faults.cases import FAULTS, Fault
 from tests.profiler.faults.data import index_files, make_files, make_shards
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure.host_usage import HostTime
+from tfpipe.profiler.measure.pipelines import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.report.text_json import to_text
 from tfpipe.profiler.types import Fix, Profile
+from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.tuning.paired_benchmark import Turn, get_paired_ratio, take_turns
+from tfpipe.tuning.pipeline_process import PipelineProcess, WarmUp
 from tfpipe.tuning.trials import PipelineJob
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
@@ -39,7 +46,6 @@ CALM_S = 15.0
 """The longest wait for a quiet machine before each run, in seconds."""
 STARTS, ROUNDS, TURN_S = 3, 3, 1.0
 """AUTOTUNE does not choose the same in each start, and can take a quarter of a minute to change its mind."""
-NO_CURE = Cure()
 QUIET, TRIES = 0.05, 3
 """The disturbance below which a measurement counts, and the number of tries; see `_get_disturbance`."""
 
@@ -67,7 +73,7 @@ def diagnose_fault(name: str, folder: Path, follow: bool = True) -> dict[str, An
         "proof": report.bottleneck.reason,
         "fix": None if first is None else first.instruction or dict(first.changes),
         "right_stage": report.bottleneck.stage == fault.stage,
-        "right_fix": is_right(fault, first),
+        "right_fix": is_right(fault, first) and has_also(fault, report.fixes),
         "before": report.profile.images_per_second,
     }
     # How cheap a stage gets that the user writes anew is a guess, so nothing is measured after it.
@@ -91,8 +97,9 @@ def profile_fault(fault: Fault, folder: Path, config: PipelineConfig) -> Profile
     profiles = []
     for _ in range(TRIES):
         _wait_for_calm()
+        functions = Functions(fault.transform, fault.batch_transform)
         profiles.append(
-            profile_pipeline(job.data, job.split, config, job.accelerator, run_config, customize=job.customize)
+            profile_pipeline(job.data, job.split, config, job.accelerator, run_config, None, job.customize, functions)
         )
         if _get_disturbance(profiles[-1]) < QUIET:
             break
@@ -104,11 +111,11 @@ def compare_with_fix(
 ) -> tuple[dict[str, list[Turn]], tuple[float, float]]:
     """Returns the turns "before" and "after" the fix, and the seconds until the first batch without and with it."""
     changed = replace_options(config, fix.changes)
-    before = make_job(fault, folder, config)
-    after = make_job(fault, folder, changed, fault.cure if fix.instruction else Cure())
+    cured = replace(fault, **fault.cure) if fix.instruction else fault
+    before, after = make_job(fault, folder, config), make_job(cured, folder, changed)
     turns: dict[str, list[Turn]] = {"before": [], "after": []}
     for _ in range(STARTS):
-        without_fix, with_fix = (job.start_process(options) for job, options in ((before, config), (after, changed)))
+        without_fix, with_fix = start(before, fault, config), start(after, cured, changed)
         with without_fix, with_fix:
             for name, done in take_turns({"before": without_fix, "after": with_fix}, ROUNDS, TURN_S).items():
                 turns[name] += done
@@ -116,16 +123,31 @@ def compare_with_fix(
     return turns, first_batch_s
 
 
-def make_job(fault: Fault, folder: Path, config: PipelineConfig, cure: Cure = NO_CURE) -> PipelineJob:
-    """Returns the data and the accelerator of a fault; what a fix says beyond the config is done as the case has it."""
-    shards, own = cure.shards or fault.shards, cure.own or fault.own
+def make_job(fault: Fault, folder: Path, config: PipelineConfig) -> PipelineJob:
+    """Returns the data and the accelerator of a fault."""
     data: Any
-    if cure.indexed:
-        data = index_files(shards, folder)
+    if fault.indexed:
+        data = index_files(fault.shards, folder)
     else:
-        data = tfrecord_files(make_files(shards, folder)) if fault.foreign else make_shards(shards, folder)
+        data = tfrecord_files(make_files(fault.shards, folder)) if fault.foreign else make_shards(fault.shards, folder)
     split = "train" if isinstance(data, Manifest) else None
-    return PipelineJob(data, split, Accelerator(config.batch_size / fault.required, config.batch_size), own)
+    return PipelineJob(data, split, Accelerator(config.batch_size / fault.required, config.batch_size), fault.own)
+
+
+def start(job: PipelineJob, fault: Fault, config: PipelineConfig) -> PipelineProcess:
+    """Starts the pipeline of a fault in a process of its own: in TensorFlow, or by the engine with Python functions."""
+    if not (fault.transform or fault.batch_transform or fault.num_threads):
+        return job.start_process(config)
+    make = partial(make_batches, job.data, job.split, config, fault)
+    return PipelineProcess(make, job.get_accelerator(config), WarmUp(MAX_WARM_UP_S))
+
+
+def make_batches(data: Manifest, split: str, config: PipelineConfig, fault: Fault) -> Iterator[Any]:
+    """Makes batches without TensorFlow, without end."""
+    functions = {"transform": fault.transform, "batch_transform": fault.batch_transform}
+    return itertools.chain.from_iterable(
+        itertools.repeat(NumpyBatches(data, split, config, num_threads=fault.num_threads, **functions))
+    )
 
 
 def is_right(fault: Fault, fix: Fix | None) -> bool:
@@ -135,6 +157,11 @@ def is_right(fault: Fault, fix: Fix | None) -> bool:
     if isinstance(fault.fix, str):
         return fix.instruction.startswith(fault.fix)
     return all(name in fix.changes and value in (..., fix.changes[name]) for name, value in fault.fix.items())
+
+
+def has_also(fault: Fault, fixes: Sequence[Fix]) -> bool:
+    """Returns whether the other fix that the case names is there, if it names one."""
+    return not fault.also or any(fix.instruction.startswith(fault.also) for fix in fixes)
 
 
 def _compute_cpu_us(turns: list[Turn]) -> float:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tfpipe.profiler.measure import functions
-from tfpipe.profiler.measure.functions import CallTimes, Run, judge, run_function
+from tfpipe.profiler.measure.functions import CallTimes, PythonLockWatch, Run, judge, run_function
 
 
 def make_turns(one_s: float, two_s: float, cpu_s: float, queue_s: float = 0.0) -> list[tuple[Run, Run]]:
@@ -75,3 +75,28 @@ def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(
     times = run_function(ask)
     assert times.wait_s > times.cpu_s
     assert (times.hold_s is not None) is locked
+
+
+@pytest.mark.parametrize("pythons", [True, False])
+def test_the_lock_of_python_is_told_from_one_of_the_function(pythons: bool) -> None:
+    turns = make_turns(1e-3, 1e-3, 1e-3)
+    assert judge(turns, 2, 5e-3 if pythons else 1e-4) == CallTimes(1e-3, 0.0, 1e-3, pythons)
+    assert not judge(make_turns(8e-3, 8e-3, 0.1e-3), 2, 5e-3).is_pythons  # a call that waits lets go of it
+
+
+def test_a_loop_in_python_is_seen_by_a_thread_that_waits_for_the_lock() -> None:
+    done = threading.Event()
+
+    def compute() -> None:
+        while not done.is_set():
+            sum(range(100))
+
+    worker = threading.Thread(target=compute)
+    with PythonLockWatch() as free:
+        time.sleep(0.02)
+    worker.start()
+    with PythonLockWatch() as held:
+        time.sleep(0.02)
+    done.set()
+    worker.join()
+    assert free.late_s < 1e-3 < held.late_s

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from beam_jobs import shard_job
+from beam_jobs.config import ShardConfig
 from tfpipe.engine.columns import images
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.format.example import decode_example, encode_example
+from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure import option_costs, turns
@@ -104,8 +107,24 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     assert smaller != payloads
 
 
-def test_nothing_is_tried_where_no_image_is_decoded_in_training(source: Source) -> None:
-    assert measure_option_costs(source, replace(CONFIG, training=False), None) == OptionCosts()
+@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
+def test_squares_are_tried_as_smaller_squares(draw_images: Any, tmp_path: Path, encoding: Any) -> None:
+    images, form = draw_images(tmp_path / "images"), ImageForm(encoding, square=40)
+    shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "pets"), num_shards=2, workers=1, form=form))
+    source = Source.from_manifest(load_manifest(str(tmp_path / "pets")), "train")
+    costs = measure_option_costs(source, CONFIG, 20)
+    assert costs.smaller is not None
+    assert costs.smaller_bytes is not None
+    assert (costs.smaller_bytes < 0.4) == (encoding == "raw")  # a small JPEG is mostly its header
+
+
+def test_an_evaluation_of_the_engine_is_tried_as_a_training(source: Source) -> None:
+    config = replace(CONFIG, training=False)
+    assert list_tried(measure_option_costs(source, config, None)) == ["now", "device", "cached"]
+    assert measure_option_costs(source, replace(config, order="throughput"), None) == OptionCosts()
+
+
+def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source) -> None:
     assert measure_option_costs(source, replace(CONFIG, cache="decoded"), None) == OptionCosts()
 
 

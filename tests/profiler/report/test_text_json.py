@@ -97,7 +97,7 @@ def test_the_text_fits_a_screen() -> None:
 
 
 def test_a_lock_and_waiting_stand_in_the_table() -> None:
-    stage = make_stage("ask", 50, parallelism=4, python=True, wait_us_per_image=900.0, hold_us_per_image=1000.0)
+    stage = make_stage("ask", 50, parallelism=4, wait_us_per_image=900.0, hold_us_per_image=1000.0)
     assert "ask                     50      1%        950  1, lock        0" in to_text(
         make_report(make_profile(stages=(stage,)))
     )
@@ -170,7 +170,8 @@ def test_the_json_has_the_same_names_as_ever() -> None:
     assert list(document["bottleneck"]) == ["stage", "reason", "limit_images_per_second"]
     assert list(document["stages"][0]) == [
         *("name", "cpu_us_per_image", "wait_us_per_image", "parallelism", "bytes_in_per_image"),
-        *("bytes_out_per_image", "python", "hold_us_per_image", "elements_out_per_in", "cpu_us_per_image_spread"),
+        *("bytes_out_per_image", "hold_us_per_image", "holds_python_lock"),
+        *("elements_out_per_in", "cpu_us_per_image_spread"),
     ]
     assert list(document["fixes"][0]) == [
         *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),

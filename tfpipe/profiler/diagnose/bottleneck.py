@@ -172,7 +172,7 @@ def _explain_lock(profile: Profile, demand: ServiceDemand, name: str) -> Bottlen
     share = min(rate / limit, 1.0)
     if stage.waits:
         what = f"{name} waits behind a lock of its own that one call holds at a time"
-    elif stage.python:
+    elif stage.holds_python_lock:
         what = f"{name} is a Python function that holds Python's lock"
     else:
         what = f"{name} computes behind a lock that one call holds at a time"

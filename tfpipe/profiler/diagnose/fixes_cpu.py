@@ -149,22 +149,21 @@ def _move_cache(profile: Profile, demand: ServiceDemand, name: str, reason: str)
 
 def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
     """Yields new shards with images as small as the model allows."""
-    short_side, mean_size = profile.dataset.short_side, profile.dataset.mean_size
-    cpu_s = scale_cpu(profile, demand, profile.option_costs.smaller)
-    if not short_side or not mean_size or not cpu_s:
+    dataset, short_side = profile.dataset, profile.dataset.short_side
+    cpu_s, size = scale_cpu(profile, demand, profile.option_costs.smaller), dataset.stored_size or dataset.mean_size
+    if not short_side or not size or not cpu_s:
         return
     read_left = min(profile.option_costs.smaller_bytes or 1.0, 1.0)
     cpu_s["read"] = cpu_s.get("read", 0.0) * read_left
     wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * read_left}
     storage_limit = None if demand.storage_limit is None else demand.storage_limit / read_left
     smaller = replace(demand, cpu_s=cpu_s, wait_s=wait_s, storage_limit=storage_limit)
-    height, width = mean_size
-    reason = (
-        f"Images of {width:,.0f} x {height:,.0f} on average are stored for a model that sees {short_side * 7 // 8}."
-    )
-    options = f"--resize-short {short_side}"
-    foreign = profile.dataset.foreign
-    instruction = describe_rewrite(profile.dataset, options) if foreign else f"tfpipe shard INPUT OUTPUT {options}"
+    height, width = size
+    average = "" if dataset.stored_size else " on average"
+    reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {short_side * 7 // 8}."
+    options = f"--square {short_side}" if dataset.stored_size else f"--resize-short {short_side}"
+    options = f"--encoding raw {options}" if "RAW" in dataset.formats else options
+    instruction = describe_rewrite(dataset, options) if dataset.foreign else f"tfpipe shard INPUT OUTPUT {options}"
     yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
 
 

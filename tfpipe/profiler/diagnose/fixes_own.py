@@ -20,6 +20,8 @@ from tfpipe.profiler.types import (
 )
 from tfpipe.system.units import human_bytes
 
+_FUNCTIONS = ("transform", "batch_transform")
+"""The names of the functions that the engine calls."""
 _CLEARLY_FEWER = 0.9
 """The share of the images that a filter passes on, above which its place hardly matters."""
 _CLEARLY_CHEAPER = 0.8
@@ -118,7 +120,7 @@ def _do_elsewhere(profile: Profile, demand: ServiceDemand, stage: StageTiming) -
         without = replace(demand, cpu_s=cpu_s, threads=threads)
         left_us = _compute_affordable_us(profile, demand, name)
         cheaper = f", or make it cheaper: at most {left_us:,.0f} µs" if left_us > 0 else ""
-        instruction = f"Do the work of the stage {name} on the accelerator, for the whole batch{cheaper}."
+        instruction = f"Do the work of {_name(name)} on the accelerator, for the whole batch{cheaper}."
         yield ProposedFix(
             Effort.VISIBLE_OPTION, f"{takes}.", without, instruction=instruction, action="move_to_device", stage=name
         )
@@ -161,7 +163,7 @@ def _make_cheaper(profile: Profile, demand: ServiceDemand, stage: StageTiming) -
     name, cost_us = stage.name, demand.cpu_s[stage.name] * 1e6
     lighter = replace(demand, cpu_s={**demand.cpu_s, name: _CHEAPER * demand.cpu_s[name]})
     instruction = (
-        f"Make the stage {name} cheaper, which is work for you: the prediction is for {_CHEAPER * cost_us:,.0f} µs for "
+        f"Make {_name(name)} cheaper, which is work for you: the prediction is for {_CHEAPER * cost_us:,.0f} µs for "
         f"each image in place of {cost_us:,.0f}."
     )
     reason = f"{name} takes {cost_us / 1e6 / sum(demand.cpu_s.values()):.0%} of the processor time."
@@ -218,10 +220,13 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
     if wait_s > compute_s and stage.parallelism != 1:
         rate = min(compute_required_rate(profile.step), demand.cpu_limit)
         threads = min(next_power_of_two(SPARE * rate * (wait_s + compute_s)), MOST_THREADS)
+        reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
+        wider = replace(demand, threads=raise_threads(demand, name, threads))
         if threads > demand.threads[name] and not profile.dataset.by_engine:
-            reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."
-            wider = replace(demand, threads=raise_threads(demand, name, threads))
             yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"tf_data.private_threadpool_size": threads})
+        elif threads > demand.threads[name] and name == "transform":
+            instruction = f"Give your reader `num_threads={threads}`."
+            yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, instruction=instruction)
     elif stage.parallelism == 1 and name not in profile.dataset.late_caches:
         instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."
         wider = replace(demand, threads=raise_threads(demand, name, demand.cores))
@@ -231,19 +236,29 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
         )
 
 
+def _name(name: str) -> str:
+    """Returns the words for a stage of the user's own, or for one of the engine's functions."""
+    return f"the function `{name}`" if name in _FUNCTIONS else f"the stage {name}"
+
+
 def _leave_lock(profile: Profile, demand: ServiceDemand, stage: StageTiming) -> Iterator[ProposedFix]:
     """Yields what helps a stage of which a lock lets one call run at a time. Threads do not."""
     name = stage.name
-    what = f"the function `{name}`" if profile.dataset.by_engine else f"the stage {name}"
+    what = _name(name)
     threads = {**demand.threads, name: max(stage.parallelism, 1)}
     if stage.waits:
         reason = "More threads wait for the same lock. Without it, calls wait side by side."
         instruction = f"Take the lock out of {what}, or hold it for a shorter time: threads do not help."
         freed = replace(demand, threads=threads, lock_bound=demand.lock_bound - {name})
+    elif not stage.holds_python_lock:
+        reason = "It computes, and all cores can do so at once without the lock."
+        instruction = f"Take the lock out of {what}, or hold it for a shorter time."
+        wait_s = {each: seconds for each, seconds in demand.wait_s.items() if each != name}
+        freed = replace(demand, wait_s=wait_s, threads=threads, lock_bound=demand.lock_bound - {name})
     else:
         reason = "They use all cores; a Python function holds Python's lock."
         instruction = f"Write {what} with TensorFlow's operations instead of a Python function"
-        if profile.dataset.by_engine:
+        if name in _FUNCTIONS:
             instruction = f"Let {what} call operations that let go of Python's lock"
         instruction += ", do its work on the accelerator, or run it in several processes."
         freed = replace(demand, cpu_s={**demand.cpu_s, name: 0.0}, wait_s={**demand.wait_s, name: 0.0})

@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.profiler.measure.functions import TURNS, CallTimes, Run, judge
+from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
 from tfpipe.profiler.measure.host_usage import read_queue_s, read_threads
 from tfpipe.system import host_limits
 
@@ -85,7 +85,8 @@ def run_stage(build: Callable[[Any], Any], elements: Sequence[Any], group: int =
     Returns:
         None if the stage gives nothing for these elements.
     """
-    given = record(build(play(elements).take(max(4 * group, 4 * _ELEMENTS))))
+    played = play(elements)
+    given = record(build(played.take(max(4 * group, 4 * _ELEMENTS))))
     if not given:
         return None
     counted = _COUNTED if group == 1 else 1
@@ -93,15 +94,13 @@ def run_stage(build: Callable[[Any], Any], elements: Sequence[Any], group: int =
     while True:
         began_s = time.perf_counter()
         most = _MOST_OUT * max(number, _ELEMENTS)
-        done = run(build(play(elements).take(number)).take(most), counted)
+        done = run(build(played.take(number)).take(most), counted)
         passed_s = time.perf_counter() - began_s
         if passed_s >= SECONDS / 2 or number >= _MOST_IN or done.calls >= most:
             break
         number = min(group * max(int(number * SECONDS / passed_s / group), 4), max(_MOST_IN, 4 * group))
     ratio = 1.0 if done.calls >= most else done.calls / number
-    counting, playing = (
-        run(each.take(_ELEMENTS * 16), counted) for each in (tf.data.Dataset.range(_MOST_IN), play(elements))
-    )
+    counting, playing = (run(each.take(_ELEMENTS * 16), counted) for each in (tf.data.Dataset.range(_MOST_IN), played))
     source_s = max(playing.cpu_s - counting.cpu_s, 0.0) / max(ratio, 1e-9)
     cpu_s = max(done.cpu_s - counting.cpu_s - source_s, 0.0)
     wait_s = max(done.wall_s - done.cpu_s - done.queue_s, 0.0)
@@ -118,10 +117,11 @@ def run_map(function: Callable[..., Any], elements: Sequence[Any]) -> CallTimes:
             break
         number = min(max(int(1.2 * SECONDS / max(one.wall_s, 1e-6)), 2 * number), _MOST_IN)
     turns = []
-    for _ in range(TURNS):
-        one, two = (_run_threads(function, elements, number, threads) for threads in (1, 2))
-        turns.append((one, two))
-    return judge(turns, host_limits.usable_cpus())
+    with PythonLockWatch() as watch:
+        for _ in range(TURNS):
+            one, two = (_run_threads(function, elements, number, threads) for threads in (1, 2))
+            turns.append((one, two))
+    return judge(turns, host_limits.usable_cpus(), watch.late_s)
 
 
 def _run_threads(function: Callable[..., Any], elements: Sequence[Any], number: int, threads: int) -> Run:

@@ -53,7 +53,7 @@ def get_dataset_facts(
         formats=tuple(sorted(source.images.formats)),
         stored_size=source.images.size,
         mean_size=mean_size,
-        short_side=_compute_short_side(mean_size, config),
+        short_side=_compute_short_side(mean_size or (source.images.size if by_engine else None), config),
         decoded_size=plan.decoded_size,
         cycle_length=count_batches_read(plan) if by_engine else count_files_at_once(plan),
         exact=config.training and by_engine,
@@ -97,9 +97,9 @@ def _compute_record_bytes(source: Source, payloads: Sequence[bytes], counted: Re
     return source.record_bytes
 
 
-def _compute_short_side(mean_size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
+def _compute_short_side(size: tuple[float, float] | None, config: PipelineConfig) -> int | None:
     """Returns the short side to store images with: 8/7 of the model's input; None if images are hardly larger."""
-    if mean_size is None:
+    if size is None:
         return None
     short_side = round(max(config.size) * 8 / 7)
-    return short_side if short_side < _CLEARLY_SMALLER * min(mean_size) else None
+    return short_side if short_side < _CLEARLY_SMALLER * min(size) else None

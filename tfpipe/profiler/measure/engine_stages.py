@@ -91,7 +91,6 @@ def time_phases(
                 wait_us_per_image=waits,
                 parallelism=shape.reads if phase in ("read", "parse") else shape.threads,
                 bytes_out_per_image=shape.record_bytes if phase in ("read", "parse") else shape.image_bytes,
-                python=phase in PYTHON_PHASES,
             )
         )
     return tuple(timings)

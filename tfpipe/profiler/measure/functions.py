@@ -26,6 +26,9 @@ _LEAST_GAIN, _NO_GAIN = 0.7, 1.2
 """The factors between which 2 threads do as much as one where a call computes, if no other program runs."""
 _BLOCKED = 2 / 3
 """The time of 2 threads, as a share of that in which they run or wait for a core, from which on a lock stops them."""
+_WATCH_S, _LATE_S = 0.002, 0.001
+"""The seconds that a watching thread sleeps, and those that it gets Python's lock later if others hold it all the time:
+these let go of it every 5 ms."""
 _WAITS = 0.5
 """The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
 
@@ -55,11 +58,40 @@ class CallTimes(NamedTuple):
         wait_s: The seconds in which it neither runs nor waits for a core.
         hold_s: The seconds from one call to the next, if a lock lets one run at a time whatever the threads; None
             without such a lock.
+        is_pythons: Whether this lock is Python's own.
     """
 
     cpu_s: float
     wait_s: float
     hold_s: float | None
+    is_pythons: bool = False
+
+
+class PythonLockWatch:
+    """A thread that wakes up while a block runs, and notes how late it gets Python's lock.
+
+    Attributes:
+        late_s: The median, in seconds, without the waits for a core.
+    """
+
+    def __enter__(self) -> PythonLockWatch:
+        self.late_s = 0.0
+        self._stopped, self._late = threading.Event(), list[float]()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self.late_s = statistics.median(self._late)
+
+    def _run(self) -> None:
+        while not self._late or not self._stopped.is_set():
+            began_s, queue_s = time.perf_counter(), read_own_queue_s()
+            time.sleep(_WATCH_S)
+            passed_s = time.perf_counter() - began_s
+            self._late.append(passed_s - _WATCH_S - (read_own_queue_s() - queue_s))
 
 
 def run_function(call: Callable[[int], Any]) -> CallTimes:
@@ -69,10 +101,12 @@ def run_function(call: Callable[[int], Any]) -> CallTimes:
         call: The function, which gets the number of the call. It must be possible to call it from several threads.
     """
     call(0)  # which imports and allocates
-    return judge([(_run(call, 1), _run(call, 2)) for _ in range(TURNS)], host_limits.usable_cpus())
+    with PythonLockWatch() as watch:
+        turns = [(_run(call, 1), _run(call, 2)) for _ in range(TURNS)]
+    return judge(turns, host_limits.usable_cpus(), watch.late_s)
 
 
-def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
+def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> CallTimes:
     """Tells waiting, computing and a lock apart. Pure.
 
     A second thread makes a function nearly twice as fast, and a third faster where another program takes a core, unless
@@ -82,6 +116,7 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     Args:
         turns: Runs with one thread and with two, which took turns because machines drift.
         cores: The number of cores.
+        late_s: The seconds that another thread waited for Python's lock meanwhile.
     """
     ones = [one for one, _ in turns]
     one_s, cpu_s, queue_s = (statistics.median(getattr(one, name) for one in ones) for name in _TIMES)
@@ -96,7 +131,8 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int) -> CallTimes:
     if is_locked:
         fastest_s = min(fastest_one_s, fastest_two_s)
         hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
-    return CallTimes(cpu_s, max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0, hold_s)
+    wait_s = max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0
+    return CallTimes(cpu_s, wait_s, hold_s, is_locked and not waits and late_s > _LATE_S)
 
 
 def _is_computing_blocked(turns: Sequence[tuple[Run, Run]]) -> bool:

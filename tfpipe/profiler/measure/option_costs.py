@@ -14,12 +14,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
+from tfpipe.images.decode import make_image
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
 from tfpipe.native import library
@@ -40,10 +43,12 @@ class _Trial(NamedTuple):
     Attributes:
         config: The options with the change.
         payloads: The records with the change.
+        source: The data that the records are of.
     """
 
     config: PipelineConfig
     payloads: list[bytes]
+    source: Source
 
 
 def measure_option_costs(
@@ -59,25 +64,25 @@ def measure_option_costs(
             device is tried, too.
 
     Returns:
-        The costs. There are none without images or with several in a record, if nothing is decoded in training, or if
-        a record is damaged.
+        The costs. There are none without images or with several in a record, if nothing is decoded in each epoch, in an
+        evaluation by the textbook pipeline, or if a record is damaged.
     """
     one_image = source.has_images and source.per_record is None
-    if not config.training or config.service.workers or config.cache == "decoded" or not one_image:
+    by_engine = is_by_engine(source, config)
+    if config.service.workers or config.cache == "decoded" or not one_image or not (config.training or by_engine):
         return OptionCosts()
     payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not payloads:
         return OptionCosts()
-    by_engine = is_by_engine(source, config)
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
-    trials = {name: _Trial(changed, payloads) for name, changed in _list_changes(base, natively, late_cache)}
+    trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, natively, late_cache)}
     smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
     if smaller:
-        trials["smaller"] = _Trial(base, smaller)
+        trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
     if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
-        trials["seekable"] = _Trial(base, seekable)
-    costs_us = _try_engine(source, trials) if by_engine else _try_stages(source, trials)
+        trials["seekable"] = _Trial(base, seekable, source)
+    costs_us = _try_engine(trials) if by_engine else _try_stages(source, trials)
     share = sum(map(len, smaller)) / sum(map(len, payloads)) if smaller else None
     return OptionCosts(**{name: max(cost, 1.0) for name, cost in costs_us.items()}, smaller_bytes=share)
 
@@ -98,10 +103,10 @@ def _list_changes(config: PipelineConfig, natively: bool, late_cache: bool) -> I
         yield "cached_device", replace(config, cache="decoded", augment="device", image_dtype="uint8")
 
 
-def _try_engine(source: Source, trials: Mapping[str, _Trial]) -> dict[str, float]:
+def _try_engine(trials: Mapping[str, _Trial]) -> dict[str, float]:
     """Measures the engine, in the calling thread; there is no cost if a record is damaged."""
     try:
-        decoders = {name: make_decoder(source, trial.config, trial.payloads) for name, trial in trials.items()}
+        decoders = {name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()}
         return turns.measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
     except (FormatError, DataError):  # the pipeline itself says so, or leaves it out
         return {}
@@ -131,19 +136,38 @@ def _try_stages(source: Source, trials: Mapping[str, _Trial]) -> dict[str, float
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
-    """Returns the records as `tfpipe shard --resize-short` would write them; none if an image cannot be read."""
-    form, smaller = ImageForm(resize_short=short_side), []
+    """Returns the records as `tfpipe shard` with `--resize-short` or `--square` would write them.
+
+    Returns:
+        The records; none if an image cannot be read.
+    """
+    is_square, is_raw = source.images.size is not None, "RAW" in source.images.formats
+    form = ImageForm(square=short_side) if is_square else ImageForm(resize_short=short_side)
+    smaller = []
     try:
         for payload in payloads:
             features: dict[str, Any] = dict(decode_example(payload))
             assert source.image_key is not None
-            image = prepare_image(features[source.image_key][0], form)
-            features[source.image_key] = [image.encoded]
-            features |= {"image/height": [image.height], "image/width": [image.width]}
+            stored = features[source.image_key][0]
+            if is_raw:
+                image = make_image(np.frombuffer(stored, np.uint8).reshape(*(source.images.size or ()), 3))
+                features[source.image_key] = [image.resize((short_side, short_side)).tobytes()]
+            else:
+                prepared = prepare_image(stored, form)
+                features[source.image_key] = [prepared.encoded]
+                features |= {"image/height": [prepared.height], "image/width": [prepared.width]}
             smaller.append(encode_example(features))
     except BadImage:
         return []
     return smaller
+
+
+def _describe_smaller(source: Source, side: int | None) -> Source:
+    """Returns the data with the size of smaller squares, which no record of raw pixels has."""
+    if source.manifest is None or source.images.size is None or side is None:
+        return source
+    manifest = replace(source.manifest, image={**source.manifest.image, "square": side})
+    return replace(source, manifest=manifest, images=replace(source.images, size=(side, side)))
 
 
 def _add_markers(source: Source, payloads: list[bytes]) -> list[bytes]:

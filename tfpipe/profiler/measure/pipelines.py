@@ -136,7 +136,9 @@ class NumpyPipeline:
             if call is not None:
                 times = run_function(call)
                 hold_us = None if times.hold_s is None else 1e6 * times.hold_s / images
-                timing = replace(timing, wait_us_per_image=1e6 * times.wait_s / images, hold_us_per_image=hold_us)
+                waits_us = 1e6 * times.wait_s / images
+                timing = replace(timing, wait_us_per_image=waits_us, hold_us_per_image=hold_us)
+                timing = replace(timing, holds_python_lock=times.is_pythons)
             judged.append(timing)
         return tuple(judged)
 

@@ -134,7 +134,7 @@ def _count_for_images(
                 parallelism=files_at_once if name == "read" else count_threads,
                 bytes_in_per_image=count / max(each.out_per_in, 1e-9) * each.in_bytes,
                 bytes_out_per_image=count * each.out_bytes,
-                python=stage.is_own and stage.calls_python,
+                holds_python_lock=times.is_pythons,
                 hold_us_per_image=hold_us,
                 elements_out_per_in=each.out_per_in,
             )
