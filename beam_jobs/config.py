@@ -62,11 +62,7 @@ class TableColumns(NamedTuple):
         return {name: column for name, column in self._asdict().items() if column is not None}
 
     def check(self, path: str, found: Collection[str]) -> None:
-        """Checks that a table has the columns.
-
-        Raises:
-            ConfigError: It lacks one.
-        """
+        """Checks that a table has the columns."""
         for name, column in self.named.items():
             if column not in found:
                 listed = ", ".join(map(str, found))

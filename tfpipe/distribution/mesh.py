@@ -130,11 +130,7 @@ def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
 
 
 def _check_repeatable(plan: BatchPlan) -> None:
-    """Refuses an order in which processes that hold the same rows would read different records.
-
-    Raises:
-        ConfigError: The order differs from one reading to the next.
-    """
+    """Refuses an order in which processes that hold the same rows would read different records."""
     if plan.config.tf_data.deterministic is False or (plan.config.training and not is_exact(plan.source, plan.config)):
         raise ConfigError(
             f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "

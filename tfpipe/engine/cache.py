@@ -108,9 +108,6 @@ def check_cache_fits(plan: BatchPlan, by_engine: bool) -> None:
     Args:
         plan: The plan of the pipeline.
         by_engine: Whether the engine makes the batches, which can keep a part of the records.
-
-    Raises:
-        ConfigError: The cache needs more memory than is free.
     """
     _check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine)
 

@@ -134,9 +134,6 @@ def check_same_images(numbers: Sequence[int | None]) -> None:
 
     Args:
         numbers: The number of each dataset; None for one without an axis.
-
-    Raises:
-        ConfigError: They do not.
     """
     if len(set(numbers)) > 1:
         got = ", ".join(str(number or 1) for number in numbers)

@@ -413,11 +413,7 @@ def replace_options(config: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def check_options(config: Any) -> None:
-    """Checks each option of a config by itself. None is allowed if it is the default.
-
-    Raises:
-        ConfigError: A value is not one that its option takes.
-    """
+    """Checks each option of a config by itself. None is allowed if it is the default."""
     for item in fields(config):
         value = getattr(config, item.name)
         if _KEY in item.metadata and not (value is None and item.default is None):

@@ -34,12 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
-    """Checks that a classifier can be trained on the split.
-
-    Raises:
-        ConfigError: There is no such split.
-        DataError: There are no images or no labels.
-    """
+    """Checks that a classifier can be trained on the split."""
     where = manifest.directory
     if config.split not in manifest.splits:
         raise ConfigError(f"{where} has no split {config.split!r}; it has {', '.join(manifest.splits)}.")
@@ -136,11 +131,7 @@ def run_training(
 
 
 def check_shared_folder(learner: Learner, run_dir: RunDir, sees_checkpoint: bool) -> None:
-    """Checks that all processes of a run see the same folder: else some would begin again, with other weights.
-
-    Raises:
-        ConfigError: Another process sees a checkpoint, and this one does not.
-    """
+    """Checks that all processes of a run see the same folder: else some would begin again, with other weights."""
     if learner.facts.num_processes > 1 and learner.any_process(sees_checkpoint) and not sees_checkpoint:
         raise ConfigError(
             f"All processes must see the same checkpoints, and process {learner.facts.process[0]} sees none in "
