@@ -117,6 +117,13 @@ def test_a_missing_framework_is_a_sentence() -> None:
         assert done.stdout.startswith(start), done.stderr
 
 
+def test_a_function_is_not_a_stage(small_dataset: Path) -> None:
+    stages = tfpipe.build_stages(small_dataset, "train", CONFIG)
+    with pytest.raises(tfpipe.ConfigError) as caught:
+        stages.insert_after("batch", len)  # type: ignore[arg-type]
+    assert str(caught.value) == "A stage must be a tfpipe.Stage(name, function), got <built-in function len>."
+
+
 def test_texts_are_one_short_line(small_dataset: Path) -> None:
     manifest = tfpipe.load_manifest(small_dataset)
     assert re.fullmatch(

@@ -135,4 +135,4 @@ notebook.draw = _draw_for_notebook
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
