@@ -271,6 +271,7 @@ class History:
         layers: The entries of the others, from layer 2 on.
         states: The state at each layer, from the first on.
         opened: The appended datasets that were opened, by their layers.
+        joined: The manifests of all records, by the appended layers.
     """
 
     base: Manifest
@@ -278,6 +279,7 @@ class History:
     layers: tuple[Layer, ...]
     states: tuple[State, ...]
     opened: dict[int, Manifest] = field(default_factory=dict)
+    joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)
 
     @classmethod
     def open(cls, base: Manifest, columns: Sequence[str], numbers: Sequence[int]) -> History:
@@ -383,8 +385,10 @@ class History:
         appended = self.states[number - 1].appended
         if not appended:
             return replace(self.base, layer=number)
-        parts = [self.base, *map(self.load_part, appended)]
-        return replace(join_manifests(parts, _list_folders(appended)), layer=number)
+        if appended not in self.joined:
+            parts = [self.base, *map(self.load_part, appended)]
+            self.joined[appended] = join_manifests(parts, _list_folders(appended))
+        return replace(self.joined[appended], layer=number)
 
     def load_part(self, number: int) -> Manifest:
         """Returns the manifest of the records that a layer appended.

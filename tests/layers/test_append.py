@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -222,6 +223,29 @@ def test_steps_name_the_records_of_all_layers(grown: str) -> None:
     rows = look_up_step(plan, 3)
     assert sorted(row.name for row in rows) == sorted(list_names(grown))
     assert {row.name: row.label_name for row in rows}["train/ant/1.jpg"] == "ant"
+
+
+def test_classes_of_boxes_keep_their_numbers(tmp_path: Path) -> None:
+    def write(folder: Path, image: str, seed: int, *classes: str) -> Path:
+        size = {"width": 40, "height": 20}
+        boxes = [{"image_id": 1, "category_id": k, "bbox": [1, 2, 10, 8], "iscrowd": 0} for k in range(len(classes))]
+        categories = [{"id": k, "name": name} for k, name in enumerate(classes)]
+        arrays = {"images": [{"id": 1, "file_name": image, **size}], "annotations": boxes, "categories": categories}
+        text = json.dumps(arrays).encode()
+        return write_files(folder, {image: make_jpeg(seed, (40, 20)), "annotations/instances_train.json": text})
+
+    make_dataset(write(tmp_path / "a", "a.jpg", 1, "dog", "person"), tmp_path / "out", input_format="coco")
+    more = write(tmp_path / "b", "b.jpg", 2, "bee", "person")
+    with pytest.raises(
+        ConfigError, match=r"does not say in which order the classes of its boxes are numbered\. Give a "
+    ):
+        append(tmp_path / "out", more, input_format="coco")
+    (tmp_path / "names.txt").write_text("dog\nperson\nbee\n")
+    append(tmp_path / "out", more, input_format="coco", labels=str(tmp_path / "names.txt"))
+    features = [record.features for record in data_source(str(tmp_path / "out"), "train")]
+    labels: list[Any] = [one["image/object/class/label"] for one in features]
+    assert [one.tolist() for one in labels] == [[0, 1], [2, 1]]
+    assert [one["image/object/class/text"] for one in features] == [[b"dog", b"person"], [b"bee", b"person"]]
 
 
 # What does not fit

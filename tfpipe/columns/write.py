@@ -29,7 +29,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
+from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, Schema, check_names
 from tfpipe.format.view import Hidden, View, ViewSplit, view_file
 from tfpipe.open_dataset import (
     check_readable,
@@ -122,6 +122,15 @@ def list_parts(manifest: Manifest) -> list[Part]:
         shards.update({split: info.num_shards for split, info in each.splits.items()})
         records.update({split: info.stored_records for split, info in each.splits.items()})
     return parts
+
+
+def find_schema(manifest: Manifest, name: str) -> Schema | None:
+    """Returns the features that a column has for some layers already; None if it has none yet."""
+    for part in list_parts(manifest):
+        folder = file_io.join(part.manifest.directory, file_names.COLUMNS_DIR, name)
+        if _is_there(folder):
+            return load_own_manifest(folder).schema
+    return None
 
 
 def choose_lacking(manifest: Manifest, name: str) -> Manifest:
