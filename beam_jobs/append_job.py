@@ -16,7 +16,7 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shard_job import ShardResult
 from tfpipe._version import __version__
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.join_manifests import explain_misfit
 from tfpipe.format.layer import layer_folder
@@ -59,9 +59,15 @@ class Append:
         """Refuses images whose records do not fit, before anything is written.
 
         Raises:
+            ConfigError: Nobody says the order of the classes of boxes.
             DataError: They have other features than those of the dataset.
         """
         listing = plan.listing
+        if listing.box_names and self.config.labels is None:
+            raise ConfigError(
+                f"The manifest of {self.dataset} does not say in which order the classes of its boxes are numbered. "
+                "Give a file with their names in this order as `labels`."
+            )
         form = listing.choose_form(self.config.form)
         made = Manifest(
             name=listing.name,

@@ -10,7 +10,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import name_split
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.tensors.tensor_type import TensorType
-from tfpipe.system.options import Choice, Count, Flag, Kind, Nested, Seed, check_options, option
+from tfpipe.system.options import Choice, Count, Flag, Kind, Nested, Seed, check_options, option, show_options
 
 DEFAULT_MAX_BAD_SHARE = 0.01
 DEFAULT_MAX_BAD_AT_LEAST = 10
@@ -62,11 +62,7 @@ class TableColumns(NamedTuple):
         return {name: column for name, column in self._asdict().items() if column is not None}
 
     def check(self, path: str, found: Collection[str]) -> None:
-        """Checks that a table has the columns.
-
-        Raises:
-            ConfigError: It lacks one.
-        """
+        """Checks that a table has the columns."""
         for name, column in self.named.items():
             if column not in found:
                 listed = ", ".join(map(str, found))
@@ -225,6 +221,8 @@ class ShardConfig:
         """The arguments that the stores read, in the form of those for Beam."""
         allowed = ("--allow_private_hosts",) if self.allow_private_hosts else ()
         return (f"--requests_per_host={self.requests_per_host}", *allowed)
+
+    __repr__ = show_options
 
     def __post_init__(self) -> None:
         if self.split is not None and self.splits:

@@ -64,8 +64,10 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.open_dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.open_dataset"),
+    ("tfpipe.layers", "tfpipe.columns"),  # which knows the records of each layer
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
+    ("beam_jobs.records", "tfpipe.columns"),  # whose shards its workers write
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
@@ -107,6 +109,7 @@ HEAVY = {
     "keras": ("tfpipe.readers.keras", "tfpipe.training.tensorflow"),
     "apache_beam": (
         "beam_jobs.graph",
+        "beam_jobs.records.add_column",
         "beam_jobs.records.write_records",
         "beam_jobs.runners",
         "beam_jobs.storage",
@@ -133,7 +136,7 @@ HEAVY = {
         "tfpipe.views.find_facts",
         "tfpipe.writer.record_facts",
     ),
-    "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
+    "duckdb": ("tfpipe.columns.join_table", "tfpipe.layers.diff", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),

@@ -26,7 +26,7 @@ from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
 from tests.several_images import write_several
 from tfpipe.cli.main import tfpipe as command
-from tfpipe.export.config import ExportConfig
+from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -190,10 +190,19 @@ def test_tensorflow_pytorch_and_jax_read_equal_values(dataset: Path, kind: str) 
     check_equal(in_jax, numbers)
 
 
-def test_an_export_to_parquet_comes_back(dataset: Path, kind: str, tmp_path: Path) -> None:
-    export(ExportConfig(str(dataset), str(tmp_path / "parquet"), to="parquet", workers=1))
-    make_dataset(tmp_path / "parquet", tmp_path / "again", workers=1)
+@pytest.mark.parametrize("to", ["parquet", "webdataset", "folder"])
+def test_an_export_comes_back(dataset: Path, kind: str, to: Format, tmp_path: Path) -> None:
+    if kind == "latents" and to != "parquet":
+        pytest.skip("no other format comes back without images")
+    export(ExportConfig(str(dataset), str(tmp_path / "out"), to, workers=1))
+    labels = tmp_path / "out" / "labels.txt"
+    source = tmp_path / "out" / "images.jsonl" if to == "folder" else tmp_path / "out"
+    make_dataset(source, tmp_path / "again", workers=1, labels=str(labels) if labels.exists() else None)
     if kind == "latents":
         assert read_sorted(tmp_path / "again") == read_sorted(dataset)
-    else:
-        assert describe_records(tmp_path / "again", "train") == describe_records(dataset, "train")
+        return
+    assert describe_records(tmp_path / "again", "train") == describe_records(dataset, "train")
+    again, made = (tfpipe.load_manifest(str(folder)) for folder in (tmp_path / "again", dataset))
+    assert (again.schema.names, again.schema["image/encoded"]) == (made.schema.names, made.schema["image/encoded"])
+    split, old = again.splits["train"], made.splits["train"]
+    assert (split.masks, split.images_per_record) == (old.masks, old.images_per_record)

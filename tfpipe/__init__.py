@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tfpipe._version import __version__
+from tfpipe.system import notebook
+from tfpipe.system.extras import importing
 
 if TYPE_CHECKING:
     from tfpipe.columns.add import add_column
@@ -118,9 +120,19 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)  # the next access does not come here
+    with importing(f"`tfpipe.{name}`", "TensorFlow", "tfpipe[tensorflow]"):  # the one extra that a name here may need
+        value = globals()[name] = getattr(import_module(module), name)  # the next access does not come here
     return value
 
 
+def _draw_for_notebook(shown: object) -> str | None:
+    from tfpipe.readers.thumbnails import draw_for_notebook
+
+    return draw_for_notebook(shown)
+
+
+notebook.draw = _draw_for_notebook
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -37,13 +37,13 @@ from tfpipe.format.view import (
 )
 from tfpipe.storage import buckets, file_io
 from tfpipe.system.extras import check_installed
-from tfpipe.system.units import human_count
+from tfpipe.system.units import human_count, shorten
 
 _logger = logging.getLogger(__name__)
 _Data = TypeVar("_Data")
 
 
-def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
+def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None) -> Manifest:
     """Reads the manifest of a finished dataset.
 
     The shards lie beside the manifest. Only a manifest from `tfpipe index` can name another directory for them, and no
@@ -63,7 +63,9 @@ def load_manifest(directory: str, *, root: str | None = None) -> Manifest:
         FormatError: The manifest or the view cannot be used; the message gives the place.
         MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
     """
-    directory, view = split_address(directory.removeprefix("file://"))
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError(f"A dataset must be a path or URL, got {shorten(directory)}.")
+    directory, view = split_address(os.fspath(directory).removeprefix("file://"))
     manifest = load_own_manifest(directory, root=root)
     columns, layers = list_added(directory)
     if view.isdecimal():
@@ -105,8 +107,12 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
 
 
 def list_columns(directory: str) -> list[str]:
-    """Lists the names of the columns of a dataset."""
-    return list(filter(file_names.is_column_name, file_io.list_names(file_io.join(directory, file_names.COLUMNS_DIR))))
+    """Lists the names of the columns of a dataset. In a bucket, one that is not finished is not there yet."""
+    folder = file_io.join(directory, file_names.COLUMNS_DIR)
+    names = filter(file_names.is_column_name, file_io.list_names(folder))
+    if not file_io.is_url(directory):
+        return list(names)
+    return [name for name in names if file_io.get_size(file_io.join(folder, name, file_names.MANIFEST)) >= 0]
 
 
 def list_added(directory: str) -> tuple[list[str], list[int]]:
@@ -239,14 +245,20 @@ def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:
     return choose_records(info, (info.chosen or whole).leave_out(hidden))
 
 
-def load_if_path(data: _Data | str | os.PathLike[str]) -> _Data | Manifest:
-    """Returns the manifest of the dataset at a path or URL, and anything else as it is.
+def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _Data | Manifest:
+    """Returns the manifest of the dataset at a path or URL, and data of the given kinds as they are.
 
     Raises:
+        ConfigError: The data are of another kind.
         DataError: There is no finished dataset at the path.
         FormatError: The manifest cannot be used.
     """
-    return load_manifest(os.fspath(data)) if isinstance(data, str | os.PathLike) else data
+    if isinstance(data, str | os.PathLike):
+        return load_manifest(data)
+    if not isinstance(data, kinds):
+        *names, last = ("path", "URL", *(kind.__name__ for kind in kinds))
+        raise ConfigError(f"A dataset must be a {', '.join(names)} or {last}, got {shorten(data)}.")
+    return data
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +271,7 @@ class History:
         layers: The entries of the others, from layer 2 on.
         states: The state at each layer, from the first on.
         opened: The appended datasets that were opened, by their layers.
+        joined: The manifests of all records, by the appended layers.
     """
 
     base: Manifest
@@ -266,6 +279,7 @@ class History:
     layers: tuple[Layer, ...]
     states: tuple[State, ...]
     opened: dict[int, Manifest] = field(default_factory=dict)
+    joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)
 
     @classmethod
     def open(cls, base: Manifest, columns: Sequence[str], numbers: Sequence[int]) -> History:
@@ -350,13 +364,31 @@ class History:
         splits = {name: hide_records(info, found[name]) for name, info in manifest.splits.items()}
         return replace(manifest, splits=splits)
 
+    def find_state(self, fits: Callable[[Manifest], bool], view: View | None) -> tuple[int, int] | None:
+        """Finds the newest state that fits: the layer whose shards it reads, and the one that says what is hidden."""
+        tried = set()
+        for hidden_at in range(self.newest, 0, -1):
+            for number in range(self.newest, 0, -1):
+                state = self.states[number - 1].appended, self.states[hidden_at - 1].deletes
+                if state in tried:
+                    continue
+                tried.add(state)
+                try:
+                    if fits(self.load_state(number, hidden_at, view, with_columns=False)):
+                        return number, hidden_at
+                except FormatError:  # the view was made for other shards
+                    continue
+        return None
+
     def join_shards(self, number: int) -> Manifest:
         """Returns the manifest of all records in the shards of a layer, without columns."""
         appended = self.states[number - 1].appended
         if not appended:
             return replace(self.base, layer=number)
-        parts = [self.base, *map(self.load_part, appended)]
-        return replace(join_manifests(parts, _list_folders(appended)), layer=number)
+        if appended not in self.joined:
+            parts = [self.base, *map(self.load_part, appended)]
+            self.joined[appended] = join_manifests(parts, _list_folders(appended))
+        return replace(self.joined[appended], layer=number)
 
     def load_part(self, number: int) -> Manifest:
         """Returns the manifest of the records that a layer appended.

@@ -251,11 +251,7 @@ def list_begin(folder: str) -> list[str]:
 
 
 def check_folder(root: str) -> None:
-    """Checks that there is a folder of this name on this machine.
-
-    Raises:
-        DataError: There is none.
-    """
+    """Checks that there is a folder of this name on this machine."""
     if not file_io.is_url(root) and not os.path.isdir(root):
         kinds = "a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive"
         fault = "is none of these" if os.path.exists(root) else "does not exist"

@@ -289,11 +289,7 @@ def recognize(config: ShardConfig) -> Input:
 
 
 def _check_no_column(config: ShardConfig, *, names_files: bool = False) -> None:
-    """Checks that no option names a column, for an input without columns.
-
-    Raises:
-        ConfigError: One does.
-    """
+    """Checks that no option names a column, for an input without columns."""
     check_no_table(config, names_files=names_files)
     if config.group_by:
         raise ConfigError(

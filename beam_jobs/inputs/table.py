@@ -246,11 +246,7 @@ def explain_no_labels(config: ShardConfig) -> str | None:
 
 
 def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
-    """Checks that no option is for tables, for another input.
-
-    Raises:
-        ConfigError: One is.
-    """
+    """Checks that no option is for tables, for another input."""
     check_no_tensors(config)
     for name in (*(f"{name}_column" for name in config.columns.named), "label_separator"):
         if getattr(config, name):
@@ -262,11 +258,7 @@ def check_no_table(config: ShardConfig, *, names_files: bool = False) -> None:
 
 
 def check_no_tensors(config: ShardConfig) -> None:
-    """Checks that no option names columns of tensors, for an input with images.
-
-    Raises:
-        ConfigError: `tensors` does.
-    """
+    """Checks that no option names columns of tensors, for an input with images."""
     if config.tensors:
         raise ConfigError(f"`tensors` needs Parquet files without images, got {config.input}.")
 

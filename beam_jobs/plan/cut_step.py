@@ -77,11 +77,7 @@ def _read_sorted(
 
 
 def _check_equal_paths(images: ImageTable, hashes: NDArray[np.uint64], source: str) -> None:
-    """Checks that no path names two images. Two of one archive were made one when it was listed.
-
-    Raises:
-        DataError: Two images of one path lie in different places.
-    """
+    """Checks that no path names two images. Two of one archive were made one when it was listed."""
     for row in np.flatnonzero(hashes[1:] == hashes[:-1]).tolist():
         first, second = images.iterate(np.array([row, row + 1]))
         if first.path == second.path:

@@ -14,11 +14,7 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema, class_schem
 
 
 def check_dropped(manifests: Sequence[Manifest], dropped: Collection[str]) -> None:
-    """Checks that each feature to leave out exists, and that a dataset can do without it.
-
-    Raises:
-        ConfigError: A feature does not exist, or tfpipe needs it.
-    """
+    """Checks that each feature to leave out exists, and that a dataset can do without it."""
     optional = sorted({name for manifest in manifests for name in list_optional(manifest)})
     listed = ", ".join(optional) or "none here"
     for name in dropped:

@@ -39,11 +39,7 @@ class Missing:
         return Missing(self.count + other.count, tuple(sorted(self.paths + other.paths)[:3]))
 
     def check(self, config: ShardConfig, num_images: int) -> None:
-        """Checks that all files exist, unless the configuration allows that some do not.
-
-        Raises:
-            DataError: Some do not.
-        """
+        """Checks that all files exist, unless the configuration allows that some do not."""
         if not self.count or config.allow_missing:
             return
         raise DataError(

@@ -120,11 +120,7 @@ class MergedDatasets:
 
 
 def check_nan(manifests: Iterable[Manifest], schema: Schema) -> None:
-    """Refuses tensors with NaN among the features that are copied.
-
-    Raises:
-        ConfigError: A manifest counts such tensors.
-    """
+    """Refuses tensors with NaN among the features that are copied."""
     for manifest in manifests:
         for split in manifest.splits.values():
             for name, stats in split.tensors.items():

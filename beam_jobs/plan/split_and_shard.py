@@ -85,11 +85,7 @@ def give_splits(images: ImageTable, config: ShardConfig) -> ImageTable:
 
 
 def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) -> None:
-    """Checks that every split of the configuration gets an image.
-
-    Raises:
-        DataError: One gets none.
-    """
+    """Checks that every split of the configuration gets an image."""
     for name in config.splits:
         if not counts.get(name):
             raise DataError(
@@ -98,11 +94,7 @@ def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) 
 
 
 def check_splits_remain(splits: Set[str], remaining_splits: Set[str]) -> None:
-    """Checks that every split has an image once copies are left out.
-
-    Raises:
-        DataError: One has none.
-    """
+    """Checks that every split has an image once copies are left out."""
     for split in sorted(splits - remaining_splits):
         raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
 
@@ -156,11 +148,7 @@ def cut_evenly(num_images: int, num_shards: int) -> Iterator[tuple[int, int]]:
 
 
 def check_shards(sizes: Sequence[int]) -> None:
-    """Checks that the format allows the shards.
-
-    Raises:
-        ConfigError: There are more shards, or more records in a shard, than the format allows.
-    """
+    """Checks that the format allows the shards."""
     if len(sizes) > MAX_SHARDS:
         raise ConfigError(
             f"A dataset must have at most {MAX_SHARDS:,} shards, got {len(sizes):,}. Ask for fewer or larger ones "

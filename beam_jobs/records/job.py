@@ -110,11 +110,7 @@ class RecordsJob:
             file_io.write_file(work.path(_PLAN), self.identity, makes_folders=True)
 
     def check_prepared(self, work: WorkDir) -> None:
-        """Checks that a worker sees the folder that this very job prepared.
-
-        Raises:
-            DataError: It sees another folder, or another job began in it.
-        """
+        """Checks that a worker sees the folder that this very job prepared."""
         if read_identity(work) != self.identity:
             raise DataError(
                 f"All workers must find this job in {work.base}, and this one does not. They must reach the output by "

@@ -115,7 +115,7 @@ class WriteRecords(beam.PTransform):
                 raise ConfigError(f"The records of {split!r} must be bounded, got a stream. Read them in a batch job.")
         counts = count_shards(self._job.num_shards, by_split)
         pipeline = next(iter(by_split.values())).pipeline
-        job = replace(self._job, skips=self._skips, file_options=_find_file_options(pipeline.options))
+        job = replace(self._job, skips=self._skips, file_options=find_file_options(pipeline.options))
         job.check_output()
         files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
         prepared = (
@@ -150,7 +150,7 @@ def _place_by(step: beam.DoFn) -> Any:
     return beam.ParDo(step).with_output_types(tuple[int, tuple[bytes, bytes]])
 
 
-def _find_file_options(options: PipelineOptions) -> tuple[str, ...]:
+def find_file_options(options: PipelineOptions) -> tuple[str, ...]:
     """Returns the options of a pipeline that the stores need, as arguments."""
     values = options.view_as(S3Options).get_all_options(drop_default=True, retain_unknown_options=False)
     google = options.view_as(GoogleCloudOptions).get_all_options(drop_default=True, retain_unknown_options=False)
@@ -245,7 +245,7 @@ class _SkipFinished(beam.PTransform):
 
     def expand(self, elements: Any) -> Any:
         """Builds the step."""
-        job = replace(self._job, file_options=_find_file_options(elements.pipeline.options))
+        job = replace(self._job, file_options=find_file_options(elements.pipeline.options))
         return elements | "Skip finished" >> beam.ParDo(_SkipFn(job, self._get_key, self._files))
 
 

@@ -44,11 +44,7 @@ def check_bad(work: WorkDir, header: PlanHeader, shards: Sequence[WrittenShard],
 
 
 def check_present(work: WorkDir, files: Sequence[str], shards: Iterable[WrittenShard]) -> None:
-    """Checks that every planned shard was written, and lies where the dataset is finished.
-
-    Raises:
-        DataError: A shard is missing.
-    """
+    """Checks that every planned shard was written, and lies where the dataset is finished."""
     present = {shard.info.file for shard in shards}.intersection(file_io.list_names(work.output))
     missing = [file for file in files if file not in present]
     if missing:

@@ -88,11 +88,7 @@ def _write(job: OpenJob, number: int) -> WrittenShard:
 
 
 def _stop_if_bad(job: OpenJob, shard: WrittenShard, bad_shards: list[Any]) -> None:
-    """Ends the job as soon as the shards of one bundle have more bad images than allowed in all.
-
-    Raises:
-        DataError: They have.
-    """
+    """Ends the job as soon as the shards of one bundle have more bad images than allowed in all."""
     if shard.num_left_out:
         bad_shards.append(shard.strip())
         check_bad(job.work, job.header, bad_shards, job.max_bad)

@@ -124,8 +124,7 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
     if not config.overwrite:
         advice = ""
         if file_io.exists(work.target(file_names.MANIFEST)) and not config.datasets:
-            merge = shlex.join(["tfpipe", "merge", config.output, "NEW", "BOTH"])
-            advice = f" To add images to it, write them to another directory NEW, and unite both with: {merge}"
+            advice = f" To add new images to it: {shlex.join(['tfpipe', 'append', config.output, 'NEW'])}"
         raise ConfigError(
             f"{config.output} holds a dataset made from other images, with other options or by another version of "
             f"tfpipe. Choose an empty directory, or replace it with `overwrite`.{advice}"

@@ -46,11 +46,7 @@ class RejectedImage(Exception):
 
 
 def check_source_size(planned: PlannedImage) -> None:
-    """Refuses an image that is too large for a record, before it is read.
-
-    Raises:
-        RejectedImage: It has more than `MAX_SOURCE_BYTES`.
-    """
+    """Refuses an image that is too large for a record, before it is read."""
     if planned.size > MAX_SOURCE_BYTES:
         raise RejectedImage("bad", f"{planned.size} bytes, more than the {MAX_SOURCE_BYTES} that one record can hold")
 

@@ -59,11 +59,7 @@ class WorkerCheck:
 
 
 def check_versions(versions: Mapping[str, str]) -> None:
-    """Checks that this worker has the packages of the process that started the job.
-
-    Raises:
-        DataError: A package has another version here.
-    """
+    """Checks that this worker has the packages of the process that started the job."""
     worker_versions = _get_versions()
     for name, version in versions.items():
         if worker_versions.get(name) != version:

@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -62,7 +63,8 @@ class Row:
 
     Attributes:
         name: What is measured.
-        data: The dataset, a key of `DATA`.
+        data: The dataset: "originals", "small" or "large"; "-tenth" behind it is a dataset of a tenth of its records,
+            and "@tenth" a view of the same.
         beside: The name of the row that this one is compared with; empty for none.
         goal: What it must reach.
         reader: How it is read: "tfpipe", "torch", "jax", "numpy" or "tf.data", the usual recipe.
@@ -91,7 +93,7 @@ AS_FAST = Goal(first_ratio=1.2, rate_ratio=0.97, cpu_ratio=0.97, spread=1.6, mem
 EVEN = Goal(spread=1.6)
 KEEPS_BYTES = Goal(first_ratio=1.2, rate_ratio=0.9)
 KEEPS_PIXELS = Goal(first_ratio=1.2, rate_ratio=0.3)  # whole images are decoded, of which a crop needs about a third
-COLUMN = Goal(rate_ratio=0.95, cpu_ratio=0.95)
+PART = Goal(rate_ratio=0.95, cpu_ratio=0.95)  # of the dataset without the column, or of one of its own
 HIDES_DELAY = Goal(rate_ratio=0.9)
 # The store takes cores from the pipeline, but none of its CPU-seconds.
 HIDES_STORE = Goal(rate_ratio=0.9, cpu_ratio=0.9)
@@ -118,9 +120,11 @@ ROWS = [
         "originals, exact, a 4 KB column",
         "originals",
         "originals, exact",
-        COLUMN,
+        PART,
         options={"extra_features": ("vector",)},
     ),
+    Row("originals, a tenth of its own", "originals-tenth"),
+    Row("originals, a view of a tenth", "originals@tenth", "originals, a tenth of its own", PART),
     Row("originals, cache bytes", "originals", "originals, throughput", KEEPS_BYTES, options={"cache": "bytes"}),
     Row("originals, cache decoded", "originals", "originals, throughput", KEEPS_PIXELS, options={"cache": "decoded"}),
     Row("originals, tf.data by hand", "originals", reader="tf.data"),
@@ -157,6 +161,8 @@ ROWS = [
     Row("1 KB, exact", "small", "1 KB, shuffle buffer", AS_FAST),
     Row("1 KB, JAX", "small", reader="jax"),
     Row("1 KB, NumPy", "small", reader="numpy"),
+    Row("1 KB, a tenth of its own", "small-tenth", reader="numpy"),
+    Row("1 KB, a view of a tenth", "small@tenth", "1 KB, a tenth of its own", PART, "numpy"),
     Row("2 MB, throughput", "large", options=THROUGHPUT),
     Row("2 MB, exact", "large", "2 MB, throughput", AS_FAST),
 ]
@@ -173,12 +179,24 @@ def make_dataset(kind: str, images: Path, folder: Path, references: int, small_r
     else:
         _write_small(images, source, small_records)
         options += ["--keep-quarantined"]
-    command = [sys.executable, "-m", "tfpipe", "shard", str(source), str(folder / kind), *options]
+    _run("shard", source, folder / kind, *options)
+    if kind == "originals":
+        _add_vectors(folder / kind)
+
+
+def take_tenth(dataset: Path) -> None:
+    """Makes the view of a tenth of a dataset, and writes the same records as a dataset of their own."""
+    begin = time.perf_counter()
+    _run("view", dataset, "--name", "tenth", "--sample", "10%")
+    click.echo(f"A view of a tenth of {dataset.name}: {time.perf_counter() - begin:.1f} s")
+    _run("reshard", f"{dataset}@tenth", f"{dataset}-tenth", "--num-shards", NUM_SHARDS)
+
+
+def _run(*arguments: object) -> None:
+    command = [sys.executable, "-m", "tfpipe", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    if kind == "originals":
-        _add_vectors(folder / kind)
 
 
 def _add_vectors(dataset: Path) -> None:
@@ -456,9 +474,12 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         folder = data or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in dict.fromkeys(row.data for row in rows):
+        needed = [row.data for row in rows] + [BY_NAME[row.beside].data for row in rows if row.beside]
+        for kind in dict.fromkeys(re.split("[@-]", name)[0] for name in needed):
             if not (folder / kind / "manifest.json").exists():
                 make_dataset(kind, images, folder, references, small_records)
+            if f"{kind}-tenth" in needed and not (folder / f"{kind}-tenth" / "manifest.json").exists():
+                take_tenth(folder / kind)
         click.echo(f"{'':38}     first  images/s: 0-5, 5-10, later s  per CPU-s  p99 / median ms  longest  memory")
         for number in range(1, rounds + 1):
             if rounds > 1:

@@ -326,12 +326,12 @@ def test_a_contact_sheet(
     assert [path.name for path in tmp_path.iterdir()] == ["sheet.png"]
 
 
-def test_records_are_spread_over_the_splits(small_dataset: Path) -> None:
-    from tfpipe.cli.inspect_sheet import spread_evenly
+def test_records_are_spread_over_the_splits() -> None:
+    from tfpipe.readers.thumbnails import spread_evenly
 
-    manifest = load_manifest(str(small_dataset))
-    assert spread_evenly(manifest, ["train", "validation"], 5) == {"train": [1, 4, 7, 10], "validation": [1]}
-    assert spread_evenly(manifest, ["validation"], 9) == {"validation": [0, 1, 2]}
+    assert spread_evenly([12, 3], 5) == [[1, 4, 7, 10], [1]]
+    assert spread_evenly([3], 9) == [[0, 1, 2]]
+    assert spread_evenly([0], 9) == [[]]
 
 
 def test_a_contact_sheet_of_raw_pixels_as_json(inspect, raw_dataset: Path, tmp_path: Path) -> None:

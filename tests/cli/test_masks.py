@@ -17,7 +17,7 @@ from tests.conftest import Tfpipe
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.mask_images import MASK_NAME, make_masked_images
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.images.masks import read_mask
 from tfpipe.integrity.repair import repair
@@ -79,15 +79,6 @@ def test_merged_datasets_keep_all_masks(made: Path, tmp_path: Path) -> None:
     merged = join_datasets([made, tmp_path / "other"], tmp_path / "merged", drop_duplicates=True)
     assert read_masks(tmp_path / "merged") == read_masks(tmp_path / "other")
     assert merged.splits["train"].masks == other.splits["train"].masks
-
-
-@pytest.mark.parametrize("to", ["webdataset", "folder"])
-def test_an_export_comes_back(made: Path, tmp_path: Path, to: Format) -> None:
-    export(ExportConfig(str(made), str(tmp_path / "out"), to, workers=0))
-    source = tmp_path / "out" / ("images.jsonl" if to == "folder" else "")
-    manifest = make_dataset(source, tmp_path / "back")
-    assert read_masks(tmp_path / "back") == read_masks(made)
-    assert manifest.splits["train"].masks == library.load_manifest(str(made)).splits["train"].masks
 
 
 def test_parquet_holds_masks_as_images(made: Path, tmp_path: Path) -> None:

@@ -13,14 +13,13 @@ import pytest
 from PIL import Image
 
 import tfpipe as library
-from tests.beam_jobs.datasets import join_datasets, make_dataset
+from tests.beam_jobs.datasets import join_datasets
 from tests.conftest import Tfpipe
-from tests.export.datasets import describe_records
 from tests.flipped_bit import copy_with_flipped_bit
 from tests.several_images import count_images, make_file, make_pixels, write_several
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
-from tfpipe.export.config import ExportConfig, Format
+from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
@@ -28,7 +27,6 @@ from tfpipe.format.manifest import ImagesPerRecord
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.readers.grain import RecordSource
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.run import check_dataset
 
@@ -167,11 +165,6 @@ def test_images_take_another_form(made: Path, number: Number, tmp_path: Path) ->
     assert verify(str(tmp_path / "new"), VerifyConfig(workers=0)).damaged == []
 
 
-def test_duplicates_are_equal_lists(made: Path, tmp_path: Path) -> None:
-    merged = join_datasets([made, made], tmp_path / "merged", drop_duplicates=True)
-    assert (merged.splits["train"].records, merged.duplicates.dropped) == (RECORDS, RECORDS)
-
-
 def test_datasets_of_other_numbers_merge_to_any(tmp_path: Path) -> None:
     for count in (2, 3):
         write_several(tmp_path / str(count), 4, count)
@@ -194,19 +187,6 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
         assert [files[f"{place}.png"] for place in range(count_images(k, number))] == [
             make_file(k, place) for place in range(count_images(k, number))
         ]
-
-
-@pytest.mark.parametrize("to", ["webdataset", "parquet", "folder"])
-def test_an_export_comes_back_by_a_job(made: Path, to: Format, tmp_path: Path) -> None:
-    export(ExportConfig(str(made), str(tmp_path / "out"), to, workers=0))
-    labels = None if to == "parquet" else str(tmp_path / "out/labels.txt")
-    source = tmp_path / "out" / ("images.jsonl" if to == "folder" else "")
-    again = make_dataset(source, tmp_path / "again", labels=labels, num_shards=2)
-    manifest = library.load_manifest(str(made))
-    assert again.schema.names == manifest.schema.names
-    assert again.schema["image/encoded"].shape == manifest.schema["image/encoded"].shape
-    assert again.splits["train"].images_per_record == manifest.splits["train"].images_per_record
-    assert describe_records(tmp_path / "again", "train") == describe_records(made, "train")
 
 
 def test_a_folder_holds_numbered_files_and_a_table(made: Path, number: Number, tmp_path: Path) -> None:
@@ -263,15 +243,6 @@ def test_a_data_source_decodes_all_images(made: Path, number: Number) -> None:
             assert [image.tolist() for image in record.images] == [image.tolist() for image in expected]
             assert record.encoded == record.encoded_images[0] == make_file(k, 0)
             np.testing.assert_array_equal(record.image, expected[0])
-
-
-def test_grain_gets_lists(made: Path) -> None:
-    source = RecordSource(str(made), "train", features=("caption",))
-    element = source[0]
-    k = int(element["caption"].split()[1])
-    assert all((image[..., :2] == [10 * k, 60 * place]).all() for place, image in enumerate(element["image"]))
-    batch = source.read_batch([0, 1])
-    assert [len(images) for images in batch["image"]] == [len(source[0]["image"]), len(source[1]["image"])]
 
 
 def test_a_classifier_needs_one_image(made: Path) -> None:

@@ -328,6 +328,5 @@ def test_more_images_for_a_finished_dataset(images: list[str], tfpipe: Tfpipe) -
     assert refuse(tfpipe, "t.csv", "out") == (
         2,
         "Error: out holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
-        "an empty directory, or replace it with --overwrite. To add images to it, write them to another directory NEW, "
-        "and unite both with: tfpipe merge out NEW BOTH",
+        "an empty directory, or replace it with --overwrite. To add new images to it: tfpipe append out NEW",
     )

@@ -43,43 +43,6 @@ def wait_for(process: "subprocess.Popen[str]", path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_it_had_not_been(small_dataset: Path, tmp_path: Path) -> None:
-    """One process after the other dies at a checkpoint of its own, the second while it saves, if it can be met."""
-    options = (str(small_dataset), *QUICK, "--deterministic", "--epochs", "8", "--keep-checkpoints", "100")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    undisturbed = start(*options, "--output", str(whole))
-    process = start(*options, "--output", str(killed))
-    wait_for(process, killed / "checkpoints" / "ckpt-000002-000000000.npz")
-    process.kill()
-    assert finish(process)[0] == -signal.SIGKILL
-    code, out, err = finish(undisturbed)
-    assert code == 0, err
-    assert out.splitlines()[0].startswith("Epoch 1/8: loss ")
-    code, out, err = finish(start(*options, "--output", str(killed)))
-    assert code == 0, err
-    assert "The run goes on at step " in err
-    assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path) -> None:
-    options = (str(small_dataset), *QUICK[:4], "--checkpoint-every-steps", "1", "--deterministic", "--epochs", "30")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert finish(start(*options, "--output", str(whole)))[0] == 0
-    for i in range(6):
-        saved = {path.name for path in killed.glob("checkpoints/*.npz")}
-        process = start(*options, "--output", str(killed))
-        while {path.name for path in killed.glob("checkpoints/*.npz")} == saved and process.poll() is None:
-            time.sleep(0.001)
-        time.sleep(0.013 * i)  # at another place of a step, or of a save
-        process.kill()
-        finish(process)
-    code, _, err = finish(start(*options, "--output", str(killed)))
-    assert code == 0, err
-    assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
-
-
 def invoke(*args: str) -> tuple[int, str, str]:
     separate = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}  # Click before 8.2
     result = CliRunner(**separate).invoke(tfpipe, ["train", *args])

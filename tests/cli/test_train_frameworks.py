@@ -96,7 +96,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", ["tensorflow", *FRAMEWORKS])
 def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework)
     options = (str(small_dataset), *QUICK[:4], "--checkpoint-every-steps", "1", "--deterministic", "--epochs", "8")

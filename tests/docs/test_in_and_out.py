@@ -45,7 +45,7 @@ TESTS = {
     "Parquet files without images, such as latents, also of an export": [
         "beam_jobs/inputs/test_parquet_tensors.py::test_lists_of_numbers_become_tensors",
         "beam_jobs/inputs/test_parquet_tensors.py::test_splits_and_classes_come_from_names_and_columns",
-        "beam_jobs/inputs/test_parquet_tensors.py::test_an_export_comes_back",
+        "test_every_kind.py::test_an_export_to_parquet_comes_back",
     ],
     "several images a record, in tars of WebDataset, or lists in Parquet and other tables": [
         "beam_jobs/inputs/test_several_images.py::test_a_table_may_list_the_images_of_a_record",
@@ -107,8 +107,8 @@ TESTS = {
     "TensorFlow Datasets": ["format/test_tfds_metadata.py::test_a_mixed_split"],
     "tf-models": ["test_other_readers.py::test_tf_models_finds_the_features_that_it_documents"],
     "`tf.data`": ["integrity/foreign/test_index_pipeline.py::test_every_record_is_evaluated_once"],
-    "PyTorch": ["readers/test_torch.py::test_batches_are_those_of_the_tensorflow_pipeline"],
-    "JAX": ["readers/test_jax.py::test_batches_are_those_of_the_tensorflow_pipeline"],
+    "PyTorch": ["test_every_kind.py::test_tensorflow_pytorch_and_jax_read_equal_values"],
+    "JAX": ["test_every_kind.py::test_tensorflow_pytorch_and_jax_read_equal_values"],
     "Grain, batches or records by number": [
         "readers/test_grain.py::test_grain_reads_with_workers_and_restores_checkpoints"
     ],

@@ -287,8 +287,8 @@ def test_memory(needed: float, status: str) -> None:
             Check(
                 "cache",
                 "failure",
-                "The cache of decoded images takes 9.1 GB of memory, and 10.0 GB are free, of which it may take nine "
-                "tenths.",
+                "The cache of decoded images takes 9.1 GB of memory, and 10.0 GB are free, of which a cache may take "
+                "90 %.",
                 "Use a smaller `decoded_size`, or no cache.",
             ),
         ),
@@ -297,7 +297,7 @@ def test_memory(needed: float, status: str) -> None:
             Check(
                 "cache",
                 "failure",
-                "The cache of records takes 9.1 GB of memory, and 10.0 GB are free, of which it may take nine tenths.",
+                "The cache of records takes 9.1 GB of memory, and 10.0 GB are free, of which a cache may take 90 %.",
                 "Use no cache.",
             ),
         ),
@@ -306,7 +306,7 @@ def test_memory(needed: float, status: str) -> None:
             Check(
                 "cache",
                 "failure",
-                "The cache of records takes 9.1 GB of memory, and 10.0 GB are free, of which it may take nine tenths.",
+                "The cache of records takes 9.1 GB of memory, and 10.0 GB are free, of which a cache may take 90 %.",
                 "Set `cache_bytes` to keep what fits, use a `cache_dir`, or no cache.",
             ),
         ),

@@ -200,5 +200,5 @@ def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError) as caught:
         open_batches(jpegs, cache="decoded")
     assert str(caught.value).startswith("`cache` decoded of 'train' of ")
-    assert " of memory, and 10.0 KB are free, of which it may take nine tenths." in str(caught.value)
+    assert " of memory, and 10.0 KB are free, of which a cache may take 90 %." in str(caught.value)
     assert Path(jpegs.directory).is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, list_names
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.image_form import ImageForm
@@ -30,7 +31,7 @@ from tfpipe.lookups.steps import look_up_step
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import TorchBatches
+from tfpipe.readers.torch import TorchBatches, data_loader
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
@@ -122,6 +123,31 @@ def test_frameworks_resume_in_the_middle(grown: str, address: str) -> None:
         np.testing.assert_array_equal(images, expected[start])
 
 
+def load_with_torch(*args: Any) -> Any:
+    return data_loader(TorchBatches(*args))
+
+
+@pytest.mark.parametrize("face", [NumpyBatches, JaxBatches, load_with_torch])
+def test_a_position_in_another_layer_is_refused(pets: str, tmp_path: Path, face: Any) -> None:
+    old = face(pets, "train", CONFIG)
+    old.set_epoch(2)
+    first = old.state_dict()
+    assert first == {"seed": 3, "epoch": 2, "step": 0, "order": 1}
+    append(pets, draw_more(tmp_path / "more"))
+    with pytest.raises(ConfigError) as caught:
+        face(pets, "train", CONFIG).load_state_dict(first)
+    assert str(caught.value) == (
+        f"The position is of layer 1 of {pets}, and this is layer 2, which has other records. Open {pets}@1 to go on "
+        "with the same batches."
+    )
+    face(f"{pets}@1", "train", CONFIG).load_state_dict(first)
+    second = face(pets, "train", CONFIG).state_dict()
+    assert second == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "layer": 2}
+    face(pets, "train", CONFIG).load_state_dict(second)
+    with pytest.raises(ConfigError, match=r"^The position is of layer 2 of .* Open .*@2 to go on"):
+        face(f"{pets}@1", "train", CONFIG).load_state_dict(second)
+
+
 def test_an_old_layer_keeps_its_order(pets: str, tmp_path: Path) -> None:
     expected = read_epochs(NumpyBatches(pets, "train", CONFIG), 5)
     fingerprint = library.load_manifest(pets).splits["train"].fingerprint
@@ -199,6 +225,29 @@ def test_steps_name_the_records_of_all_layers(grown: str) -> None:
     assert {row.name: row.label_name for row in rows}["train/ant/1.jpg"] == "ant"
 
 
+def test_classes_of_boxes_keep_their_numbers(tmp_path: Path) -> None:
+    def write(folder: Path, image: str, seed: int, *classes: str) -> Path:
+        size = {"width": 40, "height": 20}
+        boxes = [{"image_id": 1, "category_id": k, "bbox": [1, 2, 10, 8], "iscrowd": 0} for k in range(len(classes))]
+        categories = [{"id": k, "name": name} for k, name in enumerate(classes)]
+        arrays = {"images": [{"id": 1, "file_name": image, **size}], "annotations": boxes, "categories": categories}
+        text = json.dumps(arrays).encode()
+        return write_files(folder, {image: make_jpeg(seed, (40, 20)), "annotations/instances_train.json": text})
+
+    make_dataset(write(tmp_path / "a", "a.jpg", 1, "dog", "person"), tmp_path / "out", input_format="coco")
+    more = write(tmp_path / "b", "b.jpg", 2, "bee", "person")
+    with pytest.raises(
+        ConfigError, match=r"does not say in which order the classes of its boxes are numbered\. Give a "
+    ):
+        append(tmp_path / "out", more, input_format="coco")
+    (tmp_path / "names.txt").write_text("dog\nperson\nbee\n")
+    append(tmp_path / "out", more, input_format="coco", labels=str(tmp_path / "names.txt"))
+    features = [record.features for record in data_source(str(tmp_path / "out"), "train")]
+    labels: list[Any] = [one["image/object/class/label"] for one in features]
+    assert [one.tolist() for one in labels] == [[0, 1], [2, 1]]
+    assert [one["image/object/class/text"] for one in features] == [[b"dog", b"person"], [b"bee", b"person"]]
+
+
 # What does not fit
 
 
@@ -268,7 +317,7 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
         f"{pets} is at layer 2: 6 records appended",
     ]
     ran = tfpipe("append", pets, more, "--workers", 1, "--json")
-    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": []}.items()
+    assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": [], "repeated": 6}.items()
     assert [row["change"] for row in tfpipe("log", pets, "--json").json["layers"]] == [
         {"train": 12, "validation": 3},
         {"train": 5, "validation": 1},
@@ -279,6 +328,18 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
     ran = tfpipe("append", pets, more, "--dry-run")
     assert ran.code == 0, ran.err
     assert library.load_manifest(pets).layer == 3
+
+
+def test_images_that_were_there_before_are_counted(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    again = write_files(
+        tmp_path / "again", {"train/cat/new.jpg": make_jpeg(1), "train/cat/old.jpg": make_jpeg(503, (33, 23))}
+    )
+    ran = tfpipe("append", grown, again, "--workers", 1)
+    assert ran.lines[-2] == f"1 of these images were in {grown} before"
+    delete_records(grown, ["train/cat/old.jpg", "train/ant/0.jpg"])
+    assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] == 1
+    next(Path(grown, "index").glob("*.parquet")).unlink()
+    assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] is None
 
 
 # Kills

@@ -87,6 +87,23 @@ def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpip
     assert ran.err == f"Error: {lacking} has a feature 'caption'. Give the new one another name.\n"
 
 
+def test_lists_of_any_length_stay_so_where_new_ones_have_one_length(pets: str, tmp_path: Path) -> None:
+    def add(records: list[Record], length: int | None) -> None:
+        sizes = [record.index % 3 if length is None else length for record in records]
+        rows = {"name": [record.name for record in records], "tags": [["x"] * size for size in sizes]}
+        rows["vector"] = [[0.5] * size for size in sizes]
+        pq.write_table(pa.table(rows), tmp_path / "tags.parquet")
+        join_table(pets, str(tmp_path / "tags.parquet"), TableConfig("tags"))
+
+    old = list_records(pets)
+    add(old, None)
+    append(pets, draw_more(tmp_path / "more"))
+    add([record for record in list_records(pets) if record.name not in {one.name for one in old}], 2)
+    features = [record.features for record in list_records(pets)]
+    assert [len(one["tags"]) for one in features if one["tags"] is not None][-1] == 2  # type: ignore[arg-type]
+    assert library.load_manifest(pets).columns[0].schema["tags"].shape is None
+
+
 @pytest.mark.parametrize("config", [CAPTIONS, TableConfig("captions", on="number", features=("caption",))])
 def test_a_new_column_has_values_for_all_layers(grown: str, tmp_path: Path, config: TableConfig) -> None:
     records = list_records(grown)

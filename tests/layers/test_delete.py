@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -255,6 +256,13 @@ def test_the_commands_print_what_they_did(pets: str, gone: list[str], tmp_path: 
     assert (ran.code, ran.err) == (1, f"Error: {tmp_path}/no.txt cannot be read: No such file or directory.\n")
     file.write_bytes(b"\xff\n")
     assert tfpipe("delete", pets, file).err == f"Error: {file} cannot be read: it is not a text in UTF-8.\n"
+
+
+def test_inspect_shows_the_layer(thinned: str, tfpipe: Tfpipe) -> None:
+    document = tfpipe("inspect", thinned, "--json").json
+    assert (document["layer"], document["hidden"]) == (2, {"train": 2, "validation": 0})
+    assert re.search(r"^Layer +2, with 2 hidden records *$", tfpipe("inspect", thinned).out, re.MULTILINE)
+    assert "layer" not in tfpipe("inspect", f"{thinned}@1", "--json").json
 
 
 # Damage

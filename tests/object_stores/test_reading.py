@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.layers.growth import append, draw_more, list_names
 from tests.object_stores.conftest import Amazon
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
@@ -24,6 +25,8 @@ from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.source import get_source
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.integrity.verify import VerifyConfig, verify
+from tfpipe.layers.compact import compact
+from tfpipe.layers.delete import delete_records
 from tfpipe.pipeline.build import build_stages
 from tfpipe.readers.data_source import data_source
 from tfpipe.storage import stores
@@ -112,6 +115,58 @@ def test_columns_come_with_their_records(store: FolderStore, copy: Path) -> None
     assert {damage.file for damage in damaged} == {file}
 
 
+def test_layers_are_read_and_appended_in_a_bucket(bucket: str, amazon: Amazon, copy: Path, tmp_path: Path) -> None:
+    append(copy, draw_more(tmp_path / "more"))
+    delete_records(str(copy), [list_names(copy)[k] for k in (2, 13)])
+    add_column(copy, "index", lambda record: record.index, Values("int64"))
+    files = {path.relative_to(copy).as_posix(): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    grown = amazon.put(amazon.new(), files)
+    assert_equal(read(grown, CONFIG, 6), read(copy, replace(CONFIG, order="exact"), 6))
+    assert [record.features["index"].tolist() for record in data_source(grown, "train")] == [  # type: ignore[union-attr]
+        record.features["index"].tolist()  # type: ignore[union-attr]
+        for record in data_source(str(copy), "train")
+    ]
+    assert verify(grown, VerifyConfig(quick=True, workers=0)).damaged == []
+    amazon.run("append", bucket, tmp_path / "more", "--num-shards", 2, "--workers", 1)
+    assert list_names(bucket) == list_names(f"{copy}@2")
+    assert list_names(f"{bucket}@1") == list_names(f"{copy}@1")
+    amazon.run("rollback", bucket, "--to", 1)
+    assert list_names(bucket) == list_names(f"{copy}@1")
+    with pytest.raises(ConfigError, match=r"^A dataset is read from a local directory, got "):
+        compact(bucket)
+
+
+def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) -> None:
+    """One that a killed run left unfinished is not there yet, and the same call completes it."""
+
+    def count(record: Any) -> int:
+        return int(record.index)
+
+    def fail(record: Any) -> int:
+        if record.split == "validation":
+            raise RuntimeError("no memory")
+        return count(record)
+
+    fail.__qualname__ = count.__qualname__  # the same job
+    with pytest.raises(DataError, match="RuntimeError: no memory"):
+        add_column(bucket, "index", fail, Values("int64"))
+    base = f"{bucket.split('/', 3)[3]}/"
+    assert any(name.startswith(f"{base}columns/index/.tfpipe-write/rows/train-") for name in amazon.names())
+    assert load_manifest(bucket).columns == ()
+    add_column(bucket, "index", count, Values("int64"))
+    add_column(str(copy), "index", count, Values("int64"))
+    objects = {name.removeprefix(base) for name in amazon.names() if name.startswith(f"{base}columns/")}
+    files = {
+        path.relative_to(copy).as_posix(): path.read_bytes() for path in copy.glob("columns/**/*") if path.is_file()
+    }
+    assert objects == files.keys()
+    assert {name: amazon.get(base + name) for name in objects} == files
+    records = data_source(bucket, "train")
+    assert [record.features["index"].tolist() for record in records] == [[k] for k in range(12)]  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"has a feature 'index'\. Give the new one another name\.$"):
+        add_column(bucket, "index", count, Values("int64"))
+
+
 def test_evaluation_in_tensorflow(store: FolderStore, copy: Path) -> None:
     for options in ({}, {"cache": "bytes"}):
         config = replace(CONFIG, training=False, augment="host", batch_size=2, **options)
@@ -193,7 +248,7 @@ def test_a_public_bucket_needs_no_credentials(
 
     monkeypatch.setattr(amazon.proxy, "ask", note)
     assert load_manifest(bucket).splits["train"].records == 12
-    assert signed == [True, True]  # the second one lists columns
+    assert signed == [True] * 3  # the manifest, and lists of columns and layers
     for name in amazon.keys:
         if name != "AWS_EC2_METADATA_DISABLED":
             monkeypatch.delenv(name)
@@ -202,7 +257,7 @@ def test_a_public_bucket_needs_no_credentials(
     amazon._client.put_object_acl(Bucket="data", Key=name, ACL="public-read")
     stores.configure()
     assert load_manifest(bucket).splits["train"].records == 12
-    assert signed == [True, True, False, False]
+    assert signed == [True] * 3 + [False] * 3
 
 
 def test_a_store_that_denies(amazon: Amazon, bucket: str) -> None:

@@ -46,6 +46,6 @@ def test_a_cache_that_does_not_fit_is_refused(few: Manifest, monkeypatch: pytest
     with pytest.raises(ConfigError) as caught:
         check_cache_fits(plan, by_engine=False)
     assert str(caught.value) == (
-        f"`cache` decoded of {plan.source.name} needs 10.2 KB of memory, and 10.0 KB are free, of which it may take "
-        "nine tenths. Use a smaller `decoded_size`, or no cache."
+        f"`cache` decoded of {plan.source.name} needs 10.2 KB of memory, and 10.0 KB are free, of which a cache may "
+        "take 90 %. Use a smaller `decoded_size`, or no cache."
     )

@@ -67,6 +67,9 @@ def test_a_new_dataset_has_the_records_of_the_view(owls: str, tmp_path: Path, tf
 def test_a_record_is_shown_by_its_number_in_the_view(owls: str, tfpipe: Tfpipe) -> None:
     shown = json.loads(tfpipe("inspect", owls, "--record", "train:5", "--json").out)
     assert shown["features"]["image/filename"] == list_names(owls)[5]
+    said = "Records, size and classes are those that are read; the rest is that of all stored records."
+    assert said in " ".join(tfpipe("inspect", owls).out.split())
+    assert said not in " ".join(tfpipe("inspect", owls.rpartition("@")[0]).out.split())
     summary = json.loads(tfpipe("inspect", owls, "--json").out)
     assert {name: split["records"] for name, split in summary["splits"].items()} == {"train": 8, "validation": 2}
 

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tfpipe
+from tests.flipped_bit import flip_bit
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.file_names import facts_name
 from tfpipe.format.view import View
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.grain import GrainBatches
 from tfpipe.readers.jax import JaxBatches
@@ -26,7 +30,7 @@ from tfpipe.readers.torch import TorchBatches
 from tfpipe.views.choose import _to_units, make_view, write_view
 from tfpipe.views.config import ViewConfig
 from tfpipe.views.find_facts import find_facts
-from tfpipe.writer.record_facts import list_columns
+from tfpipe.writer.record_facts import RecordFacts, list_columns
 
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=("image/filename",))
 
@@ -66,8 +70,6 @@ def test_a_condition_chooses_records(pets: str, where: str, names: list[str]) ->
 
 
 def test_the_facts_agree_with_the_records(pets: str, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     manifest = tfpipe.load_manifest(pets)
     columns = ("name", "label", "label_id", "bytes", "digest", "format", "height", "width", "channels", "colorspace")
     assert list_columns(manifest) == columns
@@ -92,6 +94,34 @@ def test_facts_are_made_once_and_again_for_another_shard(pets: str) -> None:
     for damage in (other.read_bytes(), other.read_bytes()[:100], b""):
         file.write_bytes(damage)
         assert choose(pets, "label = 'cat'").splits["train"].records == 6
+
+
+def test_damaged_facts_are_found_and_made_again(pets: str) -> None:
+    file = Path(pets, facts_name(tfpipe.load_manifest(pets).splits["train"].shards[0].file))
+    whole, name = file.read_bytes(), "index/train-00000-of-00002.parquet"
+    assert verify(pets, VerifyConfig(workers=0)).damaged == []
+    manifest = tfpipe.load_manifest(pets)
+    shard, table = manifest.splits["train"].shards[0], pq.read_table(file)
+    found = 0
+    for at in range(0, len(whole), 3):
+        data = bytearray(whole)
+        data[at] ^= 1
+        found += bool(RecordFacts(manifest).find_fault(data, shard.sha256, shard.records))
+        if not RecordFacts(manifest).find_fault(data, shard.sha256, shard.records):
+            assert pq.read_table(pa.BufferReader(data)).equals(table), at  # nobody reads this bit
+    assert found > len(whole) // 5
+    flip_bit(file, 4 + whole.index(b"train/"))
+    (damage,) = verify(pets, VerifyConfig(workers=0)).damaged
+    assert (damage.file, damage.kind) == (name, "facts")
+    assert damage.detail.startswith("it cannot be read: ")
+    shutil.copyfile(file.with_name("train-00001-of-00002.parquet"), file)
+    shutil.copyfile(file, file.with_name("test-00000-of-00001.parquet"))
+    assert [(damage.file, damage.detail) for damage in verify(pets, VerifyConfig(workers=0)).damaged] == [
+        ("index/test-00000-of-00001.parquet", "the manifest knows no such index"),
+        (name, "it was made for another shard"),
+    ]
+    choose(pets)
+    assert file.read_bytes() == whole
 
 
 def test_a_dataset_that_is_only_read_gets_no_files(pets: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tfpipe.cli.inspect_sheet import read_tiles
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
 from tfpipe.images.contact_sheet import color_mask, fit
+from tfpipe.readers.data_source import data_source
+from tfpipe.readers.thumbnails import read_tiles
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -42,7 +43,8 @@ def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> 
         raise ConfigError(f"--page writes HTML: the file's name must end in .html, got {path!r}.")
     check_target(path)
     items, num_records = list[dict[str, Any]](), 0
-    for record, tiles in read_tiles(manifest, splits, count, _THUMBNAIL_PX):
+    sources = [data_source(manifest, name) for name in splits]
+    for record, tiles in read_tiles(sources, count, _THUMBNAIL_PX):
         num_records += 1
         items += [_describe(record, tile, number, len(tiles)) for number, tile in enumerate(tiles)]
     facts = {

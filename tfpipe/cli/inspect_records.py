@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tfpipe.cli.inspect_sheet import encode_png, get_kind
 from tfpipe.cli.inspect_summary import describe_range
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
@@ -17,7 +16,9 @@ from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.images.contact_sheet import encode_png, make_raw_image
 from tfpipe.images.errors import BadImage
+from tfpipe.readers.thumbnails import get_kind
 
 _MAX_VALUES_SHOWN = 8
 _MAX_TEXT_SHOWN = 300
@@ -98,8 +99,6 @@ def write_image(record: Record, path: str) -> dict[str, Any]:
         DataError: It cannot be written.
         FormatError: The record has no image, or raw pixels of another number than those of a square.
     """
-    from tfpipe.images.contact_sheet import make_raw_image
-
     place, images = f"{record.split}:{record.index}", record.features.get(record.manifest.image_key or "")
     if not (isinstance(images, list) and images):
         raise FormatError(f"Record {place} has no image.")

@@ -87,7 +87,13 @@ def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitIn
         "seed": manifest.seed,
         "schema": manifest.full_schema.to_json(),
         **({"columns": {each.name: _describe_added(each) for each in manifest.columns}} if manifest.columns else {}),
+        **({"layer": manifest.layer, "hidden": _count_hidden(manifest)} if manifest.layer > 1 else {}),
     }
+
+
+def _count_hidden(manifest: Manifest) -> dict[str, int]:
+    """Returns the number of records of each split that are hidden, or that a view leaves out."""
+    return {name: split.stored_records - split.records for name, split in manifest.splits.items()}
 
 
 def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
@@ -127,6 +133,8 @@ def print_summary(document: Mapping[str, Any], manifest: Manifest) -> None:
     console.print(Text(clean_line(document["dataset"]), "bold"))
     console.print(Text(clean_line(version), "dim"))
     console.print(Text(clean_line(_describe_content(manifest))))
+    if any(split.chosen is not None for split in manifest.splits.values()):
+        console.print("Records, size and classes are those that are read; the rest is that of all stored records.")
     for part in (
         *_split_tables(document["splits"], manifest, console.width),
         *_class_tables(document["splits"], manifest),
@@ -308,6 +316,7 @@ def _facts(document: Mapping[str, Any], manifest: Manifest) -> "RenderableType":
         "Columns": ", ".join(map(clean_line, list_columns(manifest))),
         "Added": ", ".join(_name_column(name, column) for name, column in document.get("columns", {}).items()),
         **{name.capitalize(): _list_counts(document[name]) for name in ("changed", "noticed", "skipped")},
+        "Layer": _describe_layer(document),
         "Quarantined": _describe_quarantine(document["dataset"], document["quarantined"]),
         "Duplicates": _describe_duplicates(document["duplicates"]),
         "Seed": str(document["seed"]),
@@ -319,6 +328,13 @@ def _facts(document: Mapping[str, Any], manifest: Manifest) -> "RenderableType":
         if text or name == "Labels":
             table.add_row(name, Text(text or "none", "yellow" if name == "Quarantined" else ""))
     return table
+
+
+def _describe_layer(document: Mapping[str, Any]) -> str:
+    if "layer" not in document:
+        return ""
+    hidden = sum(document["hidden"].values())
+    return f"{document['layer']}, with {human_count(hidden, 'hidden record')}" if hidden else str(document["layer"])
 
 
 def _name_column(name: str, column: Mapping[str, Any]) -> str:

@@ -16,7 +16,9 @@ from tfpipe.cli.add import add
 from tfpipe.cli.advise import advise
 from tfpipe.cli.append import append
 from tfpipe.cli.bench import bench
+from tfpipe.cli.compact import compact
 from tfpipe.cli.delete import delete
+from tfpipe.cli.diff import diff
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
 from tfpipe.cli.help import help_
@@ -118,7 +120,7 @@ def tfpipe() -> None:
 
 _SECTIONS = {
     "Make a dataset": (shard, advise, index, add, merge, reshard),
-    "Change it": (append, delete, log, rollback),
+    "Change it": (append, delete, compact, log, diff, rollback),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),

@@ -94,7 +94,7 @@ def steps(
     from tfpipe.lookups.data_lock import write_lock
     from tfpipe.lookups.steps import find_steps, look_up_step
 
-    lock = _open_lock(target, options)
+    lock = _open_lock(target, options, step)
     plan = lock.open()
     result: dict[str, Any] = {"data": lock.data, "split": lock.split}
     if step is not None:
@@ -103,11 +103,16 @@ def steps(
         if not as_json:
             _print_step(lock, plan, step, rows)
     if show is not None and step is not None:
-        _draw(lock, step, rows, show)
+        _draw(plan, step, rows, show)
         if not as_json:
             click.echo(clean_line(f"Wrote {show}: {human_count(len(rows), 'image')}."))
     if worst is not None:
         from tfpipe.cli.steps_worst import show_worst
+
+        if _open_lock(target, options, 0) != lock:
+            raise ConfigError(
+                f"Records were deleted during the run in {target}, so its losses have no certain records."
+            )
 
         result |= show_worst(plan, target, worst, losses, show, save, as_json)
     if record is not None:
@@ -125,7 +130,7 @@ def steps(
         click.echo(json.dumps(result))
 
 
-def _open_lock(target: str, options: dict[str, Any]) -> "DataLock":
+def _open_lock(target: str, options: dict[str, Any], step: int | None) -> "DataLock":
     from tfpipe.lookups.data_lock import lock_data, read_lock
     from tfpipe.open_dataset import load_manifest
 
@@ -135,7 +140,7 @@ def _open_lock(target: str, options: dict[str, Any]) -> "DataLock":
         if given:
             shown = given[0].replace("_", "-")
             raise ConfigError(f"{target} says itself how it was trained, got --{shown}. Leave it out.")
-        return read_lock(target if os.path.isfile(target) else run)
+        return read_lock(target if os.path.isfile(target) else run, step)
     manifest, split = load_manifest(target), options["split"] or "train"
     config = read_config(options["config"], options["batch_size"], given={"seed": options["seed"]})
     return lock_data(manifest, split, config)
@@ -160,7 +165,8 @@ def _print_step(lock: "DataLock", plan: "BatchPlan", step: int, rows: "list[Step
     for row in rows[:_SHOWN_ROWS]:
         box = "" if row.box is None else " ".join(map(str, row.box)) + (" mirrored" if row.flip else "")
         label = row.label_name or ("" if row.label is None else str(row.label))
-        click.echo(clean_line(f"{row.row:<4} {row.number:<11,} {label[:16]:<17} {box:<27} {row.name}"))
+        name = "deleted since" if row.deleted else row.name
+        click.echo(clean_line(f"{row.row:<4} {row.number:<11,} {label[:16]:<17} {box:<27} {name}"))
     if len(rows) > _SHOWN_ROWS:
         click.echo(f"and {len(rows) - _SHOWN_ROWS:,} more (--json lists all)")
 
@@ -175,21 +181,23 @@ def _print_seen(lock: "DataLock", record: str, number: int, epochs: int, seen: "
         click.echo(f"epoch {epoch}: {text or 'left out'}")
 
 
-def _draw(lock: "DataLock", step: int, rows: "list[StepRow]", path: str) -> None:
+def _draw(plan: "BatchPlan", step: int, rows: "list[StepRow]", path: str) -> None:
     """Draws the images of a step as the trainer gets them."""
     from dataclasses import replace
 
-    from tfpipe.cli.inspect_sheet import encode_png
-    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet
+    from tfpipe.engine.open_maker import locate_split
+    from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet, encode_png
     from tfpipe.images.decode import make_image
     from tfpipe.readers.numpy import NumpyBatches
     from tfpipe.storage.file_io import explain_os_errors, write_file
 
-    config = replace(lock.config, image_dtype="uint8", as_supervised=False, extra_features=())
-    images = NumpyBatches(lock.data, lock.split, config).read(step)["image"]
+    manifest, split = locate_split(plan)
+    config = replace(plan.config, image_dtype="uint8", as_supervised=False, extra_features=())
+    images = NumpyBatches(manifest, split, config).read(step)["image"]
     tiles = [
         Tile(make_image(image), row.label_name or row.name, f"row {row.row}", f"record {row.number}")
         for row, image in zip(rows[:MAX_TILES], images, strict=False)
+        if not row.deleted
     ]
     with explain_os_errors(f"write {path}"):
         write_file(path, encode_png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.inspect_sheet import encode_png, make_tiles
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
@@ -75,7 +74,8 @@ def _describe(one: RankedRecord) -> dict[str, Any]:
 
 def _draw(plan: BatchPlan, ranked: list[RankedRecord]) -> bytes:
     """Returns the whole images as a PNG."""
-    from tfpipe.images.contact_sheet import draw_contact_sheet
+    from tfpipe.images.contact_sheet import draw_contact_sheet, encode_png
+    from tfpipe.readers.thumbnails import make_tiles
 
     manifest = plan.source.manifest
     assert manifest is not None

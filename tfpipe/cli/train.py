@@ -219,14 +219,19 @@ def _load_model(model: str | None) -> Callable[..., Any] | None:
 
 def _build_config(options: dict[str, Any], manifest: "Manifest", split: str, num_replicas: int) -> TrainConfig:
     """Builds the config from the command line; `TrainConfig` has the defaults of the other options."""
+    from tfpipe.training.run import hold_layer
+
+    output = options["output"] or _get_default_output(options["dataset"])
+    held = hold_layer(manifest, output, split)
+    begun = manifest if held is None else held.begun  # a run that goes on keeps its batch
     pipeline = read_config(
         options["config"],
         options["batch_size"],
-        default_batch_size(manifest.splits[split].records, num_replicas),
+        default_batch_size(begun.splits[split].records, num_replicas),
         given={name: options[name] for name in ("image_size", "seed", "cpu_budget")},
         defaults=default_pipeline(options["model"] or TrainConfig.model),
     )
-    given = {**options, "split": split, "output": options["output"] or _get_default_output(options["dataset"])}
+    given = {**options, "split": split, "output": output}
     return TrainConfig(pipeline=pipeline, **take(TrainConfig, given))
 
 

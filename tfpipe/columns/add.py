@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
-from tfpipe.columns.write import Entry, NewColumn
+from tfpipe.columns.write import Entry, NewColumn, NewLayerColumn
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
+from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.data_source import data_source
 from tfpipe.writer.fields import Field
 
@@ -34,7 +35,7 @@ def add_column(
     finished are kept, so remove the folder whose name ends with .tfpipe-write after a change of the function.
 
     Args:
-        dataset: The directory of a dataset on this machine.
+        dataset: The directory of a dataset, or its URL in a bucket.
         name: The name of the column.
         function: A function of a record, as `tfpipe.data_source` gives it, that returns its value; None for a record
             without one. With `batch_size` a function of a list of records that returns a list with a value for each.
@@ -55,14 +56,10 @@ def add_column(
         DataError: The function raised an error, a record has no value, or the column cannot be written.
         FormatError: A shard is damaged.
     """
-    fields = schema if isinstance(schema, Mapping) else {name: schema}
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size!r}.")
     if type(workers) is not int or workers < 0:
         raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
-    new = NewColumn.open(dataset, ColumnConfig(name, missing, dict(default or {})), fields, workers)
-    only = None if isinstance(schema, Mapping) else name
-    make = _Make(new.manifest, function, only, batch_size)
+    config = ColumnConfig(name, missing, dict(default or {}))
+    planned = plan_column(dataset, config, function, schema, batch_size=batch_size, workers=workers)
     if workers:
         try:
             pickle.dumps(function)
@@ -71,7 +68,28 @@ def add_column(
                 "With `workers` the function must stand at the top of a module, where worker processes find it, got "
                 f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
             ) from error
-    return new.write(make, [getattr(function, "__qualname__", type(function).__qualname__), batch_size])
+    for layer in planned:
+        layer.write()
+    return load_manifest(os.fspath(dataset))
+
+
+def plan_column(
+    dataset: str | os.PathLike[str],
+    config: ColumnConfig,
+    function: Callable[[Any], Any],
+    schema: Field | Mapping[str, Field],
+    *,
+    batch_size: int | None = None,
+    workers: int = 0,
+) -> list[NewLayerColumn]:
+    """Returns what there is to write for a column, layer by layer; arguments and errors are those of `add_column`."""
+    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size!r}.")
+    only = None if isinstance(schema, Mapping) else config.name
+    fields = schema if isinstance(schema, Mapping) else {config.name: schema}
+    new = NewColumn.open(dataset, config, fields, workers)
+    identity = [getattr(function, "__qualname__", type(function).__qualname__), batch_size]
+    return new.plan(_Make(new.manifest, function, only, batch_size), identity)
 
 
 @dataclass(frozen=True)

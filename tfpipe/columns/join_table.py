@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tfpipe.columns.config import TableConfig
-from tfpipe.columns.write import Entry, NewColumn, choose_lacking, load_for_column
+from tfpipe.columns.write import Entry, NewColumn, choose_lacking, find_schema, load_for_column
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
+from tfpipe.format.schema import Schema
+from tfpipe.open_dataset import check_local
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count
@@ -70,10 +72,11 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
         import duckdb
         import pyarrow  # noqa: F401
     manifest = choose_lacking(load_for_column(dataset), config.name)
+    check_local(manifest.directory)
     opened = _Table.open(table, config)
     with open_facts(manifest.keep_columns(())) as known:
         try:
-            fields = opened.describe(known)
+            fields = _follow(opened.describe(known), find_schema(manifest, config.name))
             new = NewColumn.open(dataset, config, fields)
             counts = opened.join(known, manifest)
         except duckdb.Error as error:
@@ -82,6 +85,19 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
         identity = [os.path.abspath(table), *map(str, file_io.get_versions([table]))]
         made = new.write(lambda split, number: opened.read(known, fields, first[split] + number), identity)
     return Joined(made, *counts)
+
+
+def _follow(fields: Mapping[str, Field], schema: Schema | None) -> dict[str, Field]:
+    """Returns the kinds of features, with lists of any length where the column has such for other layers."""
+    followed: dict[str, Field] = {}
+    for name, kind in fields.items():
+        spec = schema[name] if schema is not None and name in schema else None
+        if isinstance(kind, Values) and kind.shape != () and spec is not None and spec.shape is None:
+            kind = replace(kind, shape=None)
+        elif isinstance(kind, Tensor) and spec is not None and spec.tensor is not None:
+            kind = replace(kind, shape=(None,)) if spec.tensor.shape == (None,) else kind
+        followed[name] = kind
+    return followed
 
 
 def _before(manifest: Manifest, split: str) -> Iterator[Any]:

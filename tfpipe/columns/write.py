@@ -29,10 +29,10 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, check_names
+from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, Schema, check_names
 from tfpipe.format.view import Hidden, View, ViewSplit, view_file
 from tfpipe.open_dataset import (
-    check_local,
+    check_readable,
     hide_records,
     list_fingerprints,
     load_manifest,
@@ -41,9 +41,11 @@ from tfpipe.open_dataset import (
 )
 from tfpipe.storage import file_io, local
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
+from tfpipe.writer.from_function import NewSplit, write_shard
 from tfpipe.writer.job import WriteFolder, WriteJob
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.write import put_together, write_split
+from tfpipe.writer.written_shard import WrittenShard
 
 _NO_CLASS, _MISSING = -1, -2  # in the notes of a shard, which else hold the class of each record with a value
 _NOTES = np.dtype("<i8")
@@ -122,10 +124,19 @@ def list_parts(manifest: Manifest) -> list[Part]:
     return parts
 
 
+def find_schema(manifest: Manifest, name: str) -> Schema | None:
+    """Returns the features that a column has for some layers already; None if it has none yet."""
+    for part in list_parts(manifest):
+        folder = file_io.join(part.manifest.directory, file_names.COLUMNS_DIR, name)
+        if _is_there(folder):
+            return load_own_manifest(folder).schema
+    return None
+
+
 def choose_lacking(manifest: Manifest, name: str) -> Manifest:
     """Returns the manifest with only those records for which a column has no values yet."""
     folder, parts = file_io.join(file_names.COLUMNS_DIR, name), list_parts(manifest)
-    having = [part for part in parts if os.path.lexists(file_io.join(part.manifest.directory, folder))]
+    having = [part for part in parts if _is_there(file_io.join(part.manifest.directory, folder))]
     if len(having) in (0, len(parts)):
         return manifest
     for split in manifest.splits:
@@ -146,7 +157,7 @@ class NewColumn:
     """A column that is to be written.
 
     Attributes:
-        manifest: The manifest of the dataset, on this machine.
+        manifest: The manifest of the dataset.
         config: The options.
         form: The form of the values.
         workers: The number of worker processes. 0: this process alone.
@@ -199,7 +210,17 @@ class NewColumn:
             DataError: A record has no value and must have one, the function raised an error, or the column cannot be
                 written.
         """
-        lacking = [part for part in list_parts(self.manifest) if not os.path.lexists(self._get_folder(part))]
+        for layer in self.plan(make, identity):
+            layer.write()
+        return load_manifest(self.manifest.directory)
+
+    def plan(self, make: Make, identity: Sequence[object] = ()) -> list[NewLayerColumn]:
+        """Returns what there is to write: the values of the records of each layer that has none yet.
+
+        Raises:
+            ConfigError: All layers have the column.
+        """
+        lacking = [part for part in list_parts(self.manifest) if not _is_there(self._get_folder(part))]
         if not lacking:
             raise ConfigError(f"{self.directory} exists. Give another `name`, or remove this folder first.")
         if self.config.missing == "view" and self.manifest.parts:
@@ -207,29 +228,15 @@ class NewColumn:
                 f"`missing` view is for a dataset without appended layers, and {self.manifest.directory} has some. Set "
                 "`missing` to default, and make the view by `tfpipe view`."
             )
-        for part in lacking:
-            self._write_part(part, make, identity)
-        return load_manifest(self.manifest.directory)
+        return [self._plan_part(part, make, identity) for part in lacking]
 
-    def _write_part(self, part: Part, make: Make, identity: Sequence[object]) -> None:
-        """Writes the values of the records of one layer."""
-        directory, stands_on = self._get_folder(part), list_fingerprints(part.manifest)
+    def _plan_part(self, part: Part, make: Make, identity: Sequence[object]) -> NewLayerColumn:
+        stands_on = list_fingerprints(part.manifest)
         facts = [__version__, self.form.schema.to_json(), repr(self.config), stands_on, *identity]
-        view = None if self.config.missing != "view" else self._check_view(facts)
-        job = WriteJob(WriteFolder(check_output(directory)), self.form, None, False, self.workers)
-        with job.folder.open(_hash(facts), f"adds {self.config.name!r} to {self.manifest.directory}"):
-            written = {}
-            for split, info in part.manifest.splits.items():
-                rows = part.list_rows(self.manifest, split)
-                records = partial(_make_records, self.config, self.form, job.folder, make, rows)
-                written[split] = write_split(job, split, info.num_shards, records)
-            if view is not None:
-                path = file_io.join(self.manifest.directory, view_file(self.config.name))
-                made = self._make_view(job.folder, view).encode()
-                file_io.write_file(path, made, job.folder.path("view"), makes_folders=True)
-            put_together(job, self.config.name, written, stands_on)
-            job.folder.publish()
-            local.sync_folder(os.path.dirname(directory))
+        mark = None if self.config.missing != "view" else self._check_view(facts)
+        output = check_output(self._get_folder(part), is_ours=WriteFolder.ending.__eq__)
+        job = WriteJob(WriteFolder(output), self.form, None, False, self.workers)
+        return NewLayerColumn(self, part, job, make, _hash(facts), mark)
 
     def _get_folder(self, part: Part) -> str:
         return file_io.join(part.manifest.directory, file_names.COLUMNS_DIR, self.config.name)
@@ -239,7 +246,7 @@ class NewColumn:
         schema, old = self.form.schema, self.manifest.full_schema
         for part in list_parts(self.manifest):
             folder = self._get_folder(part)
-            if self.manifest.parts and os.path.lexists(folder):
+            if self.manifest.parts and _is_there(folder):
                 there = load_own_manifest(folder).schema
                 if there != schema:
                     raise ConfigError(
@@ -260,20 +267,76 @@ class NewColumn:
         """Returns what marks the view of this job, and refuses to replace another view of its name."""
         mark = f"column {_hash(facts)}"
         path = file_io.join(self.manifest.directory, view_file(self.config.name))
-        if os.path.lexists(path) and load_view(self.manifest, self.config.name).made_from.get("where") != mark:
+        if file_io.exists(path) and load_view(self.manifest, self.config.name).made_from.get("where") != mark:
             raise ConfigError(f"There is a view {self.config.name!r} already. Give the column another `name`.")
         return mark
 
-    def _make_view(self, folder: WriteFolder, mark: str) -> View:
-        splits = {}
-        for split, info in self.manifest.splits.items():
+
+@dataclass(frozen=True)
+class NewLayerColumn:
+    """The values of the records of one layer that are to be written.
+
+    Attributes:
+        column: The column.
+        part: The records.
+        job: The settings of the writer.
+        make: The function that makes the values.
+        identity: The text that tells this job from others.
+        mark: The mark of the view that is written too; None for no view.
+    """
+
+    column: NewColumn
+    part: Part
+    job: WriteJob
+    make: Make
+    identity: str
+    mark: str | None
+
+    def write(self) -> None:
+        """Writes the values on this machine; errors are those of `NewColumn.write`."""
+        busy = f"adds {self.column.config.name!r} to {self.column.manifest.directory}"
+        with self.job.folder.open(self.identity, busy):
+            written = {}
+            for split, info in self.part.manifest.splits.items():
+                written[split] = write_split(self.job, split, info.num_shards, self._list_records(split))
+            self.finish(written)
+
+    def list_shards(self) -> list[tuple[str, int]]:
+        """Lists the split and the number of each shard."""
+        splits = self.part.manifest.splits.items()
+        return [(split, number) for split, info in splits for number in range(info.num_shards)]
+
+    def write_shard(self, split: str, number: int) -> WrittenShard:
+        """Writes one shard into the folder that was prepared, or keeps the one that an earlier run finished."""
+        num_shards = self.part.manifest.splits[split].num_shards
+        return write_shard(NewSplit(self.job, split, num_shards, self._list_records(split)), number)[1]
+
+    def finish(self, written: Mapping[str, list[WrittenShard]]) -> None:
+        """Puts the shards of each split together, with the manifest last, and gives the folder its name."""
+        folder, manifest = self.job.folder, self.column.manifest
+        if self.mark is not None:
+            path = file_io.join(manifest.directory, view_file(self.column.config.name))
+            file_io.write_file(path, self._make_view(self.mark).encode(), folder.path("view"), makes_folders=True)
+        put_together(self.job, self.column.config.name, written, list_fingerprints(self.part.manifest))
+        folder.publish()
+        if not file_io.is_url(folder.output):
+            local.sync_folder(os.path.dirname(folder.output))
+
+    def _list_records(self, split: str) -> Callable[[int], Iterator[Mapping[str, Any]]]:
+        rows = self.part.list_rows(self.column.manifest, split)
+        return partial(_make_records, self.column.config, self.job.form, self.job.folder, self.make, rows)
+
+    def _make_view(self, mark: str) -> View:
+        splits, manifest = {}, self.column.manifest
+        for split, info in manifest.splits.items():
             names = (file_names.shard_name(split, number, info.num_shards) for number in range(info.num_shards))
-            notes = np.concatenate([np.fromfile(folder.digests_path(name), _NOTES) for name in names])
+            data = b"".join(file_io.read_whole(self.job.folder.digests_path(name)) for name in names)
+            notes = np.frombuffer(data, _NOTES)
             numbers = np.flatnonzero(notes != _MISSING).astype(np.int64)
-            splits[split] = _make_view_split(self.manifest, split, numbers, notes[numbers])
+            splits[split] = _make_view_split(manifest, split, numbers, notes[numbers])
         if not any(split.records for split in splits.values()):
-            raise DataError(f"No record of {self.manifest.directory} has a value, so the view would have none.")
-        return View(self.config.name, splits, {"where": mark})
+            raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
+        return View(self.column.config.name, splits, {"where": mark})
 
 
 def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
@@ -284,12 +347,18 @@ def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
         DataError: There is no dataset.
     """
     manifest = load_manifest(os.fspath(dataset))
-    check_local(manifest.directory)
+    check_readable(manifest.directory)
     if manifest.view:
         raise ConfigError(f"A column is added to a dataset and not to the view {manifest.view!r}. Leave the @ out.")
     for split in manifest.splits:
         RecordReader(manifest.directory, manifest, split).close()  # which refuses compressed shards
     return manifest
+
+
+def _is_there(folder: str) -> bool:
+    """Returns whether the folder of a column is there. In a bucket it is once its manifest is."""
+    path = file_io.join(folder, file_names.MANIFEST)
+    return file_io.get_size(path) >= 0 if file_io.is_url(folder) else os.path.lexists(folder)
 
 
 def make_default(form: RecordForm, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,15 +18,14 @@ import tensorflow as tf
 
 from tfpipe.distribution.devices import count_hosts, get_device_kind, is_remote_tpu
 from tfpipe.engine.check_plan import check_shares, list_text
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_if_path
-from tfpipe.pipeline.build import build_host_stages, get_host
+from tfpipe.pipeline.build import build_host_stages, get_host, warn_endless
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.storage.file_io import is_url
 
@@ -35,12 +34,14 @@ def distribute_dataset(
     strategy: tf.distribute.Strategy,
     data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
-    config: PipelineConfig,
+    config: PipelineConfig | None = None,
     start_step: int = 0,
     epochs: int | None = None,
     options: tf.distribute.InputOptions | None = None,
     watch: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
     customize: Customize | None = None,
+    *,
+    batch_size: int | None = None,
 ) -> tf.distribute.DistributedDataset:
     """Builds the pipeline of every host, each for its share of the records, and joins them.
 
@@ -61,6 +62,7 @@ def distribute_dataset(
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
         watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
         customize: A function that changes the stages of each host's pipeline.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     Returns:
         A dataset of the batches of `build_dataset`, one for each replica and step. Training repeats without end, or
@@ -72,9 +74,11 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    config = _choose_pipeline(strategy, prefer_textbook(config, customize))
-    opened: Manifest | Source | Mixture = load_if_path(data)
+    config = _choose_pipeline(strategy, prefer_textbook(choose_config(config, batch_size), customize))
+    opened = open_any(data)
     plan = _make_plan(strategy, opened, split, config, start_step, epochs)
+    if epochs is None:
+        warn_endless(config)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
 
@@ -96,8 +100,10 @@ def distribute_dataset(
 def steps_per_epoch(
     data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
-    config: PipelineConfig,
+    config: PipelineConfig | None = None,
     strategy: tf.distribute.Strategy | None = None,
+    *,
+    batch_size: int | None = None,
 ) -> int:
     """Returns the steps of an epoch, for Keras' `steps_per_epoch` and for a schedule of learning rates.
 
@@ -107,11 +113,13 @@ def steps_per_epoch(
         config: The options of the pipeline. In training a step is a full global batch; in evaluation the last batch may
             be filled up.
         strategy: The strategy that trains; by default the one in scope, else one replica.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     Raises:
         ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.
     """
-    plan = _make_plan(strategy or tf.distribute.get_strategy(), load_if_path(data), split, config)
+    config = choose_config(config, batch_size)
+    plan = _make_plan(strategy or tf.distribute.get_strategy(), open_any(data), split, config)
     steps = plan.steps_per_epoch
     if not steps:
         raise ConfigError(

@@ -27,14 +27,13 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from tfpipe.engine.check_plan import check_fits_devices, check_shares
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import find_host
-from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.build import build_host_stages
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.pipeline.textbook_choice import is_exact
@@ -74,9 +73,11 @@ def distribute_over_mesh(
     mesh: dtensor.Mesh,
     data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
-    config: PipelineConfig,
+    config: PipelineConfig | None = None,
     start_step: int = 0,
     customize: Customize | None = None,
+    *,
+    batch_size: int | None = None,
 ) -> MeshBatches:
     """Builds this process's pipeline for a mesh of DTensor, whose batches lie on the devices of all processes.
 
@@ -92,6 +93,7 @@ def distribute_over_mesh(
         config: The options of `build_dataset`. Each part of `data` gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         customize: A function that changes the stages of each host's pipeline.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     Returns:
         An iterable of the batches of `build_dataset`, as DTensors. Training repeats without end.
@@ -107,8 +109,8 @@ def distribute_over_mesh(
     held_by = _list_held_parts(mesh)
     host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
     host = replace(host, start_step=start_step)
-    config = prefer_textbook(config, customize)
-    opened: Manifest | Source | Mixture = load_if_path(data)
+    config = prefer_textbook(choose_config(config, batch_size), customize)
+    opened = open_any(data)
     plan = plan_batches(get_whole_source(opened, split), config, host)
     check_shares(plan)
     check_fits_devices(plan)
@@ -128,11 +130,7 @@ def _list_held_parts(mesh: dtensor.Mesh) -> dict[int, set[int]]:
 
 
 def _check_repeatable(plan: BatchPlan) -> None:
-    """Refuses an order in which processes that hold the same rows would read different records.
-
-    Raises:
-        ConfigError: The order differs from one reading to the next.
-    """
+    """Refuses an order in which processes that hold the same rows would read different records."""
     if plan.config.tf_data.deterministic is False or (plan.config.training and not is_exact(plan.source, plan.config)):
         raise ConfigError(
             f"Processes that hold the same rows of a mesh must read the same records, and `order` {plan.config.order} "

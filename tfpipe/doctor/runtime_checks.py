@@ -233,7 +233,7 @@ def check_cache(facts: CacheFacts) -> Check:
     finding = f"{cache} takes {human_bytes(facts.needed_bytes)} {where}, and {human_bytes(facts.free_bytes)} are free"
     if facts.needed_bytes <= facts.free_bytes * (MAX_CACHE_SHARE if facts.folder is None else 1):
         return Check("cache", "ok", f"{finding}.")
-    rule = " there" if facts.folder is not None else ", of which it may take nine tenths"
+    rule = " there" if facts.folder is not None else ", of which a cache may take 90 %"
     use = "Set `cache_bytes` to keep what fits, use " if facts.may_keep_part else "Use "
     smaller = "a smaller `decoded_size`, " if facts.kind == "decoded" else ""
     other = "another `cache_dir`, " if facts.folder is not None else "a `cache_dir`, " * facts.may_keep_part

@@ -108,9 +108,6 @@ def check_cache_fits(plan: BatchPlan, by_engine: bool) -> None:
     Args:
         plan: The plan of the pipeline.
         by_engine: Whether the engine makes the batches, which can keep a part of the records.
-
-    Raises:
-        ConfigError: The cache needs more memory than is free.
     """
     _check_memory(plan, estimate_cache_bytes(plan) or 0, by_engine)
 
@@ -123,7 +120,7 @@ def _check_memory(plan: BatchPlan, needed: int, by_engine: bool) -> None:
             advice = "Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or no cache."
         raise ConfigError(
             f"`cache` {plan.config.cache} of {plan.source.name} needs {human_bytes(needed)} of memory, and "
-            f"{human_bytes(free)} are free, of which it may take nine tenths. {advice}",
+            f"{human_bytes(free)} are free, of which a cache may take 90 %. {advice}",
             page="symptoms#memory-grows",
         )
 

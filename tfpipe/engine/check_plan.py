@@ -55,11 +55,7 @@ def check_shares(plan: BatchPlan) -> None:
 
 
 def check_fits_devices(plan: BatchPlan) -> None:
-    """Refuses features that devices do not hold: text, and tensors of several shapes.
-
-    Raises:
-        ConfigError: There is such a feature.
-    """
+    """Refuses features that devices do not hold: text, and tensors of several shapes."""
     text, ragged = list_text(plan.features), [feature.name for feature in plan.features if feature.is_ragged]
     if ragged:
         raise ConfigError(

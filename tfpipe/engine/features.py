@@ -110,11 +110,7 @@ def list_stored_features(source: Source, features: Sequence[BatchFeature]) -> tu
 
 
 def check_class_names(parts: Sequence[Sequence[BatchFeature]]) -> None:
-    """Checks that the lists of classes of several datasets can stand in one batch.
-
-    Raises:
-        ConfigError: The same number is another class in another dataset.
-    """
+    """Checks that the lists of classes of several datasets can stand in one batch."""
     names = {feature.name: feature.spec.names for feature in parts[0]}
     for feature in (feature for part in parts for feature in part):
         if feature.spec.names != names.get(feature.name, feature.spec.names):

@@ -7,13 +7,15 @@ Shares are whole records of a batch and not drawn at random: 179 and 77 of 256 h
 depends on the config alone. A run that goes on at step N finds each dataset after N times its share.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
+from tfpipe.open_dataset import load_if_path, load_manifest
+from tfpipe.system.units import shorten
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Mixture:
     manifests: tuple[Manifest, ...]
     weights: tuple[float, ...]
 
+    def __repr__(self) -> str:
+        parts = (f"{weight:g} of {data.address}" for weight, data in zip(self.weights, self.manifests, strict=True))
+        return f"<{', '.join(parts)}>"
+
     @property
     def label_names(self) -> tuple[str, ...]:
         """The names of all classes: those of the first dataset, then the new ones of each further dataset."""
@@ -39,7 +45,7 @@ class Mixture:
         return [numbers[name] for name in manifest.label_names]
 
 
-def mix(weights: Mapping[str, float]) -> Mixture:
+def mix(weights: Mapping[str, float] | Mapping[os.PathLike[str], float]) -> Mixture:
     """Opens several datasets to be read as one. Classes with the same name become one class.
 
     Args:
@@ -50,6 +56,10 @@ def mix(weights: Mapping[str, float]) -> Mixture:
         DataError: A directory is not a finished dataset.
         FormatError: A manifest cannot be used.
     """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(
+            f"`weights` must give each dataset a weight, as in {{'photos': 0.7}}, got {shorten(weights)}."
+        )
     if not weights:
         raise ConfigError("A mixture must have a dataset, got none.")
     for directory, weight in weights.items():
@@ -63,6 +73,17 @@ def mix(weights: Mapping[str, float]) -> Mixture:
         without = next(manifest.directory for manifest in manifests if not manifest.label_names)
         raise ConfigError(f"All datasets of a mixture must have labels, or none; {without} has none.")
     return Mixture(manifests, tuple(float(weight) for weight in weights.values()))
+
+
+def open_any(data: Manifest | Source | Mixture | str | os.PathLike[str]) -> Manifest | Source | Mixture:
+    """Returns the manifest of the dataset at a path or URL, and a manifest, files or a mixture as they are.
+
+    Raises:
+        ConfigError: The data are of another type.
+        DataError: There is no finished dataset at the path.
+        FormatError: The manifest cannot be used.
+    """
+    return load_if_path(data, Manifest, Source, Mixture)
 
 
 def get_whole_source(data: Manifest | Source | Mixture, split: str | None) -> Source:
@@ -113,9 +134,6 @@ def check_same_images(numbers: Sequence[int | None]) -> None:
 
     Args:
         numbers: The number of each dataset; None for one without an axis.
-
-    Raises:
-        ConfigError: They do not.
     """
     if len(set(numbers)) > 1:
         got = ", ".join(str(number or 1) for number in numbers)

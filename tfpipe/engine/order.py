@@ -177,11 +177,7 @@ class Order:
 
 
 def check_fills_batch(num_records: int, batch_size: int) -> None:
-    """Refuses a batch that the records of an epoch do not fill.
-
-    Raises:
-        ConfigError: There are fewer records.
-    """
+    """Refuses a batch that the records of an epoch do not fill."""
     if batch_size > num_records:
         raise ConfigError(
             f"`batch_size` must be at most the {human_count(num_records, 'record')} of an epoch, got "

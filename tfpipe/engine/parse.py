@@ -75,11 +75,7 @@ class Column:
         return self.values[first:end] if self.memory is None else [self.get_bytes(k) for k in range(first, end)]
 
     def check_counts(self, count: int, name: str) -> None:
-        """Checks that each record has this number of values.
-
-        Raises:
-            BadRecord: A record has more or fewer.
-        """
+        """Checks that each record has this number of values."""
         wrong = np.flatnonzero(self.counts != count)
         if len(wrong):
             row = int(wrong[0])

@@ -149,10 +149,6 @@ def draws_images(plan: BatchPlan) -> bool:
 
 
 def check_start_step(start_step: int, config: PipelineConfig) -> None:
-    """Refuses a start step of an evaluation.
-
-    Raises:
-        ConfigError: It is not 0.
-    """
+    """Refuses a start step of an evaluation."""
     if start_step and not config.training:
         raise ConfigError(f"`start_step` is for training; evaluation begins at 0, got {start_step}.")

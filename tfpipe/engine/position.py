@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
 
 
 class Position(NamedTuple):
@@ -25,9 +26,10 @@ class Position(NamedTuple):
         """Returns the position of the batch after this one."""
         return Position(self.epoch, self.step + 1) if self.step + 1 < steps_per_epoch else Position(self.epoch + 1, 0)
 
-    def state(self, seed: int) -> dict[str, int]:
-        """Returns the state of a run, from which the run can be resumed."""
-        return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION}
+    def state(self, seed: int, layer: int = 1) -> dict[str, int]:
+        """Returns the state of a run, from which the run can be resumed. The first layer of a dataset is not named."""
+        named = {"layer": layer} if layer > 1 else {}
+        return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, **named}
 
 
 class Resumable(ABC):
@@ -44,6 +46,11 @@ class Resumable(ABC):
     def _run_seed(self) -> int:
         """The seed of the run, which its states contain."""
 
+    @property
+    @abstractmethod
+    def _run_data(self) -> Manifest | None:
+        """The dataset that the run reads; None for a mixture."""
+
     @abstractmethod
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
@@ -55,17 +62,39 @@ class Resumable(ABC):
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
 
-        "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`.
+        "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`; "layer" the layer of the dataset,
+        where it has grown.
         """
-        return self.position.state(self._run_seed)
+        return self.position.state(self._run_seed, get_layer(self._run_data))
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
 
         Raises:
-            ConfigError: The state is of a run with another seed or in another order, or of a longer epoch.
+            ConfigError: The state is of a run with another seed or in another order, of another layer of the dataset,
+                or of a longer epoch.
         """
+        check_layer(state, self._run_data)
         self.position = read_state(state, self._run_seed, len(self))
+
+
+def get_layer(data: Manifest | None) -> int:
+    """Returns the layer that a position belongs to. A view goes on with the records that it shows, so it has none."""
+    return data.layer if data is not None and data.view in ("", str(data.layer)) else 1
+
+
+def check_layer(state: Mapping[str, int], data: Manifest | None) -> None:
+    """Refuses a position in another layer of a dataset that has grown, where other records have that position.
+
+    Raises:
+        ConfigError: It is such a position.
+    """
+    saved, here = state.get("layer", 1), get_layer(data)
+    if data is not None and saved != here and data.layer == here:
+        raise ConfigError(
+            f"The position is of layer {saved} of {data.directory}, and this is layer {here}, which has other records. "
+            f"Open {data.directory}@{saved} to go on with the same batches."
+        )
 
 
 def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:
@@ -74,7 +103,7 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
     Raises:
         ConfigError: The state is of a run with another seed or in another order, or the epoch has fewer steps.
     """
-    if set(state) != {"seed", "epoch", "step", "order"}:
+    if set(state) - {"layer"} != {"seed", "epoch", "step", "order"}:
         got = ", ".join(map(str, state)) or "nothing"
         raise ConfigError(f"A position must have seed, epoch, step and order, got {got}.")
     check_version(state["order"], "The position")

@@ -23,6 +23,7 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec,
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
 from tfpipe.format.view import ViewSplit
 from tfpipe.storage import file_io
+from tfpipe.system.units import human_bytes, human_count
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
 _LABEL_KEYS = (CLASS_LABEL, "label")
@@ -124,6 +125,9 @@ class Source:
             index_files=tuple(zip(indexes, file_bytes, strict=True)) if random_access else (),
             chosen=info.chosen,
         )
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {human_count(len(self.files), 'file')}, {human_bytes(self.total_bytes)}>"
 
     @property
     def is_split(self) -> bool:

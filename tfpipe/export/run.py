@@ -103,11 +103,7 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
 
 
 def check_package(to: str) -> None:
-    """Checks that the package is installed that writes a format.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """Checks that the package is installed that writes a format."""
     packages = {"parquet": ("pyarrow", "pyarrow"), "arrayrecord": ("array_record", "array_record")}
     if to in packages:
         module, package = packages[to]

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 from tfpipe.format import file_names
@@ -74,7 +75,7 @@ class Layer:
         """Returns the bytes of the entry's file."""
         hidden, blocks = {}, []
         for name, split in self.hidden.items():
-            arrays = np.diff(split.numbers, prepend=0), split.labels, split.sizes
+            arrays: list[NDArray[Any]] = [np.diff(split.numbers, prepend=0), split.labels, split.sizes]
             packed = [zlib.compress(array.astype(kind).tobytes()) for array, kind in zip(arrays, _DTYPES, strict=True)]
             hidden[name] = {"records": split.records, "packed_bytes": [len(block) for block in packed]}
             blocks += packed

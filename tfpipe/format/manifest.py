@@ -10,11 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, Schema
 from tfpipe.format.tensors.mask_stats import MaskStats
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.view import ViewSplit
+from tfpipe.system import notebook
+from tfpipe.system.units import human_bytes, human_count
 
 FORMAT_VERSION = 1
 """The version that is written, and the highest that is read. It rises when a reader of the version before could misread
@@ -110,6 +113,10 @@ class SplitInfo:
     images_per_record: ImagesPerRecord | None = None
     label_counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     chosen: ViewSplit | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        facts = (human_count(self.records, "record"), human_count(self.num_shards, "shard"), human_bytes(self.bytes))
+        return f"<{self.name!r}: {', '.join(facts)}>"
 
     @property
     def seekable(self) -> bool:
@@ -226,6 +233,8 @@ class Manifest:
         columns: The columns that were added to the records. Each lies in a folder of its own as a dataset does, with as
             many records in each split. They are not part of the file either.
         layer: The number of the layer that is read. It is not part of the file either.
+        withheld: The numbers of the records of each split that are there only to tell where others stand, because a
+            later layer hides them.
         parts: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
             without appended ones.
     """
@@ -249,7 +258,17 @@ class Manifest:
     view: str = field(default="", compare=False)
     columns: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
     layer: int = field(default=1, compare=False)
+    withheld: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, compare=False, repr=False)
     parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {human_count(split.records, 'record')}" for name, split in self.splits.items())
+        classes = human_count(len(self.label_names), "class", "classes") if self.label_names else "no classes"
+        size = human_bytes(sum(split.bytes for split in self.splits.values()))
+        return f"<{self.address or self.name}: {splits}, {classes}, {size}>"
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
 
     @property
     def address(self) -> str:

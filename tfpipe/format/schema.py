@@ -576,11 +576,7 @@ def image_schema(
 
 
 def check_names(extra: Sequence[FeatureSpec]) -> None:
-    """Checks the names of features that are not tfpipe's own.
-
-    Raises:
-        ConfigError: A name belongs to the format, or cannot nest beside the others.
-    """
+    """Checks the names of features that are not tfpipe's own."""
     names = [spec.name for spec in extra]
     for name in names:
         if name == "image" or name.startswith("image/"):

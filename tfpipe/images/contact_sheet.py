@@ -139,6 +139,13 @@ def draw_contact_sheet(tiles: Sequence[Tile | None], columns: int | None = None,
     return sheet
 
 
+def encode_png(image: Image.Image) -> bytes:
+    """Returns an image as a PNG file."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 @dataclass(frozen=True, slots=True)
 class _Grid:
     """The layout of a sheet, in pixels. Every distance follows from the side of a tile."""

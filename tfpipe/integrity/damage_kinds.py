@@ -29,6 +29,7 @@ FileKind = Literal[
     "view",
     "column",
     "layer",
+    "facts",
 ]
 Kind = RecordKind | FileKind
 KINDS: Mapping[Kind, str] = {
@@ -53,6 +54,7 @@ KINDS: Mapping[Kind, str] = {
     "changed": "a file changed while it was read",
     "view": "a view is damaged, or was made for other shards",
     "layer": "a layer's entry or its records cannot be used",
+    "facts": "the facts about a shard's records are damaged; remove the file, and the next view makes it again",
     "column": "a column cannot be used, or does not have the value of a record",
 }
 RECORD_KINDS: frozenset[RecordKind] = frozenset(get_args(RecordKind))

@@ -1,6 +1,7 @@
 """Checks every byte of a dataset, or of TFRecord files from any program."""
 
 import glob
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers
 from tfpipe.system.progress import Observer
+from tfpipe.writer.record_facts import RecordFacts
 
 WORKERS = Workers(
     preload=["tfpipe.integrity.check_file"],
@@ -107,7 +109,7 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     if manifest is not None and listing is not None:
         report.damaged += [*_find_extra_and_missing(listing, manifest)]
         if not options.quick:
-            report.damaged += _check_counts(manifest, reports)
+            report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
             report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
     return report
 
@@ -224,9 +226,9 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
     for name in shard_files(listing):
         if name not in shards:
             yield Damage(name, "extra", "the manifest knows no such shard")
-    indexes = {file_names.index_name(name) for name in shards}
+    indexes = {of(name) for name in shards for of in (file_names.index_name, file_names.facts_name)}
     for name in sorted(listing):
-        if name.startswith(f"{file_names.INDEX_DIR}/") and name.endswith(".idx") and name not in indexes:
+        if name.startswith(f"{file_names.INDEX_DIR}/") and name.endswith((".idx", ".parquet")) and name not in indexes:
             yield Damage(name, "extra", "the manifest knows no such index")
     duplicates = bool(manifest.duplicates.within or manifest.duplicates.across)
     promised = dict.fromkeys((file_names.TFDS_INFO, file_names.TFDS_FEATURES), tfds_metadata.can_hold(manifest))
@@ -238,6 +240,19 @@ def _find_extra_and_missing(listing: Mapping[str, int], manifest: Manifest) -> I
     for name, is_promised in promised.items():
         if is_promised and name not in listing:
             yield Damage(name, "missing", "the file is missing")
+
+
+def _check_facts(target: str, listing: Mapping[str, int], manifest: Manifest) -> Iterator[Damage]:
+    """Yields the facts about records that are damaged. Without PyArrow nothing reads them, so they are not checked."""
+    if importlib.util.find_spec("pyarrow") is None:
+        return
+    facts = RecordFacts(manifest)
+    for shard in (shard for split in manifest.splits.values() for shard in split.shards):
+        name = file_names.facts_name(shard.file)
+        if name in listing:
+            fault = facts.find_fault(file_io.read_whole(file_io.join(target, name)), shard.sha256, shard.records)
+            if fault:
+                yield Damage(name, "facts", fault.rstrip("."))
 
 
 def _check_views(history: History, listing: Mapping[str, int]) -> Iterator[Damage]:

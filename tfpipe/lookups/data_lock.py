@@ -12,6 +12,7 @@ The batch of a step depends on nothing else, so the file proves years later whic
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,11 +24,15 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
+from tfpipe.lookups.held_layer import find_held
 from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import file_io
 
-RUN_KEY = "lock"
-"""The place of the lock in the `run.json` of a run. None there: the run was not in exact order."""
+_logger = logging.getLogger(__name__)
+
+RUN_KEY, EARLIER_KEY = "lock", "earlier_locks"
+"""The place of the lock in the `run.json` of a run. None there: the run was not in exact order. Behind it those of its
+earlier steps, if records were deleted meanwhile: each with the step `until_step` at which another follows."""
 
 _FORMAT = "tfpipe lock 1"
 _MAX_BYTES = 1 << 20
@@ -67,6 +72,8 @@ class DataLock:
     def open(self) -> BatchPlan:
         """Opens the dataset, and returns the plan of one host for all rows of each batch.
 
+        If the dataset has grown, it is that of the layer that had the records of the lock, and a warning says so.
+
         Raises:
             ConfigError: The order is that of another version, or the dataset has no such split.
             DataError: The dataset is not there, or its records are others.
@@ -76,12 +83,18 @@ class DataLock:
         if self.split not in manifest.splits:
             raise ConfigError(f"The dataset has no split {self.split!r}; it has {', '.join(manifest.splits)}.")
         found = manifest.splits[self.split].fingerprint
-        if found != self.fingerprint:
+        if found != self.fingerprint and (held := find_held(self.data, self._fits)) is not None:
+            _logger.warning("%s", held.note)
+            manifest = held.begun
+        elif found != self.fingerprint:
             raise DataError(
                 f"{self.split!r} of {self.data} must have the records of the lock, {self.fingerprint[:16]}, and has "
                 f"others, {found[:16]}. Give the dataset that the run was made with."
             )
         return plan_batches(Source.from_manifest(manifest, self.split), self.config)
+
+    def _fits(self, manifest: Manifest) -> bool:
+        return self.split in manifest.splits and manifest.splits[self.split].fingerprint == self.fingerprint
 
 
 def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLock:
@@ -111,8 +124,12 @@ def write_lock(path: str, lock: DataLock) -> None:
         file_io.write_file(path, (json.dumps(lock.to_json(), indent=2) + "\n").encode())
 
 
-def read_lock(path: str) -> DataLock:
+def read_lock(path: str, step: int | None = None) -> DataLock:
     """Reads a lock from a file, or that of a run from its `run.json`.
+
+    Args:
+        path: The file.
+        step: The step that is looked up. None: a step to come.
 
     Raises:
         DataError: There is no such file, or the run has no exact order.
@@ -127,7 +144,8 @@ def read_lock(path: str) -> DataLock:
     if isinstance(table, Mapping) and RUN_KEY in table:
         if table[RUN_KEY] is None:
             raise DataError(f"The run of {path} was not in exact order, so nobody knows the records of its steps.")
-        table = table[RUN_KEY]
+        earlier = table.get(EARLIER_KEY, []) if step is not None else []
+        table = next((old[RUN_KEY] for old in earlier if step is not None and step < old["until_step"]), table[RUN_KEY])
     if not isinstance(table, Mapping) or table.get("format") != _FORMAT:
         raise FormatError(f"{path} is not a lock that this release can read: its format must be {_FORMAT!r}.")
     return _build(table, path)

@@ -118,12 +118,14 @@ def rank_by_loss(plan: BatchPlan, path: str, count: int) -> list[RankedRecord]:
         known = np.isfinite(losses)
         np.add.at(sums, numbers[known], losses[known])
         np.add.at(times, numbers[known], 1)
+    manifest, split = locate_split(plan)
+    stored = np.arange(len(sums)) if chosen is None else chosen.numbers
+    times[np.isin(stored, manifest.withheld.get(split, []))] = 0
     seen = np.flatnonzero(times)
     if not len(seen):
         raise DataError(f"{path} holds no losses of batches of {plan.batch_size:,} rows.")
     means = sums[seen] / times[seen]
     worst = np.argsort(-means, kind="stable")[:count]
-    manifest, split = locate_split(plan)
     with data_source(manifest, split) as records:
         return [RankedRecord(records[int(seen[k])], float(means[k]), int(times[seen[k]])) for k in worst]
 

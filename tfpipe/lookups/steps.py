@@ -40,6 +40,7 @@ class StepRow:
         box: The crop in the stored image: y, x, height and width, in pixels; None without images, or if the device
             crops.
         flip: Whether the crop is mirrored.
+        deleted: Whether the record was deleted since; nothing but its number is said then.
     """
 
     row: int
@@ -49,6 +50,7 @@ class StepRow:
     label_name: str | None
     box: Box | None
     flip: bool
+    deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,11 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
     if source.has_images and plan.num_images is None and plan.config.augment != "device":
         images = maker.choose_images(stored)
         boxes, flips = images.boxes, images.flips
+    withheld = set(manifest.withheld.get(split, np.empty(0, np.int64)).tolist())
     return [
-        StepRow(
+        StepRow(row, int(numbers[row]), "", None, None, None, False, deleted=True)
+        if int(numbers[row]) in withheld
+        else StepRow(
             row,
             int(numbers[row]),
             names[row],

@@ -149,21 +149,13 @@ def get_dtype(dtype: str) -> tuple[int, int]:
 
 
 def check_channels(offset: Sequence[float], factor: Sequence[float]) -> None:
-    """Checks that there is a number for each channel.
-
-    Raises:
-        ValueError: There are more or fewer.
-    """
+    """Checks that there is a number for each channel."""
     if len(offset) != 3 or len(factor) != 3:
         raise ValueError(f"`offset` and `factor` must have three numbers, got {len(offset)} and {len(factor)}.")
 
 
 def check_result(height: int, width: int, ratio: int, name: str) -> None:
-    """Checks the size of a result in pixels, and a ratio, whose argument has this name.
-
-    Raises:
-        ValueError: The result has no pixel, or there is no such ratio.
-    """
+    """Checks the size of a result in pixels, and a ratio, whose argument has this name."""
     if height < 1 or width < 1:
         raise ValueError(f"The result must have at least one pixel, got {height} x {width}.")
     if ratio not in RATIOS:

@@ -68,9 +68,6 @@ def check(user: str) -> None:
 
     Args:
         user: The subject of the sentence: what needs the library.
-
-    Raises:
-        MissingDependencyError: It is missing, or cannot be loaded.
     """
     reason = explain_missing()
     if reason is not None:

@@ -11,24 +11,24 @@ print(build_stages(manifest, "train", config))
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 
 import tensorflow as tf
 
 from tfpipe.engine.check_plan import check_plan
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker
-from tfpipe.engine.mixture import Mixture, get_whole_source
+from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
 from tfpipe.engine.open_maker import locate_split, open_maker, open_mixture
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_if_path
 from tfpipe.pipeline.stage import (
     Customize,
     Stages,
@@ -42,14 +42,18 @@ from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
 from tfpipe.service.remote import serve_remotely
 
+_logger = logging.getLogger(__name__)
+
 
 def build_dataset(
     data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
-    config: PipelineConfig,
+    config: PipelineConfig | None = None,
     context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
     epochs: int | None = None,
+    *,
+    batch_size: int | None = None,
 ) -> tf.data.Dataset:
     """Builds the input pipeline of one host.
 
@@ -68,6 +72,7 @@ def build_dataset(
         epochs: The epochs of one pass over the dataset. The next pass goes on with the epochs after them, so with 1
             each epoch of Keras' `fit` is one of the run; a pass that is left before its last batch is begun again.
             None: no pass ends.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
@@ -85,17 +90,22 @@ def build_dataset(
         DataError: There are no records, the directory is not a finished dataset, or an index cannot be read.
         FormatError: A manifest or an index is damaged.
     """
-    return build_stages(data, split, config, context, start_step, epochs, fill_first=False).dataset()
+    config = choose_config(config, batch_size)
+    dataset = build_stages(data, split, config, context, start_step, epochs, fill_first=False).dataset()
+    if epochs is None:
+        warn_endless(config)
+    return dataset
 
 
 def build_stages(
     data: Manifest | Source | Mixture | str | os.PathLike[str],
     split: str | None,
-    config: PipelineConfig,
+    config: PipelineConfig | None = None,
     context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
     epochs: int | None = None,
     *,
+    batch_size: int | None = None,
     fill_first: bool = True,
     customize: Customize | None = None,
 ) -> Stages:
@@ -110,13 +120,15 @@ def build_stages(
         context: The host's place among the hosts, or None for one host.
         start_step: The step, counted from 0, to begin with.
         epochs: The epochs of one pass, or None for passes without end.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
     host = get_host(context, start_step, epochs)
-    opened: Manifest | Source | Mixture = load_if_path(data)
+    opened = open_any(data)
+    config = choose_config(config, batch_size)
     return build_host_stages(opened, split, config, host, fill_first=fill_first, customize=customize)
 
 
@@ -145,6 +157,15 @@ def build_host_stages(
     else:
         stages = _build_planned(plan_batches(get_source(data, split), config, host), fill_first)
     return customize_stages(stages, customize)
+
+
+def warn_endless(config: PipelineConfig) -> None:
+    """Warns that Keras' `fit` does not end by itself with training batches of pairs and without `epochs`."""
+    if config.training and config.as_supervised:
+        _logger.warning(
+            "These batches never end, and neither does `model.fit` with them alone. Give `epochs=1` here, or "
+            "`steps_per_epoch=tfpipe.steps_per_epoch(...)` to `fit`."
+        )
 
 
 def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
 from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error
-from tfpipe.system.units import parse_bytes
+from tfpipe.system.units import parse_bytes, shorten
 
 STAGE_NAMES = (
     "list",
@@ -72,7 +72,14 @@ class Stages(tuple[Stage, ...]):
     options: tf.data.Options | None = None
 
     def __new__(cls, stages: tuple[Stage, ...] | list[Stage], options: tf.data.Options | None = None) -> Stages:
-        """Makes a tuple of stages, with the `tf.data` options that hold for all of them."""
+        """Makes a tuple of stages, with the `tf.data` options that hold for all of them.
+
+        Raises:
+            ConfigError: One of them is not a stage.
+        """
+        for stage in stages:
+            if not isinstance(stage, Stage):
+                raise ConfigError(f"A stage must be a tfpipe.Stage(name, function), got {shorten(stage)}.")
         self = super().__new__(cls, stages)
         self.options = options
         return self

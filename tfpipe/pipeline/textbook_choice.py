@@ -41,11 +41,7 @@ def explain_textbook(source: Source, config: PipelineConfig) -> str | None:
 
 
 def check_engine(config: PipelineConfig) -> None:
-    """Refuses options that only the textbook pipeline has.
-
-    Raises:
-        ConfigError: One of them is not its default.
-    """
+    """Refuses options that only the textbook pipeline has."""
     if changed := ", ".join(list_changes(TfDataOptions(), config.tf_data)):
         raise ConfigError(
             f"`tf_data` is for the textbook pipeline, and batches are made by their steps here, got {changed}. Leave "

@@ -29,6 +29,7 @@ from tfpipe.format.schema import IMAGE_ENCODED
 from tfpipe.open_dataset import load_if_path
 from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
 from tfpipe.storage.file_io import is_url
+from tfpipe.system import notebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,9 @@ class DataSource:
     def __repr__(self) -> str:
         return f"<{len(self):,} records of {self.split!r} in {self._reader.directory}>"
 
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
+
     def with_label(self, label: int | str) -> NDArray[np.int64]:
         """Returns the numbers of the records of one class, in this view: int64, ascending.
 
@@ -274,7 +278,7 @@ def data_source(manifest: Manifest | str | os.PathLike[str], split: str) -> Data
         DataError: The directory does not hold a finished dataset.
         FormatError: The manifest cannot be used.
     """
-    manifest = load_if_path(manifest)
+    manifest = load_if_path(manifest, Manifest)
     directory = manifest.directory
     if not directory:
         raise ConfigError("The manifest must come from `tfpipe.load_manifest`, so that it knows where its shards lie.")

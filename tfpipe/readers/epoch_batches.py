@@ -16,8 +16,11 @@ from tfpipe.engine.batch import Batch
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position, Resumable
-from tfpipe.readers.open_data import locate
+from tfpipe.format.manifest import Manifest
+from tfpipe.readers.open_data import describe_reader, locate
+from tfpipe.system import notebook
 
 
 class EpochBatches(Resumable):
@@ -45,6 +48,12 @@ class EpochBatches(Resumable):
     def __iter__(self) -> Iterator[Any]:
         return iter(self._passes)
 
+    def __repr__(self) -> str:
+        return describe_reader(self, self._maker.plan, self.position)
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
+
     @property
     def plan(self) -> AnyPlan:
         """The plan of the batches."""
@@ -63,6 +72,11 @@ class EpochBatches(Resumable):
     @position.setter
     def position(self, position: Position) -> None:
         self._passes.position = position
+
+    @property
+    def _run_data(self) -> Manifest | None:
+        plan = self._maker.plan
+        return plan.source.manifest if isinstance(plan, BatchPlan) else None
 
     @property
     def _run_seed(self) -> int:

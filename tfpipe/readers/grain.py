@@ -23,7 +23,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.mixed_batch import MixedPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.order import ORDER_VERSION
@@ -191,6 +191,7 @@ class GrainBatches:
             each. None: one for each core, or what `cpu_budget` leaves.
         transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function for finished batches, as for `NumpyBatches`.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     A batch is that of `tfpipe.readers.numpy.NumpyBatches`.
 
@@ -205,14 +206,16 @@ class GrainBatches:
         self,
         data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
-        config: PipelineConfig,
+        config: PipelineConfig | None = None,
         num_epochs: int | None = 1,
         rank: tuple[int, int] = (0, 1),
         num_threads: int | None = None,
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
+        batch_size: int | None = None,
     ) -> None:
+        config = choose_config(config, batch_size)
         if config.prefetch_batches is not None:
             raise ConfigError(
                 f"`prefetch_batches` {config.prefetch_batches} is decided by Grain: give "

@@ -22,7 +22,7 @@ import numpy as np
 
 from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host, find_host
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture
@@ -66,6 +66,7 @@ class JaxBatches(EpochBatches):
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary of arrays
             with as many rows that is copied to the devices. It may turn text into numbers, or leave it out. The threads
             that make batches call it.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float, for
     several images of a record [batch, images, height, width, 3],
@@ -82,14 +83,16 @@ class JaxBatches(EpochBatches):
         self,
         data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
-        config: PipelineConfig,
+        config: PipelineConfig | None = None,
         start_step: int = 0,
         sharding: jax.sharding.Sharding | None = None,
         num_threads: int | None = None,
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
+        batch_size: int | None = None,
     ) -> None:
+        config = choose_config(config, batch_size)
         rows, seeded = sharding or _shard_rows(), seed_transform(transform)
         only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
         maker = open_data(data, split, config, _find_host(rows), seeded, for_devices=only_arrays)

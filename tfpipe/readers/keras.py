@@ -20,14 +20,16 @@ from dataclasses import replace
 from typing import Any
 
 from tfpipe.engine.ahead import close_at_exit, list_positions, make_ahead
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
+from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
-from tfpipe.readers.open_data import locate, open_data
+from tfpipe.readers.open_data import describe_reader, locate, open_data
+from tfpipe.system import notebook
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.keras`", "Keras", "keras"):
@@ -51,6 +53,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
             numbers depend on no thread, host or resume. Several threads may call the function at once.
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary whose
             image and label Keras gets. The threads that make batches call it.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     Attributes:
         config: The options of the pipeline.
@@ -67,16 +70,17 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         self,
         data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
-        config: PipelineConfig,
+        config: PipelineConfig | None = None,
         start_step: int = 0,
         rank: tuple[int, int] = (0, 1),
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
+        batch_size: int | None = None,
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
         index, ranks = rank
-        self.config = replace(config, as_supervised=True)
+        self.config = replace(choose_config(config, batch_size), as_supervised=True)
         self._maker = open_data(data, split, self.config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish = Finish(self._maker, batch_transform)
         self.epoch, step = self._next = locate(self._maker, start_step)
@@ -93,6 +97,17 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
     def __len__(self) -> int:
         """Returns the number of batches in an epoch."""
         return self._maker.plan.steps_per_epoch
+
+    def __repr__(self) -> str:
+        return describe_reader(self, self._maker.plan, Position(self.epoch, 0))
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The plan of the batches."""
+        return self._maker.plan
 
     @property
     def num_batches(self) -> int:

@@ -18,7 +18,7 @@ import os
 from functools import partial
 from typing import Any
 
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
@@ -48,6 +48,7 @@ class NumpyBatches(EpochBatches):
             numbers depend on no thread, host or resume. Several threads may call the function at once.
         batch_transform: A function from a finished batch, as a dictionary, to the dictionary that the trainer gets. The
             threads that make batches call it.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     A batch is a dictionary of "image", uint8 or float32 [batch, height, width, 3], where bfloat16 comes as its bits,
     uint16; "label", int64 [batch] or one-hot float32 [batch, classes]; the features in `extra_features`, or all if
@@ -65,14 +66,16 @@ class NumpyBatches(EpochBatches):
         self,
         data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
-        config: PipelineConfig,
+        config: PipelineConfig | None = None,
         start_step: int = 0,
         rank: tuple[int, int] = (0, 1),
         num_threads: int | None = None,
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
+        batch_size: int | None = None,
     ) -> None:
+        config = choose_config(config, batch_size)
         index, ranks = rank
         maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish, self._num_threads = Finish(maker, batch_transform), num_threads

@@ -10,7 +10,7 @@ import numpy as np
 from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.plan import check_start_step, plan_batches
@@ -21,6 +21,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.open_dataset import load_if_path
 from tfpipe.service.remote import serve_remotely
 from tfpipe.system.options import get_options
+from tfpipe.system.units import human_count
 
 
 def open_data(
@@ -50,7 +51,7 @@ def open_data(
     _check_config(config)
     if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
-    opened: Manifest | Mixture = load_if_path(data)
+    opened: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
     if isinstance(opened, Mixture):
         return serve_remotely(open_mixture(opened, split, config, host, transform, for_devices=for_devices))
     plan = plan_batches(Source.from_manifest(opened, split), config, host)
@@ -67,6 +68,20 @@ def locate(maker: AnyMaker, start_step: int) -> Position:
         raise ConfigError(f"`start_step` must be at least 0, got {start_step}.")
     check_start_step(start_step, maker.plan.config)
     return Position(*divmod(start_step, maker.plan.steps_per_epoch))
+
+
+def list_splits(plan: AnyPlan) -> list[tuple[Manifest, str]]:
+    """Lists the splits that a plan reads: one, or one of each dataset of a mixture."""
+    parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
+    return [(part.source.manifest, part.source.split) for part in parts if part.source.manifest and part.source.split]
+
+
+def describe_reader(reader: object, plan: AnyPlan, position: Position | None = None) -> str:
+    """Returns the text of a reader: its batches, the data, and the position of the batch that comes next."""
+    data = " and ".join(f"{split!r} of {manifest.address}" for manifest, split in list_splits(plan))
+    batches = human_count(plan.steps_per_epoch, "batch", "batches")
+    goes_on = "" if position is None else f", epoch {position.epoch}, step {position.step}"
+    return f"<{type(reader).__name__}: {batches} of {plan.config.batch_size} from {data}{goes_on}>"
 
 
 def form_batch(batch: Batch, config: PipelineConfig) -> Any:

@@ -27,18 +27,21 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
+from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.engine.mixture import Mixture
+from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
 from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
 from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
-from tfpipe.readers.open_data import form_batch, locate, open_data, weigh_mask
+from tfpipe.readers.open_data import describe_reader, form_batch, locate, open_data, weigh_mask
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
+from tfpipe.system import notebook
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -69,6 +72,7 @@ class TorchBatches(IterableDataset[Any]):
             processes of `torch.distributed` if it is initialized, else one process.
         batch_transform: A function from a finished batch, as a dictionary of tensors, to the dictionary that the
             trainer gets. The thread that makes the batch calls it, in a worker if there are workers.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
     `image_dtype` is a float, or the stacked results of `transform`, for several images of a record with an axis for
@@ -88,13 +92,16 @@ class TorchBatches(IterableDataset[Any]):
         self,
         data: Manifest | Mixture | str | os.PathLike[str],
         split: str,
-        config: PipelineConfig,
+        config: PipelineConfig | None = None,
         start_step: int = 0,
         transform: Callable[[Any], torch.Tensor] | None = None,
         rank: tuple[int, int] | DeviceMesh | None = None,
         batch_transform: BatchTransform | None = None,
+        *,
+        batch_size: int | None = None,
     ) -> None:
         super().__init__()
+        config = choose_config(config, batch_size)
         number, ranks = find_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
         self._has_transform, self._batch_transform = transform is not None, batch_transform
@@ -103,6 +110,17 @@ class TorchBatches(IterableDataset[Any]):
         self._begin = torch.tensor(locate(self._maker, start_step), dtype=torch.int64).share_memory_()
         self._runs_on = False
         self._cpus = _count_cpus(config)  # here, because a worker must not ask for GPUs
+
+    def __repr__(self) -> str:
+        return describe_reader(self, self._maker.plan, self.position)
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self)
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The plan of the batches."""
+        return self._maker.plan
 
     @property
     def config(self) -> PipelineConfig:
@@ -185,6 +203,17 @@ class ShardLoader(Resumable, DataLoader[Any]):
     @position.setter
     def position(self, position: Position) -> None:
         self._get_passes().position = position
+
+    def __repr__(self) -> str:
+        return describe_reader(self, self.dataset.plan, self.position)
+
+    def _repr_html_(self) -> str | None:
+        return notebook.show(self.dataset)
+
+    @property
+    def _run_data(self) -> Manifest | None:
+        plan = self.dataset.plan
+        return plan.source.manifest if isinstance(plan, BatchPlan) else None
 
     @property
     def _run_seed(self) -> int:

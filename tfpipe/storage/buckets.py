@@ -7,7 +7,7 @@ obstore, in the variables AZURE_* and from the `az` command.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,10 +85,11 @@ def open_bucket(scheme: str, name: str, options: StoreOptions, retries: RetryCon
     with importing(f"{scheme}://", "obstore, boto3 and google-auth", REQUIREMENT):
         opener = {"gs": _open_google, "s3": _open_amazon, "az": _open_azure}[scheme]
         make = opener(name, options, make_client_options(retries))
-    return Bucket(make({"max_retries": 0}), make(make_retry_options(retries)))
+    return Bucket(make(retry_config={"max_retries": 0}), make(retry_config=make_retry_options(retries)))
 
 
-_Make = Callable[[dict[str, Any]], Any]
+_Make = Callable[..., Any]
+"""Makes the client of a bucket with the argument `retry_config`."""
 
 
 def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _Make:
@@ -105,16 +106,8 @@ def _open_google(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
     if provider is None:
         config["skip_signature"] = True
 
-    def make(retry: dict[str, Any]) -> Any:
-        return GCSStore(
-            name,
-            config=config,  # type: ignore[arg-type]
-            client_options=client,  # type: ignore[arg-type]
-            retry_config=retry,  # type: ignore[arg-type]
-            credential_provider=provider,
-        )
-
-    return make
+    make: _Make = GCSStore
+    return partial(make, name, config=config, client_options=client, credential_provider=provider)
 
 
 def _answer_emulator() -> dict[str, Any]:
@@ -178,16 +171,8 @@ def _open_amazon(name: str, options: StoreOptions, client: dict[str, Any]) -> _M
         with open(options.verify, "rb") as file:
             client["root_certificate"] = file.read()
 
-    def make(retry: dict[str, Any]) -> Any:
-        return S3Store(
-            name,
-            config=config,  # type: ignore[arg-type]
-            client_options=client,  # type: ignore[arg-type]
-            retry_config=retry,  # type: ignore[arg-type]
-            credential_provider=provider,
-        )
-
-    return make
+    make: _Make = S3Store
+    return partial(make, name, config=config, client_options=client, credential_provider=provider)
 
 
 def _find_endpoint(session: Any, options: StoreOptions, region: str) -> str:
@@ -225,14 +210,9 @@ def _open_azure(name: str, options: StoreOptions, client: dict[str, Any]) -> _Ma
     elif Path("~/.azure/azureProfile.json").expanduser().exists():
         config["use_azure_cli"] = True  # where no variable holds credentials
 
-    def make(retry: dict[str, Any]) -> Any:
+    def make(**retry: Any) -> Any:
         try:
-            return AzureStore(
-                name,
-                config=config,  # type: ignore[arg-type]
-                client_options=client,  # type: ignore[arg-type]
-                retry_config=retry,  # type: ignore[arg-type]
-            )
+            return AzureStore(name, config=config, client_options=client, **retry)  # type: ignore[arg-type]
         except (BaseError, ValueError) as error:
             raise DataError(
                 f"az://{name} needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and credentials in other "

@@ -5,10 +5,12 @@ with new_file("/data/out/shard") as file:  # appears when the block ends well, a
 """
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import io
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from tfpipe.errors import FormatError
 _WRITE_BUFFER_BYTES = 1 << 20
 _SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
 HASH_CHUNK_BYTES = 1 << 20
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 def get_file_size(path: str) -> int:
@@ -172,3 +175,34 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
+
+
+def link_tree(source: str, target: str) -> None:
+    """Gives the files of a folder a second name in a new folder; copies them where the file system has no links."""
+    shutil.copytree(source, target, symlinks=True, copy_function=link_file)
+
+
+def link_file(source: str, target: str) -> None:
+    """Gives a file a second name; copies it where the file system has no links."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
+            raise
+        with open_file(source) as file, new_file(target) as out:
+            shutil.copyfileobj(file, out)
+
+
+def exchange_folders(first: str, second: str) -> bool:
+    """Exchanges the names of two folders at one moment. Returns False where the system cannot do that."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), first)

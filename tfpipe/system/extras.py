@@ -35,11 +35,7 @@ def importing(user: str, package: str, requirement: str) -> Iterator[None]:
 
 
 def check_installed(module: str, user: str, package: str, requirement: str) -> None:
-    """Checks that a module is installed, without loading it; further arguments as for `importing`.
-
-    Raises:
-        MissingDependencyError: The module is not installed.
-    """
+    """Checks that a module is installed, without loading it; further arguments as for `importing`."""
     if importlib.util.find_spec(module) is None:
         raise _missing(user, package, requirement)
 

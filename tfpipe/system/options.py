@@ -413,15 +413,21 @@ def replace_options(config: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def check_options(config: Any) -> None:
-    """Checks each option of a config by itself. None is allowed if it is the default.
-
-    Raises:
-        ConfigError: A value is not one that its option takes.
-    """
+    """Checks each option of a config by itself. None is allowed if it is the default."""
     for item in fields(config):
         value = getattr(config, item.name)
         if _KEY in item.metadata and not (value is None and item.default is None):
             item.metadata[_KEY].kind.check(item.name, value)
+
+
+def show_options(config: Any) -> str:
+    """Returns the text of a config: the options that have no default, and those that differ from it."""
+    shown = (
+        f"{item.name}={getattr(config, item.name)!r}"
+        for item in fields(config)
+        if getattr(config, item.name) != get_default(type(config), item.name)
+    )
+    return f"{type(config).__name__}({', '.join(shown)})"
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -7,6 +7,8 @@ from tfpipe.errors import ConfigError
 A_SIZE = "a size such as 128MiB or 2GB"
 """The words for a message about what `parse_bytes` accepts."""
 
+_SHORT = 60
+
 _UNITS = {
     **{"": 1, "B": 1},
     **{"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12},
@@ -65,6 +67,12 @@ def human_share(share: float) -> str:
     return "under 1 %" if 0 < share < 0.01 else f"{share * 100:.0f} %"
 
 
-def human_count(count: int, noun: str) -> str:
-    """Formats a count with its noun: `1 shard`, `2,000 shards`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def shorten(value: object) -> str:
+    """Returns what a message says of a value of the wrong type: its text if that is short, else its type."""
+    text = repr(value)
+    return text if len(text) <= _SHORT else f"a value of the type {type(value).__name__}"
+
+
+def human_count(count: int, noun: str, plural: str | None = None) -> str:
+    """Formats a count with its noun: `1 shard`, `2,000 shards`; a plural that does not end in -s must be given."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

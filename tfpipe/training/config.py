@@ -127,11 +127,7 @@ class TrainConfig:
             )
 
     def _check_framework(self) -> None:
-        """Checks that the framework has the model and the options.
-
-        Raises:
-            ConfigError: It has not.
-        """
+        """Checks that the framework has the model and the options."""
         framework = self.framework
         models = _MODELS_OUTSIDE_TENSORFLOW.get(framework)
         if models is not None and (_OWN if ":" in self.model else self.model) not in models:
@@ -144,11 +140,7 @@ class TrainConfig:
                 )
 
     def _check_losses(self) -> None:
-        """Checks that each row of a step has a known record, and its loss a place.
-
-        Raises:
-            ConfigError: It has not.
-        """
+        """Checks that each row of a step has a known record, and its loss a place."""
         if is_url(self.output):
             raise ConfigError(f"`record_losses` needs a folder on this machine, got `output` {self.output}.")
         if (self.steps_per_execution or 1) > 1:
@@ -231,11 +223,7 @@ def default_pipeline(model: str) -> dict[str, Any]:
 
 
 def check_side(model: str, size: tuple[int, int]) -> None:
-    """Checks that a large model can take images of a (height, width), in pixels.
-
-    Raises:
-        ConfigError: They are too small.
-    """
+    """Checks that a large model can take images of a (height, width), in pixels."""
     if min(size) < _SMALLEST_SIDE:
         height, width = size
         raise ConfigError(f"{model} needs images of at least {_SMALLEST_SIDE} pixels a side, got {height} x {width}.")

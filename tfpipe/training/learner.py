@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import Manifest
+from tfpipe.lookups.held_layer import HeldLayer
 from tfpipe.profiler.hosts.read import HOSTS
 from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
 from tfpipe.profiler.types import StepTiming
@@ -34,6 +35,11 @@ TOP = 5
 """The number of the classes with the highest logits, among which `top5` looks for the label."""
 
 
+def find_evaluation_split(manifest: Manifest, split: str) -> str | None:
+    """Returns the split to evaluate a training on; None if there is no other one."""
+    return next((name for name in ("validation", "test") if name in manifest.splits and name != split), None)
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """The facts of a run that are known before its model is built.
@@ -45,6 +51,7 @@ class RunFacts:
         steps_per_epoch: The number of steps in an epoch.
         process: The number of this process, from 0, and the number of processes that train together. Each of them
             reads its own images.
+        held: The layer of a dataset that has grown since the run began; None if it has the records of the run.
     """
 
     manifest: Manifest
@@ -52,6 +59,7 @@ class RunFacts:
     global_batch_size: int
     steps_per_epoch: int
     process: tuple[int, int] = (0, 1)
+    held: HeldLayer | None = None
 
     @property
     def num_classes(self) -> int:
@@ -71,8 +79,7 @@ class RunFacts:
     @property
     def evaluation_split(self) -> str | None:
         """The split to evaluate on; None if there is no other one than that of the training."""
-        splits = self.manifest.splits
-        return next((name for name in ("validation", "test") if name in splits and name != self.config.split), None)
+        return find_evaluation_split(self.manifest, self.config.split)
 
     def make_monitor(self, devices: Devices, run_dir: RunDir) -> StepMonitor:
         """Makes the monitor of this process."""

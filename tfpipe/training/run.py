@@ -20,9 +20,10 @@ from typing import Any
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.data_lock import lock_data
+from tfpipe.lookups.held_layer import HeldLayer, find_held
 from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.learner import Learner, RunFacts
+from tfpipe.training.learner import Learner, RunFacts, find_evaluation_split
 from tfpipe.training.loop import TrainLoop
 from tfpipe.training.model_files import PROGRAMS
 from tfpipe.training.results import TrainObserver, TrainResult
@@ -33,12 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
-    """Checks that a classifier can be trained on the split.
-
-    Raises:
-        ConfigError: There is no such split.
-        DataError: There are no images or no labels.
-    """
+    """Checks that a classifier can be trained on the split."""
     where = manifest.directory
     if config.split not in manifest.splits:
         raise ConfigError(f"{where} has no split {config.split!r}; it has {', '.join(manifest.splits)}.")
@@ -55,6 +51,19 @@ def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
         logger.warning("%s has one class only, %r, so there is nothing to learn.", where, manifest.label_names[0])
     if config.pipeline.order == "throughput" or config.pipeline.tf_data.deterministic is False or manifest.compression:
         logger.warning("Without the exact order a run that goes on sees other records than one that was not stopped.")
+
+
+def hold_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
+    """Returns the layer that the run in a folder holds; None if the dataset has its records, or nothing runs there.
+
+    Raises:
+        DataError: The folder cannot be read.
+        FormatError: A layer or the folder is damaged.
+    """
+    saved = RunDir(output).read_option("dataset")
+    if saved is None or split not in manifest.splits or saved == _get_fingerprint(manifest, split):
+        return None
+    return find_held(manifest.address, lambda state: split in state.splits and _get_fingerprint(state, split) == saved)
 
 
 def run_training(
@@ -80,7 +89,8 @@ def run_training(
     """
     manifest, config, steps = facts.manifest, facts.config, facts.steps_per_epoch
     run_dir = RunDir(config.output, facts.is_chief)
-    fingerprint = _get_fingerprint(manifest, config.split, facts.evaluation_split)
+    begun = manifest if facts.held is None else facts.held.begun
+    fingerprint = _get_fingerprint(begun, config.split)
     options = {"dataset": fingerprint, "stages": stages, **config.get_run_options(facts.global_batch_size)}
     goes_on = run_dir.begin(options, _lock_data(facts))
     if goes_on and _is_finished(run_dir, config):
@@ -90,6 +100,8 @@ def run_training(
         observer.note(
             f"{manifest.directory} has no split validation or test, so all figures are about training images."
         )
+    if facts.held is not None:
+        observer.note(facts.held.note)
     learner = make_learner()
     checkpoints = Checkpoints(run_dir.file(CHECKPOINTS), learner, config.keep_checkpoints)
     loop = TrainLoop(learner, run_dir, checkpoints, RunLog(learner, run_dir, observer))
@@ -102,6 +114,8 @@ def run_training(
         )
     else:
         run_dir.metrics.clear()  # a run may have ended before its first checkpoint
+    if facts.held is not None and facts.held.has_changed:
+        run_dir.change_data(_get_fingerprint(manifest, config.split), _lock_data(facts), loop.global_step)
     finished = loop.run(stop)
     tflite_accuracy = learner.export(run_dir) if finished and facts.is_chief else None
     return TrainResult(
@@ -117,11 +131,7 @@ def run_training(
 
 
 def check_shared_folder(learner: Learner, run_dir: RunDir, sees_checkpoint: bool) -> None:
-    """Checks that all processes of a run see the same folder: else some would begin again, with other weights.
-
-    Raises:
-        ConfigError: Another process sees a checkpoint, and this one does not.
-    """
+    """Checks that all processes of a run see the same folder: else some would begin again, with other weights."""
     if learner.facts.num_processes > 1 and learner.any_process(sees_checkpoint) and not sees_checkpoint:
         raise ConfigError(
             f"All processes must see the same checkpoints, and process {learner.facts.process[0]} sees none in "
@@ -129,9 +139,10 @@ def check_shared_folder(learner: Learner, run_dir: RunDir, sees_checkpoint: bool
         )
 
 
-def _get_fingerprint(manifest: Manifest, *splits: str | None) -> str:
-    """Returns a text that changes when the records of a split change."""
-    return "-".join(manifest.splits[split].fingerprint[:16] for split in splits if split is not None)
+def _get_fingerprint(manifest: Manifest, split: str) -> str:
+    """Returns a text that changes when the records of the split or those of the evaluation change."""
+    splits = (split, find_evaluation_split(manifest, split))
+    return "-".join(manifest.splits[name].fingerprint[:16] for name in splits if name is not None)
 
 
 def _lock_data(facts: RunFacts) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
-from tfpipe.lookups.data_lock import RUN_KEY
+from tfpipe.lookups.data_lock import EARLIER_KEY, RUN_KEY
 from tfpipe.storage import file_io
 from tfpipe.training.checkpoints import Position
 
@@ -83,6 +83,41 @@ class RunDir:
         self._check_same(text, options)
         self.metrics = self._read_metrics()
         return True
+
+    def read_option(self, name: str) -> Any:
+        """Returns an option of the run in the folder; None if there is no run.
+
+        Raises:
+            DataError: The folder cannot be read.
+            FormatError: run.json is damaged.
+        """
+        try:
+            return self._read_options().get(name)
+        except FileNotFoundError:
+            return None
+
+    def change_data(self, dataset: str, lock: Mapping[str, Any] | None, step: int) -> None:
+        """Writes down that the run reads other records from a step on, because some were deleted.
+
+        Args:
+            dataset: The text that tells its records from others.
+            lock: The lock of the steps to come, as for `begin`.
+            step: The first of these steps.
+        """
+        options = self._read_options()
+        earlier = [*options.get(EARLIER_KEY, []), {"until_step": step, RUN_KEY: options[RUN_KEY]}]
+        self._write(
+            RUN, json.dumps({**options, "dataset": dataset, RUN_KEY: lock, EARLIER_KEY: earlier}, indent=2) + "\n"
+        )
+
+    def _read_options(self) -> dict[str, Any]:
+        try:
+            options = json.loads(file_io.read_bytes(self.file(RUN), _MAX_BYTES))
+        except ValueError:
+            options = None
+        if not isinstance(options, dict):
+            raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.")
+        return options
 
     def get_last_epoch(self) -> Line | None:
         """Returns the line of the last finished epoch; None before the first."""

@@ -24,7 +24,7 @@ _WORKERS = Workers(
 
 
 @dataclass(frozen=True)
-class _Split:
+class NewSplit:
     """A split that a function makes.
 
     Attributes:
@@ -49,10 +49,10 @@ def write_from_function(
         ConfigError: The function cannot be sent to worker processes, or a record does not fit.
         DataError: The function raised an error, or a worker process died.
     """
-    whole = _Split(job, split, num_shards, records)
+    whole = NewSplit(job, split, num_shards, records)
     workers = min(job.workers, num_shards)
     if not workers:
-        return [_write_shard(whole, number)[1] for number in range(num_shards)]
+        return [write_shard(whole, number)[1] for number in range(num_shards)]
     try:
         pickle.dumps(records)
     except Exception as error:
@@ -60,11 +60,17 @@ def write_from_function(
             "A function of a shard must stand at the top of a module, where worker processes find it, got "
             f"{getattr(records, '__qualname__', records)!s:.80}. Move it there, or use workers=0."
         ) from error
-    results = dict(_WORKERS.map_unordered(_write_shard, range(num_shards), workers, shared=(whole,)))
+    results = dict(_WORKERS.map_unordered(write_shard, range(num_shards), workers, shared=(whole,)))
     return [results[number] for number in range(num_shards)]
 
 
-def _write_shard(split: _Split, number: int) -> tuple[int, WrittenShard]:
+def write_shard(split: NewSplit, number: int) -> tuple[int, WrittenShard]:
+    """Writes a shard, or keeps the one that an earlier run finished; returns its number and its description.
+
+    Raises:
+        ConfigError: A record does not fit.
+        DataError: The function raised an error.
+    """
     job, name = split.job, shard_name(split.name, number, split.num_shards)
     finished = job.folder.find_finished(name)
     if finished is not None:

@@ -65,11 +65,7 @@ def count_shards(num_shards: int | Mapping[str, int], splits: Iterable[str]) -> 
 
 
 def check_key(form: RecordForm, schema: Mapping[str, Field], key: str) -> None:
-    """Checks that a value can identify records.
-
-    Raises:
-        ConfigError: It is unknown, or neither a text nor a whole number.
-    """
+    """Checks that a value can identify records."""
     if key not in form.schema or form.schema[key].shape != () or form.schema[key].dtype == "float":
         raise ConfigError(f"`key` must name a text or a whole number of {', '.join(schema)}, got {key!r}.")
     if form.schema[key].kind == "tensor":

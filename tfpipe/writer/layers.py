@@ -15,16 +15,44 @@ from datetime import datetime, timezone
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError
+from tfpipe.format import file_names
 from tfpipe.format.layer import Kind, Layer, layer_file
 from tfpipe.open_dataset import History, list_fingerprints, load_history, split_address
 from tfpipe.storage import file_io, local
-from tfpipe.writer.working_folder import WorkingFolder
+from tfpipe.writer.shard_folder import ShardFolder
 
 
-class LayerFolder(WorkingFolder):
-    """The working folder beside a dataset, whose lock keeps two changes of its layers apart."""
+class LayerFolder(ShardFolder):
+    """The working folder beside a dataset, whose lock keeps two changes of its layers apart.
+
+    ```
+    data/     the dataset as one layer, while it is made; after the exchange what it was before
+    old/      what it was before, where the system cannot exchange two folders
+    ```
+    """
 
     ending = ".tfpipe-layers"
+
+    def exchange(self) -> None:
+        """Puts the folder `data` in the place of the dataset, which is removed then."""
+        if not local.exchange_folders(self.path("data"), self.output):
+            os.rename(self.output, self.path("old"))
+            os.rename(self.path("data"), self.output)
+        local.sync_folder(os.path.dirname(self.output))
+        self.clear()
+
+    def finish(self) -> None:
+        """Completes the exchange that a killed process began between two names."""
+        if os.path.exists(self.path("old")) and not os.path.exists(self.output):
+            os.rename(self.path("data"), self.output)
+            local.sync_folder(os.path.dirname(self.output))
+
+    def clear(self) -> None:
+        """Removes everything but the lock. Of a dataset the manifest goes first, so that no half of one is left."""
+        for name in ("data", "old"):
+            file_io.remove(self.path(name, file_names.MANIFEST))
+        for name in ("data", "old", *self.parts):
+            file_io.remove_tree(self.path(name))
 
 
 @contextlib.contextmanager
@@ -44,8 +72,13 @@ def open_layers(dataset: str, busy: str) -> Iterator[History]:
     if view:
         raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")
     directory = file_io.resolve_links(directory)
+    folder = LayerFolder(directory)
+    if not file_io.is_url(directory) and os.path.exists(folder.path("old")):
+        with folder.lock(f"{busy} {dataset}"):
+            folder.finish()
+            folder.clear()
     load_history(directory)  # which says what is wrong with the path, before a folder is made beside it
-    with file_io.explain_os_errors(f"write to {directory}"), LayerFolder(directory).lock(f"{busy} {dataset}"):
+    with file_io.explain_os_errors(f"write to {directory}"), folder.lock(f"{busy} {dataset}"):
         history = load_history(directory)
         if history.base.foreign is not None:
             raise ConfigError(

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfpipe._version import __version__
+from tfpipe.errors import first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_SHA256, FeatureSpec, Schema
 
@@ -76,9 +77,31 @@ class RecordFacts:
         self._pack()
         table = pa.Table.from_batches(self._batches, self._schema).replace_schema_metadata({_SHARD_KEY: sha256})
         out = pa.BufferOutputStream()
-        pq.write_table(table, out, compression="zstd")
+        # Pages have checksums. Minima and maxima in the footer have none, and a wrong one would hide records.
+        pq.write_table(table, out, compression="zstd", write_page_checksum=True, write_statistics=False)
         data: bytes = out.getvalue().to_pybytes()
         return data
+
+    def find_fault(self, data: bytes, sha256: str, records: int) -> str:
+        """Returns what is wrong with the content of a file of facts, in words; empty if nothing is.
+
+        Args:
+            data: The content of the file.
+            sha256: The checksum of its shard.
+            records: The number of the shard's records.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            return f"it cannot be read: {first_line(error)}"
+        if not table.schema.equals(self._schema):
+            return f"it must have the columns {', '.join(self._schema.names)}"
+        if table.num_rows != records or (table.schema.metadata or {}).get(_SHARD_KEY) != sha256.encode():
+            return "it was made for another shard"
+        return ""
 
     def _pack(self) -> None:
         import pyarrow as pa

@@ -104,12 +104,27 @@ class WorkingFolder:
             DataError: Another process holds the folder, or the block raised an `OSError`.
         """
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
-            if file_io.is_url(self.output):
-                self._prepare_bucket(identity)
-            else:
-                self._prepare(identity)
+            self.prepare(identity)
             yield
-            file_io.remove_tree(self.base)
+            self.remove()
+
+    def prepare(self, identity: str) -> None:
+        """Makes the folder without a lock, for a job whose processes are on several machines.
+
+        Args:
+            identity: The text that tells this job from others.
+
+        Raises:
+            ConfigError: The output in a bucket holds what another job left unfinished.
+        """
+        if file_io.is_url(self.output):
+            self._prepare_bucket(identity)
+        else:
+            self._prepare_local(identity)
+
+    def remove(self) -> None:
+        """Removes the folder, whose job is done."""
+        file_io.remove_tree(self.base)
 
     def publish(self) -> None:
         """Gives the whole result in `data` its final name, and makes sure that the name is on disk."""
@@ -130,8 +145,9 @@ class WorkingFolder:
             file_io.remove_tree(self.base)
             file_io.write_file(self.path(_PLAN), identity.encode())
 
-    def _prepare(self, identity: str) -> None:
+    def _prepare_local(self, identity: str) -> None:
         """Removes everything from the folder that does not belong to this job."""
+        os.makedirs(self.base, exist_ok=True)
         old_identity = ""
         with contextlib.suppress(OSError, UnicodeDecodeError), open(self.path(_PLAN), encoding="utf-8") as file:
             old_identity = file.read(1000)

@@ -146,4 +146,4 @@ def put_together(
     splits = {split: make_split_info(split, shards, num_classes) for split, shards in written.items()}
     manifest = replace(make_manifest(name, job.form, splits), stands_on=dict(stands_on))
     for file, data in make_dataset_files(manifest).items():
-        file_io.write_file(job.folder.path("data", file), data)
+        file_io.write_file(job.folder.result(file), data, makes_folders=True)

@@ -19,7 +19,7 @@ from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
-from tests.export.datasets import describe_records, make_photo_dataset
+from tests.export.datasets import describe_records
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -294,12 +294,3 @@ def test_a_null_in_json_says_that_the_txt_is_a_copy(tmp_path: Path) -> None:
     files["2.json"] = b'{"caption": "others", "text": "words"}'
     listing = list_pairs(write_tar(tmp_path / "a.tar", files))
     assert get_rows(listing) == {"1.jpg": ("", "words"), "2.jpg": ("words", "words")}
-
-
-def test_an_export_to_webdataset_comes_back(tmp_path: Path) -> None:
-    """Images, splits, classes, boxes and columns are the same; their order and their names are new."""
-    photos = make_photo_dataset(tmp_path)
-    export(ExportConfig(str(photos), str(tmp_path / "wds"), to="webdataset", workers=1))
-    make_dataset(tmp_path / "wds", tmp_path / "again", labels=str(tmp_path / "wds" / "labels.txt"))
-    for split in ("train", "test"):
-        assert describe_records(tmp_path / "again", split) == describe_records(photos, split)

@@ -16,7 +16,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 import beam_jobs
 import tfpipe
 from beam_jobs.records.job import RecordsJob
-from beam_jobs.records.write_records import _find_file_options, _PlaceFn, _SkipFn
+from beam_jobs.records.write_records import _PlaceFn, _SkipFn, find_file_options
 from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, run, write
@@ -202,7 +202,7 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
 def test_the_stores_get_the_options_of_the_pipeline() -> None:
     args = ["--s3_endpoint_url=http://store", "--s3_disable_ssl", "--project=p", "--region=r", "--no_auth"]
     expected = ("--no_auth", "--project=p", "--s3_disable_ssl", "--s3_endpoint_url=http://store")
-    assert _find_file_options(PipelineOptions(args)) == expected
+    assert find_file_options(PipelineOptions(args)) == expected
 
 
 def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

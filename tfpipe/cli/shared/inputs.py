@@ -96,11 +96,7 @@ def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str 
 
 
 def refuse_records(command: str, path: str) -> None:
-    """Refuses a finished dataset, or TFRecords, where a command takes images.
-
-    Raises:
-        DataError: It is one of these.
-    """
+    """Refuses a finished dataset, or TFRecords, where a command takes images."""
     if is_url(path) or not os.path.exists(path):
         return
     names = os.listdir(path) if os.path.isdir(path) else [os.path.basename(path)]

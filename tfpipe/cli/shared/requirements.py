@@ -11,11 +11,7 @@ def is_installed(module: str) -> bool:
 
 
 def require_tensorflow(command: str) -> None:
-    """Checks that TensorFlow is installed.
-
-    Raises:
-        MissingDependencyError: It is not installed.
-    """
+    """Checks that TensorFlow is installed."""
     check_installed("tensorflow", f"`tfpipe {command}`", "TensorFlow", "tfpipe[tensorflow]")
 
 
@@ -24,9 +20,6 @@ def require_beam(what: str) -> None:
 
     Args:
         what: The option that needs it, as the subject of a sentence.
-
-    Raises:
-        MissingDependencyError: It is not installed.
     """
     check_installed("apache_beam", what, "Apache Beam", "tfpipe[beam]")
 

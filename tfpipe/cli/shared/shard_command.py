@@ -116,14 +116,17 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
                 check = append.check if append is not None else lambda plan: None
                 result = shard_job.run(config, run_args.beam_args, display, check)
         except GraphWritten as written:
-            facts = {"dataset": config.output, "message": str(written)}
-            return click.echo(json.dumps(facts) if run_args.as_json else facts["message"])
+            message = {"dataset": config.output, "message": str(written)}
+            return click.echo(json.dumps(message) if run_args.as_json else message["message"])
         except KeyboardInterrupt:
             display.interrupted()
             raise
     facts = describe_result(config, result)
     if append is not None:
-        facts |= asdict(append.finish(result))
+        from tfpipe.layers.repeated import count_repeated
+
+        appended = append.finish(result)
+        facts |= {**asdict(appended), "repeated": count_repeated(append.dataset, appended.layer)}
     _print(facts, format_result(facts), run_args.as_json)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.options import Choice, Flag, Kind, Share, check_options, is_number, option
+from tfpipe.system.options import Choice, Flag, Kind, Share, check_options, is_number, option, show_options
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 """The mean of red, green and blue over ImageNet's training images, where white is 1; as in torchvision."""
@@ -89,6 +89,8 @@ class AugmentOptions:
     matmul_dtype: str = option(Choice(("float32", "bfloat16")), "float32")
     mean: tuple[float, ...] = option(_Channels(positive=False), IMAGENET_MEAN)
     std: tuple[float, ...] = option(_Channels(positive=True), IMAGENET_STD)
+
+    __repr__ = show_options
 
     def __post_init__(self) -> None:
         # Files have integers and lists. As floats and tuples, equal options have one hash and one text.

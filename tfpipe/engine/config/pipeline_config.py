@@ -34,7 +34,9 @@ from tfpipe.system.options import (
     Text,
     check_options,
     option,
+    show_options,
 )
+from tfpipe.system.units import shorten
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "AugmentOptions", "PipelineConfig"]
 
@@ -190,6 +192,8 @@ class PipelineConfig:
         check_options(self)
         _check_pairs(self)
 
+    __repr__ = show_options
+
     @property
     def size(self) -> tuple[int, int]:
         """The height and width of the images that the model gets."""
@@ -266,6 +270,31 @@ class PipelineConfig:
 
     def _table(self) -> dict[str, Any]:
         return _without_none(asdict(self))
+
+
+def choose_config(config: PipelineConfig | None, batch_size: int | None) -> PipelineConfig:
+    """Returns the config that a reader was given, or the config of a batch size alone.
+
+    Args:
+        config: The config; None with a batch size.
+        batch_size: The batch size in place of a config; None with a config.
+
+    Raises:
+        ConfigError: Both are given or none, or one of them cannot be used.
+    """
+    if config is None and batch_size is not None:
+        return PipelineConfig(batch_size=batch_size)
+    if not isinstance(config, PipelineConfig):
+        raise ConfigError(
+            "A reader needs `batch_size=256`, or a `config` such as tfpipe.PipelineConfig(batch_size=256, "
+            f"image_size=224), got {'neither' if config is None else shorten(config)}."
+        )
+    if batch_size is not None:
+        raise ConfigError(
+            f"`batch_size` takes the place of a config, got both. The config has {config.batch_size} already: leave "
+            "`batch_size` out."
+        )
+    return config
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfpipe.errors import ConfigError
-from tfpipe.system.options import Addresses, Count, Number, check_options, option
+from tfpipe.system.options import Addresses, Count, Number, check_options, option, show_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class ServiceOptions:
     workers: tuple[str, ...] = option(Addresses(), ())
     share: float | Literal["auto"] = option(Number(at_least=0, below=1, word="auto"), 0.0, affects="speed")
     timeout_s: int = option(Count(1), 300)
+
+    __repr__ = show_options
 
     def __post_init__(self) -> None:
         given: object = self.workers

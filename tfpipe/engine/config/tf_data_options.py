@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfpipe.system.options import Amount, Count, Flag, check_options, option
+from tfpipe.system.options import Amount, Count, Flag, check_options, option, show_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class TfDataOptions:
     max_intra_op_parallelism: int = option(Count(0), 1, affects="speed")
     map_fusion: bool = option(Flag(), True, affects="speed")
     inject_prefetch: bool = option(Flag(), True, affects="speed")
+
+    __repr__ = show_options
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -147,11 +147,7 @@ class CacheFolder:
     # Checks
 
     def check(self) -> None:
-        """Refuses a dataset, a split or an option that excludes a cache in files.
-
-        Raises:
-            ConfigError: The dataset, the split or an option cannot be used.
-        """
+        """Refuses a dataset, a split or an option that excludes a cache in files."""
         cache, folder = self.config.cache, self.config.cache_dir
         if self.manifest.foreign is not None:
             raise ConfigError(
@@ -174,11 +170,7 @@ class CacheFolder:
         check_readable(self.manifest.directory)
 
     def check_disk(self) -> None:
-        """Refuses a cache that would not fit on the disk; what the folder holds already needs no more space.
-
-        Raises:
-            ConfigError: The cache needs more space than is free.
-        """
+        """Refuses a cache that would not fit on the disk; what the folder holds already needs no more space."""
         paths = (os.path.join(folder, name) for folder, _, names in os.walk(self.path) for name in names)
         used = sum(max(file_io.get_size(path), 0) for path in paths)
         needed = max(round(self.info.records * (self.record_bytes + 24)) - used, 0)  # with 24 bytes of index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfpipe.system.options import Count, Flag, check_options, option
+from tfpipe.system.options import Count, Flag, check_options, option, show_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,8 @@ class DeviceConfig:
     num_threads: int = option(Count(1, 64), 2)
     prefetch_batches: int = option(Count(1, 16), 2)
     channels_last: bool = option(Flag(), True)
+
+    __repr__ = show_options
 
     def __post_init__(self) -> None:
         check_options(self)

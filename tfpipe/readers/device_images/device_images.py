@@ -31,7 +31,7 @@ import torch
 from tfpipe.engine.ahead import list_positions
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.augment_config import compute_scaling
-from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError, FormatError, explain_pipeline_error
@@ -79,6 +79,7 @@ class DeviceImages(EpochBatches):
         rank: The number of this process, from 0, and the number of processes, or a mesh, as for `TorchBatches`.
         device_config: The number of threads and of batches ahead, and the memory format. None: the defaults.
         decoder: A decoder in place of torchvision's or torchcodec's, or on the CPU of Pillow's.
+        batch_size: The batch size in place of a config, with the defaults of all other options.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] or normalized if `image_dtype` is a float; "label",
     int64 [n] or one-hot float32 [n, classes]; and the features in `extra_features`: text as lists of bytes, all other
@@ -102,13 +103,16 @@ class DeviceImages(EpochBatches):
         self,
         manifest: Manifest | str | os.PathLike[str],
         split: str,
-        config: PipelineConfig,
+        config: PipelineConfig | None = None,
         device: str | torch.device = "cuda",
         start_step: int = 0,
         rank: tuple[int, int] | DeviceMesh | None = None,
         device_config: DeviceConfig | None = None,
         decoder: JpegDecoder | None = None,
+        *,
+        batch_size: int | None = None,
     ) -> None:
+        config = choose_config(config, batch_size)
         self.device = find_device(device)
         options = _limit_threads(device_config or DeviceConfig(), config)
         number, ranks = find_rank(rank)

@@ -36,7 +36,7 @@ from tfpipe.training.jax.models import Parameters, apply_small_cnn, init_small_c
 from tfpipe.training.jax.processes import Place
 from tfpipe.training.learner import TOP, Learner, RunFacts, SingleSteps, Steps
 from tfpipe.training.results import TrainObserver, TrainResult
-from tfpipe.training.run import check_dataset, run_training
+from tfpipe.training.run import check_dataset, hold_layer, run_training
 from tfpipe.training.run_dir import MODEL, RunDir
 
 Batch = dict[str, jax.Array]
@@ -66,10 +66,12 @@ def train(
             number.
         FormatError: The dataset or the folder is damaged.
     """
+    held = hold_layer(manifest, config.output, config.split)
+    manifest = manifest if held is None else held.manifest
     check_dataset(manifest, config)
     pipeline = config.training_pipeline
     steps = len(JaxBatches(manifest, config.split, pipeline, sharding=place.rows))
-    facts = RunFacts(manifest, config, pipeline.batch_size, steps, place.process)
+    facts = RunFacts(manifest, config, pipeline.batch_size, steps, place.process, held)
     return run_training(facts, lambda: JaxLearner(facts, place), observer or TrainObserver(), stop)
 
 

@@ -45,7 +45,7 @@ from tfpipe.training.config import MOMENTUM, TrainConfig
 from tfpipe.training.learner import TOP, Learner, RunFacts, SingleSteps, Steps
 from tfpipe.training.model_files import read_form
 from tfpipe.training.results import SUM_NAMES, TrainObserver, TrainResult
-from tfpipe.training.run import check_dataset, run_training
+from tfpipe.training.run import check_dataset, hold_layer, run_training
 from tfpipe.training.run_dir import MODEL, RunDir, get_tflite_name
 from tfpipe.training.tensorflow.models import BuildModel, build_model
 
@@ -88,6 +88,8 @@ def train(
             number.
         FormatError: The dataset or the folder is damaged.
     """
+    held = hold_layer(manifest, config.output, config.split)
+    manifest = manifest if held is None else held.manifest
     check_dataset(manifest, config)
     tf.keras.utils.set_random_seed(config.pipeline.seed % 2**32)
     if config.deterministic:
@@ -96,7 +98,7 @@ def train(
     pipeline = config.training_pipeline
     steps = steps_per_epoch(manifest, config.split, pipeline, strategy)
     process = get_host_index(strategy), len(list_workers(strategy)) or 1
-    facts = RunFacts(manifest, config, pipeline.batch_size, steps, process)
+    facts = RunFacts(manifest, config, pipeline.batch_size, steps, process, held)
     stages = None if customize is None else f"{customize.__module__}:{customize.__qualname__}"
     return run_training(
         facts, lambda: TensorFlowLearner(facts, strategy, build, customize), observer or TrainObserver(), stop, stages

@@ -38,7 +38,7 @@ from tfpipe.training.checkpoints import State
 from tfpipe.training.config import MOMENTUM, TrainConfig
 from tfpipe.training.learner import TOP, Learner, RunFacts, SingleSteps, Steps
 from tfpipe.training.results import TrainObserver, TrainResult
-from tfpipe.training.run import check_dataset, run_training
+from tfpipe.training.run import check_dataset, hold_layer, run_training
 from tfpipe.training.run_dir import MODEL, RunDir
 from tfpipe.training.torch.models import BuildModel, build_model
 from tfpipe.training.torch.processes import Place
@@ -76,11 +76,13 @@ def train(
             number.
         FormatError: The dataset or the folder is damaged.
     """
+    held = hold_layer(manifest, config.output, config.split)
+    manifest = manifest if held is None else held.manifest
     check_dataset(manifest, config)
     torch.use_deterministic_algorithms(config.deterministic)
     pipeline = config.training_pipeline
     steps = len(TorchBatches(manifest, config.split, pipeline))
-    facts = RunFacts(manifest, config, pipeline.batch_size, steps, (place.rank, place.num_ranks))
+    facts = RunFacts(manifest, config, pipeline.batch_size, steps, (place.rank, place.num_ranks), held)
     return run_training(facts, lambda: TorchLearner(facts, place, build), observer or TrainObserver(), stop)
 
 

@@ -1,0 +1,196 @@
+"""What all public functions have in common: what they take for a dataset, what they say, and how they look."""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+import tensorflow as tf
+from PIL import Image
+from tensorflow.experimental import dtensor
+
+import tfpipe
+from beam_jobs.config import ShardConfig
+from tests.test_imports import run_python
+from tfpipe.readers.grain import GrainBatches, RecordSource
+from tfpipe.readers.jax import JaxBatches
+from tfpipe.readers.keras import KerasBatches
+from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.readers.torch import DeviceImages, TorchBatches, data_loader
+
+CONFIG = tfpipe.PipelineConfig(batch_size=2, image_size=8)
+
+
+def distribute(data: Any, split: str, config: Any = None, **options: Any) -> object:
+    return tfpipe.distribute_dataset(tf.distribute.get_strategy(), data, split, config, **options)
+
+
+def distribute_over_mesh(data: Any, split: str, config: Any = None, **options: Any) -> object:
+    mesh = dtensor.create_mesh([("data", 1)], devices=["CPU:0"])
+    return tfpipe.distribute_over_mesh(mesh, data, split, config, **options)
+
+
+def open_device_images(data: Any, split: str, config: Any = None, **options: Any) -> object:
+    return DeviceImages(data, split, config, device="cpu", **options)
+
+
+def open_jax(data: Any, split: str, config: Any = None, **options: Any) -> object:
+    rows = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return JaxBatches(data, split, config, sharding=rows, **options)
+
+
+WITH_CONFIG: list[Callable[..., object]] = [
+    tfpipe.build_dataset,
+    tfpipe.build_stages,
+    tfpipe.steps_per_epoch,
+    distribute,
+    distribute_over_mesh,
+    TorchBatches,
+    open_device_images,
+    open_jax,
+    KerasBatches,
+    NumpyBatches,
+    GrainBatches,
+]
+WITHOUT_CONFIG: list[Callable[..., object]] = [tfpipe.data_source, RecordSource]
+
+
+@pytest.mark.parametrize("function", WITH_CONFIG)
+def test_a_manifest_a_path_and_a_text_open_the_same(function: Callable[..., object], small_dataset: Path) -> None:
+    for data in (tfpipe.load_manifest(small_dataset), small_dataset, str(small_dataset), f"file://{small_dataset}"):
+        assert function(data, "train", CONFIG) is not None
+    assert function(small_dataset, "train", batch_size=2) is not None
+
+
+@pytest.mark.parametrize("function", WITH_CONFIG)
+def test_a_wrong_type_is_a_sentence(function: Callable[..., object], small_dataset: Path) -> None:
+    kinds = "a path, URL, Manifest(, Source)? or Mixture, got 3."
+    with pytest.raises(tfpipe.ConfigError, match=f"^A dataset must be {kinds}$"):
+        function(3, "train", CONFIG)
+    needs = (
+        "A reader needs `batch_size=256`, or a `config` such as tfpipe.PipelineConfig(batch_size=256, image_size=224), "
+    )
+    for config, got in [(None, "neither"), ({"batch_size": 4}, "{'batch_size': 4}"), (256, "256")]:
+        with pytest.raises(tfpipe.ConfigError) as caught:
+            function(small_dataset, "train", config)
+        assert str(caught.value) == f"{needs}got {got}."
+    with pytest.raises(tfpipe.ConfigError) as caught:
+        function(small_dataset, "train", CONFIG, batch_size=4)
+    assert str(caught.value) == (
+        "`batch_size` takes the place of a config, got both. The config has 2 already: leave `batch_size` out."
+    )
+
+
+@pytest.mark.parametrize("function", WITHOUT_CONFIG)
+def test_records_by_number_take_the_same(function: Callable[..., object], small_dataset: Path) -> None:
+    for data in (tfpipe.load_manifest(small_dataset), small_dataset, str(small_dataset)):
+        assert function(data, "train") is not None
+    with pytest.raises(tfpipe.ConfigError) as caught:
+        function(tfpipe.mix({small_dataset: 1}), "train")
+    assert str(caught.value) == f"A dataset must be a path, URL or Manifest, got <1 of {small_dataset}>."
+
+
+def test_what_opens_a_dataset_refuses_another_type() -> None:
+    with pytest.raises(tfpipe.ConfigError) as caught:
+        tfpipe.load_manifest(None)  # type: ignore[arg-type]
+    assert str(caught.value) == "A dataset must be a path or URL, got None."
+    with pytest.raises(tfpipe.ConfigError) as caught:
+        tfpipe.mix(["photos"] * 20)  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "`weights` must give each dataset a weight, as in {'photos': 0.7}, got a value of the type list."
+    )
+
+
+def test_a_missing_framework_is_a_sentence() -> None:
+    hide = "import sys; sys.modules['tensorflow'] = None\nimport tfpipe\n"
+    for name in ("build_dataset", "distribute_dataset", "steps_per_epoch", "masked_sum"):
+        done = run_python(f"{hide}try: tfpipe.{name}\nexcept tfpipe.MissingDependencyError as error: print(error)")
+        start = f"`tfpipe.{name}` needs TensorFlow. Install it with: pip install "
+        assert done.stdout.startswith(start), done.stderr
+
+
+def test_a_function_is_not_a_stage(small_dataset: Path) -> None:
+    stages = tfpipe.build_stages(small_dataset, "train", CONFIG)
+    with pytest.raises(tfpipe.ConfigError) as caught:
+        stages.insert_after("batch", len)  # type: ignore[arg-type]
+    assert str(caught.value) == "A stage must be a tfpipe.Stage(name, function), got <built-in function len>."
+
+
+def test_texts_are_one_short_line(small_dataset: Path) -> None:
+    manifest = tfpipe.load_manifest(small_dataset)
+    assert re.fullmatch(
+        rf"<{small_dataset}: train 12 records, validation 3 records, 3 classes, \d+\.\d KB>", repr(manifest)
+    )
+    assert re.fullmatch(r"<'train': 12 records, 2 shards, \d+\.\d KB>", repr(manifest.splits["train"]))
+    assert repr(tfpipe.mix({small_dataset: 0.5})) == f"<0.5 of {small_dataset}>"
+    data = f"6 batches of 2 from 'train' of {small_dataset}"
+    start = f"{data}, epoch 0, step 0>"
+    torch_batches = TorchBatches(manifest, "train", CONFIG)
+    assert repr(torch_batches) == f"<TorchBatches: {start}"
+    assert repr(data_loader(torch_batches)) == f"<ShardLoader: {start}"
+    assert repr(NumpyBatches(manifest, "train", CONFIG, start_step=8)) == f"<NumpyBatches: {data}, epoch 1, step 2>"
+    assert repr(KerasBatches(manifest, "train", CONFIG)) == f"<KerasBatches: {start}"
+    both = tfpipe.mix({small_dataset: 1, str(small_dataset): 1})
+    assert repr(NumpyBatches(both, "train", CONFIG)).count("'train' of") == 2
+
+
+def test_a_config_shows_what_was_asked_for() -> None:
+    assert repr(CONFIG) == "PipelineConfig(batch_size=2, image_size=8)"
+    flips = replace(CONFIG, augment_options=tfpipe.AugmentOptions(flip=False), cache="bytes")
+    assert repr(flips) == (
+        "PipelineConfig(batch_size=2, image_size=8, augment_options=AugmentOptions(flip=False), cache='bytes')"
+    )
+    assert repr(tfpipe.TfDataOptions()) == "TfDataOptions()"
+    assert repr(ShardConfig(input="a", output="b", workers=2)) == "ShardConfig(input='a', output='b', workers=2)"
+
+
+@pytest.mark.parametrize(
+    ("open_shown", "num_shown"),
+    [
+        (tfpipe.load_manifest, 8),
+        (lambda path: tfpipe.data_source(path, "train")[1:4], 3),
+        (lambda path: NumpyBatches(path, "validation", CONFIG), 3),
+        (lambda path: TorchBatches(tfpipe.mix({path: 1, str(path): 2}), "train", replace(CONFIG, batch_size=4)), 8),
+        (lambda path: data_loader(TorchBatches(path, "train", CONFIG)), 8),
+        (lambda path: KerasBatches(path, "train", CONFIG), 8),
+    ],
+)
+def test_a_notebook_shows_images(open_shown: Callable[[Path], Any], num_shown: int, small_dataset: Path) -> None:
+    page = open_shown(small_dataset)._repr_html_()
+    match = re.fullmatch(r'<p>(.+)</p><img alt="(\d+) records" src="data:image/png;base64,([^"]+)">', page)
+    assert match is not None
+    assert int(match[2]) == num_shown
+    assert match[1].startswith("&lt;")
+    with Image.open(io.BytesIO(base64.b64decode(match[3]))) as image:
+        assert 100 * num_shown < image.width < 150 * num_shown
+
+
+def test_a_notebook_shows_text_where_there_are_no_images(tmp_path: Path) -> None:
+    rows = [{"value": 1.0}]
+    manifest = tfpipe.write(rows, tmp_path / "rows", {"value": tfpipe.Values("float")}, num_shards=1)
+    assert manifest._repr_html_() is None
+
+
+def test_endless_pairs_warn_about_fit(small_dataset: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs = replace(CONFIG, as_supervised=True)
+    with caplog.at_level(logging.WARNING):
+        for function in (tfpipe.build_dataset, distribute):
+            function(small_dataset, "train", pairs, epochs=1)
+            function(small_dataset, "train", CONFIG)
+            function(small_dataset, "train", replace(pairs, training=False))
+        assert caplog.messages == []
+        for function in (tfpipe.build_dataset, distribute):
+            function(small_dataset, "train", pairs)
+    sentence = (
+        "These batches never end, and neither does `model.fit` with them alone. Give `epochs=1` here, or "
+        "`steps_per_epoch=tfpipe.steps_per_epoch(...)` to `fit`."
+    )
+    assert caplog.messages == [sentence] * 2

@@ -1,0 +1,138 @@
+"""A dataset that grows while a run is stopped: the run holds the layer it began with, less what was deleted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.beam_jobs.images import make_jpeg, write_files
+from tests.conftest import Tfpipe
+from tests.layers.growth import append, list_names
+from tests.training.conftest import Train, read_lines, stop_after
+from tfpipe.errors import ConfigError, DataError
+from tfpipe.layers.delete import delete_records
+from tfpipe.lookups.data_lock import read_lock
+from tfpipe.lookups.losses import LOSSES, rank_by_loss
+from tfpipe.lookups.steps import look_up_step
+from tfpipe.open_dataset import load_manifest
+from tfpipe.training.run import hold_layer
+
+FRAMEWORKS = (*(pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax")), "torch")
+
+
+@pytest.fixture
+def growing(colors: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(colors, tmp_path / "growing"))
+
+
+def grow(dataset: Path, images: Path) -> None:
+    append(dataset, write_files(images, {f"train/red/x{k}.jpg": make_jpeg(k, (24, 24)) for k in range(9)}))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_run_goes_on_with_the_layer_it_began_with(
+    train: Train, growing: Path, tmp_path: Path, framework: str
+) -> None:
+    options = {"framework": framework, "dataset": growing, "epochs": 2, "deterministic": True, "record_losses": True}
+    straight = train(output=str(tmp_path / "straight"), **options).output
+    run = str(tmp_path / "run")
+    assert not train(output=run, stop=stop_after(3), **options).finished
+    grow(growing, tmp_path / "more")
+    held = hold_layer(load_manifest(str(growing)), run, "train")
+    assert held is not None
+    assert held.note == f"The run holds layer 1 of {growing}, which it began with; the newest is 2."
+    assert train(output=run, **options).finished
+    first, second = (np.fromfile(f"{each}/{LOSSES}", "<f4") for each in (straight, run))
+    np.testing.assert_allclose(first, second, rtol=1e-4)
+    assert (read_lines(run)[-1]["epoch"], read_lines(run)[-1]["kind"]) == (1, "epoch")
+
+
+def test_a_run_goes_on_without_what_was_deleted(
+    train: Train, growing: Path, tmp_path: Path, tfpipe: Tfpipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"framework": "torch", "dataset": growing, "epochs": 2, "record_losses": True}
+    run = str(tmp_path / "run")
+    assert not train(output=run, stop=stop_after(3), **options).finished
+    begun = read_lock(f"{run}/run.json")
+    rows = look_up_step(begun.open(), 1)
+    victims = [rows[0].name, rows[3].name]
+    grow(growing, tmp_path / "more")
+    delete_records(str(growing), victims)
+    held = hold_layer(load_manifest(str(growing)), run, "train")
+    assert held is not None
+    assert held.note == (
+        f"The run holds layer 1 of {growing}, which it began with; the newest is 3. 2 records of those it began with "
+        "were deleted since, so it reads them no more."
+    )
+    assert list(held.manifest.splits) == ["train", "validation"]
+    assert held.manifest.splits["train"].records == 48
+    assert train(output=run, **options).finished
+    saved = json.loads(Path(run, "run.json").read_text())
+    assert saved["dataset"].startswith(held.manifest.splits["train"].fingerprint[:16])
+    assert [old["until_step"] for old in saved["earlier_locks"]] == [3]
+    # A step of then shows where the deleted records stood, and nothing else of them.
+    with caplog.at_level(logging.WARNING):
+        old = look_up_step(read_lock(f"{run}/run.json", step=1).open(), 1)
+    assert [one.getMessage() for one in caplog.records if one.name == "tfpipe.lookups.data_lock"] == [held.note]
+    assert [row.number for row in old] == [row.number for row in rows]
+    assert [row.deleted for row in old] == [row.name in victims for row in rows]
+    assert [(row.name, row.label, row.box) for row in old if row.deleted] == [("", None, None)] * 2
+    assert [row for row in old if not row.deleted] == [row for row in rows if row.name not in victims]
+    new = look_up_step(read_lock(f"{run}/run.json", step=7).open(), 7)
+    assert not any(row.deleted or row.name in victims for row in new)
+    ran = tfpipe("steps", run, "--step", 1, "--show", tmp_path / "step.png")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("deleted since") == 2
+    assert not any(name in ran.out for name in victims)
+    assert not any(one.record.name in victims for one in rank_by_loss(begun.open(), f"{run}/{LOSSES}", 100))
+    ran = tfpipe("steps", run, "--worst", 3)
+    assert (ran.code, "Records were deleted during the run" in ran.err) == (2, True)
+    # Once more: nothing has changed since.
+    assert train(output=run, **options).was_finished
+
+
+def test_a_run_of_other_data_is_refused_as_before(train: Train, growing: Path, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    options = {"framework": "torch", "epochs": 1, "output": run}
+    assert not train(dataset=growing, stop=stop_after(2), **options).finished
+    other = Path(shutil.copytree(growing, tmp_path / "other"))
+    grow(growing, tmp_path / "more")
+    lock = read_lock(f"{run}/run.json")
+    shutil.rmtree(growing)
+    shutil.copytree(other, growing)
+    for path in growing.glob("train-*"):
+        path.unlink()
+    write_files(tmp_path / "again", {f"train/{c}/x{k}.jpg": make_jpeg(k, (24, 24)) for k, c in enumerate("abcdef")})
+    from tests.beam_jobs.datasets import make_dataset
+
+    make_dataset(tmp_path / "again", tmp_path / "new")
+    with pytest.raises(ConfigError, match=r" was begun with dataset "):
+        train(dataset=tmp_path / "new", **{**options, "batch_size": 2})
+    shutil.rmtree(growing)
+    shutil.move(tmp_path / "new", growing)
+    grow(growing, tmp_path / "more")
+    with pytest.raises(DataError, match=r" must have the records of the lock, "):
+        lock.open()
+
+
+def test_a_lock_of_a_view_finds_its_layer(growing: Path, tmp_path: Path) -> None:
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.lookups.data_lock import lock_data
+    from tfpipe.views.choose import make_view, write_view
+    from tfpipe.views.config import ViewConfig
+
+    manifest = load_manifest(str(growing))
+    write_view(manifest, make_view(manifest, ViewConfig("warm", "label in ('red', 'yellow')")))
+    lock = lock_data(load_manifest(f"{growing}@warm"), "train", PipelineConfig(batch_size=4, image_size=8))
+    rows = look_up_step(lock.open(), 5)
+    grow(growing, tmp_path / "more")
+    assert look_up_step(lock.open(), 5) == rows
+    delete_records(str(growing), [rows[1].name])
+    after = look_up_step(lock.open(), 5)
+    assert [row.deleted for row in after] == [False, True, False, False]
+    assert rows[1].name not in list_names(f"{growing}@warm")

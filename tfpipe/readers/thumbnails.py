@@ -1,0 +1,136 @@
+"""The thumbnails of records: of `tfpipe inspect --show` and `--page`, and of datasets and readers in a notebook.
+
+```
+tfpipe.load_manifest("/data/flowers")     # the last line of a cell: eight images with their labels
+```
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfpipe.errors import DataError, FormatError, TfpipeError
+from tfpipe.format import schema as keys
+from tfpipe.format.example import Feature
+from tfpipe.format.manifest import Manifest
+from tfpipe.images.contact_sheet import Tile, draw_contact_sheet, encode_png, open_thumbnail
+from tfpipe.images.errors import BadImage
+from tfpipe.images.image_header import read_image_header
+from tfpipe.images.masks import read_mask
+from tfpipe.readers.data_source import DataSource, Record, data_source
+from tfpipe.readers.open_data import list_splits
+
+MAX_IMAGES_SHOWN = 8
+"""The most images of one record that are shown."""
+
+_NOTEBOOK_RECORDS, _NOTEBOOK_PX = 8, 112
+
+
+def draw_for_notebook(shown: Any) -> str | None:
+    """Returns eight images of a dataset or reader with their labels, as HTML; None if they cannot be drawn.
+
+    Args:
+        shown: A manifest, a `DataSource`, or a reader with the plan of its batches.
+    """
+    try:
+        rows = [tiles for _, tiles in read_tiles(_open_sources(shown), _NOTEBOOK_RECORDS, _NOTEBOOK_PX)]
+    except TfpipeError:
+        return None  # the text says what there is, and reading says what is wrong
+    sheet = draw_contact_sheet([row[0] for row in rows if row], columns=_NOTEBOOK_RECORDS, tile_px=_NOTEBOOK_PX)
+    text, data = html.escape(repr(shown)), base64.b64encode(encode_png(sheet)).decode()
+    return f'<p>{text}</p><img alt="{len(rows)} records" src="data:image/png;base64,{data}">'
+
+
+def _open_sources(shown: Any) -> list[DataSource]:
+    if isinstance(shown, DataSource):
+        return [shown]
+    splits = [(shown, name) for name in shown.splits] if isinstance(shown, Manifest) else list_splits(shown.plan)
+    return [data_source(manifest, split) for manifest, split in splits]
+
+
+def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Iterator[tuple[Record, list[Tile]]]:
+    """Yields up to `count` records, spread evenly over the sources, each with the tile of its image, or of several.
+
+    Args:
+        sources: The records of each split. They are closed when their records were read.
+        count: The number of records.
+        tile_px: The side of a tile, in pixels.
+
+    Raises:
+        DataError: There is no record.
+        FormatError: A record has no image, is missing or damaged.
+    """
+    chosen = spread_evenly([len(source) for source in sources], count)
+    if not any(chosen):
+        names = " and ".join(dict.fromkeys(source.manifest.address for source in sources))
+        raise DataError(f"{names} has no record to show.")
+    for source, numbers in zip(sources, chosen, strict=True):
+        manifest = source.manifest
+        if manifest.image_key is None:
+            raise FormatError(f"{manifest.address} must have an image to be drawn, and this dataset has none.")
+        with source:
+            for number in numbers:
+                record = source[number]
+                yield record, make_tiles(manifest, record, tile_px)
+
+
+def make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
+    """Makes the tile of a record's image, or one for each of several, up to 8."""
+    place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list[Tile]()
+    texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
+    caption = next(
+        (values[0].decode("utf-8", "replace") for values in texts if isinstance(values, list) and values), ""
+    )
+    for number, data in enumerate(record.encoded_images[:MAX_IMAGES_SHOWN]):
+        note = f"{place} image {number}" if manifest.has_several_images else place
+        try:
+            image, (width, height) = open_thumbnail(data, get_kind(manifest, record.features, data), tile_px)
+            classes, boxes = _read_mask(manifest, record.features, width * height), _list_boxes(record.features)
+            tiles.append(Tile(image, title, note, f"{width} x {height}", caption, classes, boxes))
+        except BadImage:
+            tiles.append(Tile(None, title, note))
+    return tiles
+
+
+def spread_evenly(lengths: Sequence[int], count: int) -> list[list[int]]:
+    """Returns record numbers of each split: the middles of `count` equal parts of all records laid end to end."""
+    total = sum(lengths)
+    count = min(count, total)
+    middles = [(2 * k + 1) * total // (2 * count) for k in range(count)]
+    chosen, begin = [], 0
+    for length in lengths:
+        chosen.append([number - begin for number in middles if begin <= number < begin + length])
+        begin += length
+    return chosen
+
+
+def get_kind(manifest: Manifest, features: dict[str, Feature], image: bytes) -> str:
+    """Returns the format of an image: JPEG, PNG or RAW.
+
+    Raises:
+        BadImage: It has none.
+    """
+    kinds = features.get(keys.IMAGE_FORMAT)
+    is_raw = manifest.foreign is None and isinstance(kinds, list) and b"RAW" in kinds
+    return "RAW" if is_raw else read_image_header(image).format
+
+
+def _read_mask(manifest: Manifest, features: dict[str, Feature], max_pixels: int) -> Any:
+    """Returns the classes of the record's first mask; None without one. Raises `BadImage` if it is damaged."""
+    for spec in manifest.schema.masks:
+        value = features.get(spec.name)
+        if isinstance(value, list) and len(value) == 1:
+            return read_mask(value[0], max_pixels)
+    return None
+
+
+def _list_boxes(features: dict[str, Feature]) -> list[tuple[float, float, float, float]]:
+    """Returns the boxes of a record, as far as all four sides of each are there."""
+    sides = [features.get(key) for key in (keys.BBOX_XMIN, keys.BBOX_YMIN, keys.BBOX_XMAX, keys.BBOX_YMAX)]
+    lists = [side.tolist() for side in sides if isinstance(side, np.ndarray)]
+    return list(zip(*lists, strict=False)) if len(lists) == len(sides) else []
