@@ -242,3 +242,5 @@ def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
         f"{other_us * images:,.0f} µs of a core for each batch of {images}."
     )
     assert compute_demand(profile).take_batch_s == pytest.approx(other_us / 1e6)
+    quiet = make_profile(stages=(make_stage("decode", 200, parallelism=4),), host={"cpu_fraction": 0.5})
+    assert find(quiet).reason.startswith("The cores are 50% busy, 90% of it in handing over batches: ")

@@ -235,6 +235,12 @@ def test_an_accelerator_that_does_not_wait_needs_no_trials(manifest: Manifest) -
     assert (profile.stages, profile.option_costs) == ((), OptionCosts())
 
 
+def test_memory_is_named_where_the_accelerator_never_waits(manifest: Manifest) -> None:
+    config = PipelineConfig(batch_size=4, image_size=32, prefetch_batches=7)
+    profile = profile_pipeline(manifest, "train", config, Accelerator(0.2, 4, "fit"), ProfileConfig(0.4, 0.1))
+    assert [(held.stage, held.number) for held in profile.held] == [("prefetch", 7)]
+
+
 def transform(image: Any, random: np.random.Generator) -> Any:
     return np.asarray(image.resize((8, 8)))
 

@@ -208,16 +208,20 @@ def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
         return Bottleneck("cpu", f"{busy}.", demand.cpu_limit)
     total_s = sum(demand.cpu_s.values())
     if profile.dataset.by_engine and _is_mostly_other(demand.cpu_s):
-        other_s, images = demand.cpu_s["other"], profile.step.images_per_step
-        reason = (
-            f"{busy}, {other_s / total_s:.0%} of it in handing over batches: {1e6 * other_s * images:,.0f} µs of a "
-            f"core for each batch of {images}."
-        )
-        return Bottleneck("batch", reason, demand.cpu_limit)
+        return _explain_small_batches(profile, demand, busy)
     name = max(stages, key=lambda stage: stages[stage])
     share = stages[name] / total_s
     reason = f"{busy}, {share:.0%} of it in {name}: {stages[name] * 1e6:,.0f} µs of a core for each image."
     return Bottleneck(name, reason, demand.cpu_limit)
+
+
+def _explain_small_batches(profile: Profile, demand: ServiceDemand, busy: str) -> Bottleneck:
+    other_s, images = demand.cpu_s["other"], profile.step.images_per_step
+    reason = (
+        f"{busy}, {other_s / sum(demand.cpu_s.values()):.0%} of it in handing over batches: "
+        f"{1e6 * other_s * images:,.0f} µs of a core for each batch of {images}."
+    )
+    return Bottleneck("batch", reason, demand.cpu_limit)
 
 
 def _is_mostly_other(cpu_s: Mapping[str, float]) -> bool:
@@ -251,6 +255,9 @@ def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
     """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
     config = profile.config
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
+    cpu = profile.host.cpu_fraction
+    if profile.dataset.by_engine and _is_mostly_other(demand.cpu_s):
+        return _explain_small_batches(profile, demand, f"The cores are {cpu:.0%} busy")
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not limits:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:
@@ -259,5 +266,4 @@ def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
         if profile.images_per_second / limits[name] < profile.host.cpu_fraction:  # the cores are nearer
             name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
             why = f"{name} takes most of them"
-    cpu = profile.host.cpu_fraction
     return Bottleneck(name, f"The cores are {cpu:.0%} busy, and no stage is at its limit: {why}.", demand.limit)

@@ -138,7 +138,8 @@ def profile_pipeline(
             )
         stages = () if pipeline.clocks is None else _time_engine(run, profile, plan)
         if compute_idle_fraction(profile.step) <= NO_IDLE:  # no change makes the training faster
-            return replace(profile, stages=stages, held=find_held(profile, pipeline.built, {}))
+            profile = replace(profile, stages=stages)
+            return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")
         tried = pipeline.try_parts(config, facts.cycle_length, accelerator.images_per_step)
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
