@@ -12,9 +12,8 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.format.example import decode_example
-from tfpipe.pipeline.build import build_stages
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
-from tfpipe.profiler.measure.stock_sample import list_records, list_sizes, make_batches, measure_costs_us, write_file
+from tfpipe.profiler.measure.stock_sample import list_sizes, make_batches, measure_costs_us, write_file
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 
@@ -49,12 +48,6 @@ def test_batches_have_the_records_and_other_crops(
     assert counts == pytest.approx({label: 64 * labels.count(label) for label in set(labels)}, rel=0.2)
     assert len({image.tobytes() for batch in batches for image in batch["image"]}) > 200
     assert caplog.records == []
-
-
-def test_first_records_come_as_they_are_parsed(small_dataset: Path) -> None:
-    stages = build_stages(load_manifest(str(small_dataset)), "train", CONFIG)
-    parse = stages[stages.names.index("parse")]
-    assert len([*parse.apply(list_records(stages))]) == RECORDS  # of 12 records
 
 
 def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

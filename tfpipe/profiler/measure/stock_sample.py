@@ -78,13 +78,6 @@ def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
     return stages.dataset()
 
 
-def list_records(stages: Stages) -> tf.data.Dataset:
-    """Returns the first records as the stage `parse` of a pipeline gets them, once. If they are few, some repeat."""
-    before = stages[: stages.names.index("parse")]
-    unshuffled = Stages([stage for stage in before if stage.name != "shuffle"], stages.options)
-    return unshuffled.dataset().repeat().take(RECORDS)
-
-
 def measure_costs_us(datasets: Mapping[str, tf.data.Dataset]) -> dict[str, float]:
     """Returns the processor time of all threads for one image of each dataset, whose batches have `RECORDS` of them."""
     iterators = {name: iter(dataset) for name, dataset in datasets.items()}
