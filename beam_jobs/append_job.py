@@ -16,12 +16,13 @@ from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shard_job import ShardResult
 from tfpipe._version import __version__
+from tfpipe.dataset.history import History
+from tfpipe.dataset.parts import list_fingerprints
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.join_manifests import explain_misfit
 from tfpipe.format.layer import layer_folder
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import History, list_fingerprints
 from tfpipe.storage import file_io
 from tfpipe.writer.layers import open_layers, start_layer, write_layer
 

@@ -41,7 +41,7 @@ FLOORS = {
         *("beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.plan", "beam_jobs.sample", "beam_jobs.shards"),
     ),
     1: (
-        *("tfpipe.engine", "tfpipe.images", "tfpipe.open_dataset", "tfpipe.writer"),
+        *("tfpipe.engine", "tfpipe.images", "tfpipe.dataset", "tfpipe.writer"),
         *("beam_jobs.config", "beam_jobs.prices", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
@@ -61,9 +61,9 @@ NEIGHBORS = {
     ("tfpipe.readers", "tfpipe.service"),  # their batches may come from its workers
     ("tfpipe.pipeline", "tfpipe.service"),
     ("tfpipe.engine", "tfpipe.images"),
-    ("tfpipe.engine", "tfpipe.open_dataset"),
+    ("tfpipe.engine", "tfpipe.dataset"),
     ("tfpipe.writer", "tfpipe.images"),
-    ("tfpipe.writer", "tfpipe.open_dataset"),
+    ("tfpipe.writer", "tfpipe.dataset"),
     ("tfpipe.layers", "tfpipe.columns"),  # which knows the records of each layer
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for

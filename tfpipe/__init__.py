@@ -12,6 +12,7 @@ from tfpipe.system.extras import importing
 
 if TYPE_CHECKING:
     from tfpipe.columns.add import add_column
+    from tfpipe.dataset.load import load_manifest
     from tfpipe.distribution import (
         distribute_dataset,
         distribute_over_mesh,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tfpipe.engine.source import tfrecord_files
     from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
     from tfpipe.format.manifest import Manifest
-    from tfpipe.open_dataset import load_manifest
     from tfpipe.pipeline.build import build_dataset, build_stages
     from tfpipe.pipeline.stage import Stage, Stages
     from tfpipe.pipeline.stages.batch import masked_sum
@@ -103,7 +103,7 @@ _MODULES = {
     "distribute_dataset": "tfpipe.distribution",
     "distribute_over_mesh": "tfpipe.distribution",
     "tfrecord_files": "tfpipe.engine.source",
-    "load_manifest": "tfpipe.open_dataset",
+    "load_manifest": "tfpipe.dataset.load",
     "TfDataOptions": "tfpipe.engine.config.tf_data_options",
     "masked_sum": "tfpipe.pipeline.stages.batch",
     "measure_training": "tfpipe.profiler.live.idle_monitor",

@@ -17,12 +17,12 @@ from beam_jobs.plan.image_ref import ImageLocation, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable
 from beam_jobs.plan.listing import DatasetListing
 from beam_jobs.plan.merge_manifests import check_nan, merge_manifests
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import Schema, class_schema, image_schema
-from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from beam_jobs.inputs.read_image import UnreadableError
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record, read_record_at
-from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import file_io
 
 _MAX_COLUMNS, _MAX_INDEXES = 64, 256  # of one worker: 16 bytes a record of the shards that it reads from

@@ -20,12 +20,12 @@ from beam_jobs.estimate import Parallelism, estimate_job
 from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 
 ONCE = PipelineConfig(batch_size=1, training=False, image_size=16, extra_features=("id",))

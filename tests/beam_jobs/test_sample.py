@@ -11,9 +11,9 @@ from beam_jobs.make_plan import plan_shards
 from beam_jobs.sample import Sample, take_sample, write_sample
 from tests.beam_jobs.datasets import read_images
 from tests.beam_jobs.images import make_photos, write_files, write_tar
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.open_dataset import load_manifest
 
 
 def take(source: Path, folder: Path, count: int, seed: int = 0, **options: object) -> Sample:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.open_dataset import load_manifest
 from tfpipe.system import process_pool
 from tfpipe.system.host_limits import usable_cpus
 

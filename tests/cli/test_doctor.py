@@ -152,16 +152,14 @@ def test_files_have_no_splits(doctor, small_dataset: Path) -> None:
 def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from tfpipe import open_dataset
     from tfpipe.cli.shared import inputs
+    from tfpipe.dataset import load
 
-    manifest = open_dataset.load_manifest(str(small_dataset))
+    manifest = load.load_manifest(str(small_dataset))
     train, validation = manifest.splits.values()
-    monkeypatch.setattr(open_dataset, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
+    monkeypatch.setattr(load, "load_manifest", lambda _: replace(manifest, splits={"only": train}))
     assert inputs.open_data(str(small_dataset), None)[1] == "only"
-    monkeypatch.setattr(
-        open_dataset, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation})
-    )
+    monkeypatch.setattr(load, "load_manifest", lambda _: replace(manifest, splits={"a": train, "b": validation}))
     with pytest.raises(ConfigError, match=r"it has a, b\. Choose one with --split\."):
         inputs.open_data(str(small_dataset), None)
 

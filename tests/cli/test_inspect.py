@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from beam_jobs.config import ShardConfig
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.order import Order, mixing_score
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest_json import loads
-from tfpipe.open_dataset import load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,8 +18,8 @@ from tests.beam_jobs.images import write_files
 from tests.browser import needs_browser
 from tests.conftest import Tfpipe
 from tests.mask_images import MASK_NAME, make_masked_images
+from tfpipe.dataset.load import load_manifest
 from tfpipe.images.masks import read_mask
-from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.data_source import data_source
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"

@@ -18,10 +18,10 @@ import pytest
 from tests.beam_jobs.datasets import make_seekable_dataset, make_seekable_photos
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, write_dataset
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names
 from tfpipe.format.tfrecord import scan_records
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.open_dataset import load_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARD = "train-00000-of-00003.tfrecord"

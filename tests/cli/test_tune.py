@@ -102,7 +102,7 @@ def test_json(tune, small_dataset: Path) -> None:
 
 
 def _data(folder: Path) -> tuple[Any, str]:
-    from tfpipe.open_dataset import load_manifest
+    from tfpipe.dataset.load import load_manifest
 
     return load_manifest(str(folder)), "train"
 

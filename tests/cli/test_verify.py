@@ -17,9 +17,9 @@ from tests.beam_jobs.datasets import make_dataset, make_seekable_dataset, make_s
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.integrity.damaged import framed
 from tests.integrity.made import payload, png, write_dataset
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names
 from tfpipe.format.example import encode_example
-from tfpipe.open_dataset import load_manifest
 
 SHARD = "train-00000-of-00002.tfrecord"
 

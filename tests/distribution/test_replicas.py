@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from tests.distribution.test_mesh import check_mesh
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.order import Order
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.open_dataset import load_manifest
 
 BATCH, EPOCH = 16, 15  # records of a global batch, steps of an epoch
 LAST_START, STEPS = 30, 34  # two epochs, and as many steps more as a resumed run is followed

@@ -30,7 +30,7 @@ TESTS = {
     ],
     "WebDataset and img2dataset: tars of images beside captions": [
         "beam_jobs/inputs/test_pairs.py::test_a_tar_of_img2dataset_becomes_captions_and_columns",
-        "beam_jobs/inputs/test_pairs.py::test_an_export_to_webdataset_comes_back",
+        "test_every_kind.py::test_an_export_comes_back",
     ],
     "Parquet files of Hugging Face's `datasets`, one, a folder or a pattern": [
         "beam_jobs/inputs/test_parquet_rows.py::test_a_folder_of_the_hub_gives_splits_classes_and_texts",
@@ -45,13 +45,13 @@ TESTS = {
     "Parquet files without images, such as latents, also of an export": [
         "beam_jobs/inputs/test_parquet_tensors.py::test_lists_of_numbers_become_tensors",
         "beam_jobs/inputs/test_parquet_tensors.py::test_splits_and_classes_come_from_names_and_columns",
-        "test_every_kind.py::test_an_export_to_parquet_comes_back",
+        "test_every_kind.py::test_an_export_comes_back",
     ],
     "several images a record, in tars of WebDataset, or lists in Parquet and other tables": [
         "beam_jobs/inputs/test_several_images.py::test_a_table_may_list_the_images_of_a_record",
         "beam_jobs/inputs/test_several_images.py::test_named_images_of_a_tar_become_a_list",
         "beam_jobs/inputs/test_several_images.py::test_lists_in_a_parquet_file_become_records",
-        "cli/test_several_images.py::test_an_export_comes_back_by_a_job",
+        "test_every_kind.py::test_an_export_comes_back",
     ],
     "captions in a table, one or several for an image": [
         "beam_jobs/inputs/test_table.py::test_captions_are_text",

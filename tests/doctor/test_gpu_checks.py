@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from tests.integrity.made import payload, write_dataset
+from tfpipe.dataset.load import load_manifest
 from tfpipe.doctor import gpu_checks
 from tfpipe.doctor.gpu_checks import UNREADABLE, ImageKinds, check_gpu_decode
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
 
 ALL_BASELINE = "`tfpipe reshard --encoding jpeg --reencode-progressive` makes baseline JPEGs of all."
 

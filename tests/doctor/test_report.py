@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tfpipe import __version__
+from tfpipe.dataset.load import load_manifest
 from tfpipe.doctor.report import GIVEN, SETTINGS, format_report, make_report
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -19,7 +20,6 @@ from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.native import library
-from tfpipe.open_dataset import load_manifest
 
 SECRET = "hunter2-at-home"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.several_images import write_several
+from tfpipe.dataset.load import load_manifest
 from tfpipe.doctor import probes
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.doctor.run import run_checks
@@ -20,7 +21,6 @@ from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL
-from tfpipe.open_dataset import load_manifest
 
 CONFIG = PipelineConfig(batch_size=8, image_size=16)
 THROUGHPUT = dataclasses.replace(CONFIG, order="throughput")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Tfpipe
+from tfpipe.dataset.load import load_manifest
 from tfpipe.doctor import service_checks
 from tfpipe.doctor.result import Check
 from tfpipe.doctor.service_checks import check_service, check_speed, describe_speed, describe_workers
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.open_dataset import load_manifest
 from tfpipe.service.measure import ServiceRates, WorkerRate
 from tfpipe.service.server import Server
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.integrity.made import payload, png, write_dataset
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.record_block import append_payloads, join_block, join_payloads, plan_spans
 from tfpipe.engine.record_reader import RecordReader
@@ -17,7 +18,6 @@ from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.native import library
-from tfpipe.open_dataset import load_manifest
 
 ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 SHARDS = [f"train-{k:05d}-of-00003.tfrecord" for k in range(3)]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine import record_reader
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import decode_example
 from tfpipe.format.tfrecord import scan_records
-from tfpipe.open_dataset import load_manifest
 
 MEND = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 SHARD = "train-00001-of-00002.tfrecord"
@@ -114,7 +114,7 @@ def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, mo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> None:
     code = (
-        "import os, sys; from tfpipe.open_dataset import load_manifest; from tfpipe.engine.record_reader "
+        "import os, sys; from tfpipe.dataset.load import load_manifest; from tfpipe.engine.record_reader "
         "import RecordReader\n"
         "reader = RecordReader(sys.argv[1], load_manifest(sys.argv[1]), 'train')\n"
         "want = [reader.read_payload(i) for i in range(12)]; children = []\n"

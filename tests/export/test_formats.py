@@ -20,6 +20,7 @@ from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
 from tests.conftest import DrawImages
 from tests.export.datasets import describe_records, write_foreign
 from tests.format.tensors.datasets import RECORDS, write_tensors
+from tfpipe.dataset.load import load_manifest
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
 from tfpipe.export.samples import _get_value
@@ -28,7 +29,6 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 
 BOXES = ("xmin", "xmax", "ymin", "ymax")
 

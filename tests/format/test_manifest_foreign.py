@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Foreign, ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.manifest_json import dumps, loads
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
-from tfpipe.open_dataset import load_manifest
 
 SHARDS = (ShardInfo("a/train-0.rec", 2, 90, "0" * 64), ShardInfo("train-1", 0, 0, "1" * 64))
 MANIFEST = Manifest(

@@ -16,6 +16,7 @@ import pytest
 
 from tests.integrity.damaged import KINDS, DamagedFile, damage, framed
 from tests.integrity.made import payload, write_dataset
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
@@ -23,7 +24,6 @@ from tfpipe.format.recovery.scan import Intact, scan
 from tfpipe.format.tfrecord import FRAME_BYTES, scan_records
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.open_dataset import load_manifest
 
 FILES = 500
 

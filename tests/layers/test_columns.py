@@ -15,9 +15,9 @@ from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.columns.values import get_index
 from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, list_names
-from tfpipe import open_dataset
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
+from tfpipe.dataset import history
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.layers.delete import delete_records
@@ -59,7 +59,7 @@ def check_captions(dataset: str) -> None:
 
 
 def test_a_column_that_lacks_values_is_named_once(lacking: str, caplog: pytest.LogCaptureFixture) -> None:
-    open_dataset._WARNED.clear()
+    history._WARNED.clear()
     with caplog.at_level(logging.WARNING):
         assert library.load_manifest(lacking).columns == ()
         assert library.load_manifest(lacking).columns == ()

@@ -238,7 +238,7 @@ def test_the_commands_print_what_they_did(pets: str, gone: list[str], tmp_path: 
     ]
     assert tfpipe("delete", pets, file, "--json").json == {"dataset": pets, "layer": 2, "hidden": {}, "before": 2}
     assert tfpipe("rollback", pets, "--to", 1).lines == [
-        "0 records gone, 2 records back, of which 2 were hidden",
+        "2 records back, 2 of them hidden until now",
         f"{pets} is at layer 3, with the records of layer 1",
     ]
     lines = tfpipe("log", pets).lines

@@ -18,13 +18,13 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, r
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Tfpipe
 from tests.native.conftest import Draw
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.errors import BadImage
 from tfpipe.images.normalize import prepare_image
 from tfpipe.images.seekable import choose_interval, has_chosen_interval, is_seekable
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.native.jpeg import make_seekable
-from tfpipe.open_dataset import load_manifest
 
 SEEKABLE = ImageForm(seekable=True)
 

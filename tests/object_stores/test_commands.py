@@ -15,6 +15,7 @@ from beam_jobs.storage import job_stores
 from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.integrity.made import payload, write_dataset
 from tests.object_stores.conftest import Cloud
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
@@ -22,7 +23,6 @@ from tfpipe.format import file_names
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import stores
 from tfpipe.storage.buckets import StoreOptions
 from tfpipe.storage.retries import RetryConfig

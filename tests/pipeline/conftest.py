@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import FeatureSpec, Schema, image_schema
 from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
-from tfpipe.open_dataset import load_manifest
 
 SHARDS = (37, 0, 61, 5, 80, 1, 50, 23)
 """The records of each shard of `many`: 257 in all, which no batch divides."""

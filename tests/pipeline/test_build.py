@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages, check_stages
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 

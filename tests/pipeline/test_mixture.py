@@ -8,13 +8,13 @@ import pytest
 import tensorflow as tf
 
 from tests.pipeline.conftest import write_dataset
+from tfpipe.dataset.load import load_manifest
 from tfpipe.distribution import distribute_dataset, steps_per_epoch
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.mixture import Mixture, apportion, mix
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 
 CONFIG = PipelineConfig(batch_size=20, image_size=8, extra_features=("id", "image/class/text"))

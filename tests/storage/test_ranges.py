@@ -12,8 +12,8 @@ import pytest
 
 from tests.object_stores.folder_store import FolderStore, pose_as_google
 from tests.object_stores.proxy import Answer
+from tfpipe.dataset.parts import check_readable
 from tfpipe.errors import DataError, FormatError, MissingDependencyError
-from tfpipe.open_dataset import check_readable
 from tfpipe.storage import file_io, stores
 from tfpipe.storage.ranges import Range, RangeReader
 

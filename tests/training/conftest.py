@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.open_dataset import load_manifest
 from tfpipe.training.config import TrainConfig
 
 TRAIN, VALIDATION = 50, 27  # neither is a multiple of the batch

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfpipe.open_dataset import load_manifest
+from tfpipe.dataset.load import load_manifest
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.schedule import LearningRate
 

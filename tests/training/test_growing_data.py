@@ -14,12 +14,12 @@ from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
 from tests.layers.growth import append, list_names
 from tests.training.conftest import Train, read_lines, stop_after
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import read_lock
 from tfpipe.lookups.losses import LOSSES, rank_by_loss
 from tfpipe.lookups.steps import look_up_step
-from tfpipe.open_dataset import load_manifest
 from tfpipe.training.run import hold_layer
 
 FRAMEWORKS = (*(pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax")), "torch")

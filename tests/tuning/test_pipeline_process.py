@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import pipeline_process
 from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, WarmUp, build_endless_dataset

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from tests.observers import Recorder
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.image_form import ImageForm
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.system import host_limits
 from tfpipe.tuning import stored_forms

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from tests.observers import Recorder
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.profiler.types import Fix, Spread
 from tfpipe.system import host_limits

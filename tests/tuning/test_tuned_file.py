@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
-from tfpipe.open_dataset import load_manifest
 from tfpipe.tuning import tuned_file
 from tfpipe.tuning.tuned_file import Place
 

@@ -183,7 +183,7 @@ class _SampleJob(NamedTuple):
         """Writes the sample in a form, and returns its dataset and the estimate for all images."""
         from beam_jobs.estimate import estimate_from_sample
         from beam_jobs.sample import write_sample
-        from tfpipe.open_dataset import load_manifest
+        from tfpipe.dataset.load import load_manifest
 
         config, processes = replace(self.config, form=form), self.parallelism.processes
         written = write_sample(config, self.sample, output, processes, keep=True)

@@ -63,7 +63,7 @@ def inspect(
         raise ConfigError("--record already names the split, as in train:0. Leave out --split.")
     if output is not None and record is None:
         raise ConfigError("--output needs a record. Name it with --record SPLIT:INDEX.")
-    from tfpipe.open_dataset import load_manifest
+    from tfpipe.dataset.load import load_manifest
 
     manifest = load_manifest(dataset)
     if split is not None and split not in manifest.splits:

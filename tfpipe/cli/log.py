@@ -25,8 +25,8 @@ def log(dataset: str, as_json: bool) -> None:
 
     DATASET@N is the dataset as it was at layer N.
     """
+    from tfpipe.dataset.history import load_history
     from tfpipe.layers.log import list_rows
-    from tfpipe.open_dataset import load_history
 
     rows = list_rows(load_history(dataset.rstrip("/")))
     if as_json:

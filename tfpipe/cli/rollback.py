@@ -27,6 +27,9 @@ def rollback(dataset: str, to: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"dataset": dataset, **asdict(done)}))
         return
-    unhidden = f", of which {done.unhidden:,} were hidden" if done.unhidden else ""
-    click.echo(f"{human_count(done.gone, 'record')} gone, {human_count(done.back, 'record')} back{unhidden}")
+    if done.gone:
+        click.echo(f"{human_count(done.gone, 'record')} gone")
+    if done.back:
+        unhidden = f", {done.unhidden:,} of them hidden until now" if done.unhidden else ""
+        click.echo(f"{human_count(done.back, 'record')} back{unhidden}")
     click.echo(clean_line(f"{dataset} is at layer {done.layer}, with the records of layer {to}"))

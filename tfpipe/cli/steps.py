@@ -131,8 +131,8 @@ def steps(
 
 
 def _open_lock(target: str, options: dict[str, Any], step: int | None) -> "DataLock":
+    from tfpipe.dataset.load import load_manifest
     from tfpipe.lookups.data_lock import lock_data, read_lock
-    from tfpipe.open_dataset import load_manifest
 
     run = os.path.join(target, "run.json")
     if os.path.isfile(target) or os.path.isfile(run):

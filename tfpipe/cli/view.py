@@ -44,7 +44,7 @@ def view(
     view has all records. What reads a dataset takes DATASET@NAME: train, profile, inspect, export, reshard, and the
     readers in TensorFlow, PyTorch and JAX.
     """
-    from tfpipe.open_dataset import load_manifest
+    from tfpipe.dataset.load import load_manifest
     from tfpipe.views.choose import make_view, write_view
 
     without = options.pop("without")

@@ -10,9 +10,9 @@ from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
 from tfpipe.columns.write import Entry, NewColumn, NewLayerColumn
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.data_source import data_source
 from tfpipe.writer.fields import Field
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.write import Entry, NewColumn, choose_lacking, find_schema, load_for_column
+from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import Schema
-from tfpipe.open_dataset import check_local
 from tfpipe.storage import file_io
 from tfpipe.system.extras import importing
 from tfpipe.system.units import human_count

@@ -25,20 +25,14 @@ from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.columns.config import ColumnConfig
+from tfpipe.dataset.load import load_manifest
+from tfpipe.dataset.parts import check_readable, hide_records, list_fingerprints, load_own_manifest, load_view
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, Schema, check_names
 from tfpipe.format.view import Hidden, View, ViewSplit, view_file
-from tfpipe.open_dataset import (
-    check_readable,
-    hide_records,
-    list_fingerprints,
-    load_manifest,
-    load_own_manifest,
-    load_view,
-)
 from tfpipe.storage import file_io, local
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
 from tfpipe.writer.from_function import NewSplit, write_shard

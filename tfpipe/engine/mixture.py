@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tfpipe.dataset.load import load_if_path, load_manifest
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_if_path, load_manifest
 from tfpipe.system.units import shorten
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset.parts import check_readable
 from tfpipe.engine.parse import BadRecord, parse_columns
 from tfpipe.engine.record_block import (
     RecordBlock,
@@ -45,7 +46,6 @@ from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import read_record_at, unframe
-from tfpipe.open_dataset import check_readable
 from tfpipe.storage.file_io import is_url, join, read_bytes
 from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from tfpipe._version import __version__
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError
 from tfpipe.export import array_record, folder, webdataset
 from tfpipe.export.config import ExportConfig
@@ -22,7 +23,6 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.integrity.verify import dataset_jobs
-from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
 from tfpipe.system.process_pool import Workers

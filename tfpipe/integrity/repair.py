@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tfpipe._version import __version__
+from tfpipe.dataset.history import History, cut_layers
+from tfpipe.dataset.load import split_address
+from tfpipe.dataset.parts import list_added, load_own_manifest, use_columns
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.layer import layer_file
@@ -23,7 +26,6 @@ from tfpipe.integrity.recover_manifest import recover_manifest
 from tfpipe.integrity.repair_shard import RepairFolder, get_staged_name, repair_shard
 from tfpipe.integrity.verify import WORKERS, dataset_jobs, list_files, measure
 from tfpipe.integrity.write_repaired import write_repaired
-from tfpipe.open_dataset import History, cut_layers, list_added, load_own_manifest, split_address, use_columns
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer
 from tfpipe.writer.working_folder import check_output

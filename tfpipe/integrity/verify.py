@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tfpipe.dataset.history import History
+from tfpipe.dataset.load import split_address
+from tfpipe.dataset.parts import list_columns, load_column, load_own_manifest, use_columns
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names, tfds_metadata
 from tfpipe.format.digest_groups import equal_rows
@@ -20,7 +23,6 @@ from tfpipe.integrity.check_file import FileJob, FileReport, check_file
 from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.progress import run_on_files
-from tfpipe.open_dataset import History, list_columns, load_column, load_own_manifest, split_address, use_columns
 from tfpipe.storage import file_io
 from tfpipe.system.options import Count, Flag, check_options, option
 from tfpipe.system.process_pool import Workers

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.columns.write import ShardRows, list_parts
+from tfpipe.dataset.history import History
+from tfpipe.dataset.parts import check_local, list_fingerprints, list_views, load_view
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
@@ -34,7 +36,6 @@ from tfpipe.format.manifest import Duplicates, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.shard_stats import ShardStats
 from tfpipe.format.view import VIEWS_DIR, View, ViewSplit, view_file
 from tfpipe.images.seekable import is_seekable
-from tfpipe.open_dataset import History, check_local, list_fingerprints, list_views, load_view
 from tfpipe.storage import file_io, local
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import open_facts

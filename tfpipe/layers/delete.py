@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tfpipe.dataset.parts import check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import Hidden
-from tfpipe.open_dataset import check_local
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import FactsTable, open_facts
 from tfpipe.writer import record_facts as facts

@@ -15,9 +15,10 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
+from tfpipe.dataset.load import load_manifest
+from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.system.extras import importing
 from tfpipe.views.choose import open_facts
 from tfpipe.writer import record_facts as facts

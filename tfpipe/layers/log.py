@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfpipe.open_dataset import History
+from tfpipe.dataset.history import History
 
 
 @dataclass(frozen=True)

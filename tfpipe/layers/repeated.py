@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
+from tfpipe.dataset.history import load_history
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_history
 from tfpipe.storage import file_io
 from tfpipe.views.choose import open_facts
 from tfpipe.writer import record_facts as facts

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset.history import History
 from tfpipe.errors import ConfigError
-from tfpipe.open_dataset import History
 from tfpipe.writer.layers import open_layers, start_layer, write_layer
 
 

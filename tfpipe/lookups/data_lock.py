@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.order import ORDER_VERSION, check_version
@@ -25,7 +26,6 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.held_layer import find_held
-from tfpipe.open_dataset import load_manifest
 from tfpipe.storage import file_io
 
 _logger = logging.getLogger(__name__)

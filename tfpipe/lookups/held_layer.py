@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset.history import load_history
+from tfpipe.dataset.load import split_address
+from tfpipe.dataset.parts import load_view
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_history, load_view, split_address
 from tfpipe.system.units import human_count
 
 

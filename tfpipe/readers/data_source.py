@@ -20,13 +20,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.record_reader import ColumnValues, Numbers, RecordReader, resolve_index, resolve_indices
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED
-from tfpipe.open_dataset import load_if_path
 from tfpipe.readers.record_lookup import RecordLookup, get_label, get_text
 from tfpipe.storage.file_io import is_url
 from tfpipe.system import notebook

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
@@ -18,7 +19,6 @@ from tfpipe.engine.position import Position
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_if_path
 from tfpipe.service.remote import serve_remotely
 from tfpipe.system.options import get_options
 from tfpipe.system.units import human_count

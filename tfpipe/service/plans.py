@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tfpipe._version import __version__
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config import toml_json
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
@@ -27,7 +28,6 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.native import library
-from tfpipe.open_dataset import load_manifest
 from tfpipe.storage.file_io import is_url
 
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfpipe.dataset.parts import check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.view import MAX_WEIGHT, WEIGHT_UNITS, View, ViewSplit, view_file
-from tfpipe.open_dataset import check_local
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
 from tfpipe.system.extras import importing

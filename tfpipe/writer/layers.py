@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from tfpipe._version import __version__
+from tfpipe.dataset.history import History, load_history
+from tfpipe.dataset.load import split_address
+from tfpipe.dataset.parts import list_fingerprints
 from tfpipe.errors import ConfigError
 from tfpipe.format import file_names
 from tfpipe.format.layer import Kind, Layer, layer_file
-from tfpipe.open_dataset import History, list_fingerprints, load_history, split_address
 from tfpipe.storage import file_io, local
 from tfpipe.writer.shard_folder import ShardFolder
 

@@ -15,10 +15,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tfpipe._version import __version__
+from tfpipe.dataset.load import load_manifest
+from tfpipe.dataset.parts import check_local
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import check_local, load_manifest
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.describe import make_dataset_files, make_manifest

@@ -20,11 +20,11 @@ from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
 from tests.export.datasets import describe_records
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
 from tfpipe.format.schema import FeatureSpec
-from tfpipe.open_dataset import load_manifest
 
 JPEG = make_jpeg(1)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.folder_cache import batch, fill_process
 from tfpipe.format.manifest import Manifest
-from tfpipe.open_dataset import load_manifest
 
 
 @pytest.fixture

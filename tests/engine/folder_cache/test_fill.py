@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
@@ -28,7 +29,6 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header, scan_records
-from tfpipe.open_dataset import load_manifest
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
@@ -183,7 +183,7 @@ FILL = """
 import os, signal, sys, time
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
-from tfpipe.open_dataset import load_manifest
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.system.progress import Observer
 

@@ -30,6 +30,7 @@ from tests.engine.folder_cache.test_batch import (
     nobody_fills,
     open_batches,
 )
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.folder_cache import fill_process
 from tfpipe.engine.folder_cache.fill import fill_locked
@@ -38,7 +39,6 @@ from tfpipe.engine.folder_cache.folder import CacheFolder
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import scan_records
-from tfpipe.open_dataset import load_manifest
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 

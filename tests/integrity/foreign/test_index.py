@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.beam_jobs.images import make_jpeg, make_png
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
@@ -23,7 +24,6 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import record_header, scan_records
 from tfpipe.integrity.foreign import index as index_module
 from tfpipe.integrity.foreign.index import IndexConfig, IndexReport, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.system.progress import Observer, Progress
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.host import Host
 from tfpipe.engine.order import Order
@@ -18,7 +19,6 @@ from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 
 IDS = PipelineConfig(

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import Tfpipe
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.format.tensors.tensor_stats import TensorStats
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 
 

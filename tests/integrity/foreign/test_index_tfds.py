@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.integrity.verify import VerifyConfig, verify
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset
 
 NAMES = ["daisy", "rose", "tulip"]

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.format.tensors.datasets import RECORDS, write_tensors
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
@@ -17,7 +18,6 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.schema import FeatureSpec, Schema
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.stages.parse import parse_example
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFilter
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, encode_index
 from tfpipe.format.tfrecord import record_footer, record_header, scan_records
-from tfpipe.open_dataset import load_manifest
 
 
 @dataclass(frozen=True)

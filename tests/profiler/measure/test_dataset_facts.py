@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 
 CONFIG = PipelineConfig(batch_size=4, image_size=8)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.errors import FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure.engine_sample import make_decoder, make_reader, write_sample
 from tfpipe.profiler.measure.record_sample import sample_records

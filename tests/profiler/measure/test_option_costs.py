@@ -12,6 +12,7 @@ import pytest
 
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.columns import images
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -19,7 +20,6 @@ from tfpipe.engine.source import Source
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure import option_costs, turns
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records

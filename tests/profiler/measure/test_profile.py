@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tests.conftest import Tfpipe
 from tests.profiler.faults.data import join_copies
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
@@ -25,7 +26,6 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
-from tfpipe.open_dataset import load_manifest
 from tfpipe.pipeline.stage import Customize, Stage, Stages
 from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.measure import alone, functions, simulated_accelerator, turns

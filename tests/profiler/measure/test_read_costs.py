@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source, tfrecord_files
 from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.read_costs import measure_read_costs

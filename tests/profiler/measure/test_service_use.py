@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.measure import profile as profile_module
 from tfpipe.profiler.measure import service_use, simulated_accelerator

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.format.example import decode_example
-from tfpipe.open_dataset import load_manifest
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.measure.stock_sample import list_sizes, make_batches, measure_costs_us, write_file
 

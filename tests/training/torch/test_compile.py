@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tfpipe.dataset.load import load_manifest  # noqa: E402
 from tfpipe.errors import DataError  # noqa: E402
-from tfpipe.open_dataset import load_manifest  # noqa: E402
 from tfpipe.training.config import TrainConfig  # noqa: E402
 from tfpipe.training.learner import RunFacts  # noqa: E402
 from tfpipe.training.torch.processes import Place  # noqa: E402

@@ -73,7 +73,7 @@ def open_files(dataset: str) -> "Manifest | Source":
         from tfpipe.engine.source import tfrecord_files
 
         return tfrecord_files(dataset)
-    from tfpipe.open_dataset import load_manifest
+    from tfpipe.dataset.load import load_manifest
 
     return load_manifest(dataset)
 

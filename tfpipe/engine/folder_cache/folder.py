@@ -30,13 +30,14 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import BinaryIO
 
+from tfpipe.dataset.load import load_manifest
+from tfpipe.dataset.parts import check_readable
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
-from tfpipe.open_dataset import check_readable, load_manifest
 from tfpipe.storage import file_io, local
 from tfpipe.system import host_limits
 from tfpipe.system.file_lock import hold_lock

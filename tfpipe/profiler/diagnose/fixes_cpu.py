@@ -198,7 +198,7 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     )
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
-    reason = f"{number} machines make what one cannot."
+    reason = f"{number} machines give {number} times what this one does, unless the network is the limit."
     yield ProposedFix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
 
 

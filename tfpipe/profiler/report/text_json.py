@@ -20,7 +20,7 @@ from tfpipe.profiler.diagnose.service import (
     explain_wire,
 )
 from tfpipe.profiler.types import Effort, Fix, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
-from tfpipe.system.units import human_bytes, human_rate, human_share
+from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 VERSION = 3
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
@@ -298,7 +298,7 @@ def format_shortfall(report: Report) -> str:
         text += f" The stage {needs.stage} is too slow for that however many cores there are."
     here = []
     if needs.cores is not None:
-        here.append(f"{needs.cores} cores in place of {report.demand.cores:.3g}")
+        here.append(f"{human_count(needs.cores, 'core')} in place of {report.demand.cores:.3g}")
     if needs.storage_bytes_per_second is not None:
         limit = human_bytes(report.profile.host.storage_limit_bytes_per_second or 0.0)
         here.append(f"storage of {human_bytes(needs.storage_bytes_per_second)}/s in place of {limit}/s")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
-from tfpipe.open_dataset import load_manifest
 
 
 def test_a_directory_without_a_manifest(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""The manifest of a finished dataset, from a local disk or an object store."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+from tfpipe.dataset.history import History, cut_layers
+from tfpipe.dataset.parts import list_added, load_column, load_own_manifest, load_view, use_columns, use_view
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.system.units import shorten
+
+_Data = TypeVar("_Data")
+
+
+def load_manifest(directory: str | os.PathLike[str], *, root: str | None = None) -> Manifest:
+    """Reads the manifest of a finished dataset.
+
+    The shards lie beside the manifest. Only a manifest from `tfpipe index` can name another directory for them, and no
+    name of a shard can leave that directory. A warning names the directory, so that a foreign manifest cannot make a
+    program read other files unnoticed. `root` overrules it, and then there is no warning.
+
+    Args:
+        directory: The dataset that `tfpipe shard` or `tfpipe index` wrote: a local directory, or a URL of gs://,
+            s3:// or az://, or another one that TensorFlow can read. Behind an `@` may stand a view of it, as in
+            `data/flowers@large`, or one of its layers, as in `data/flowers@2`.
+        root: The directory or URL where the shards of an indexed dataset lie, whatever the manifest says.
+
+    Raises:
+        ConfigError: `root` is given for a dataset that tfpipe wrote itself.
+        DataError: There is no such directory, no finished dataset in it, or no such view or layer; the message says
+            which.
+        FormatError: The manifest or the view cannot be used; the message gives the place.
+        MissingDependencyError: `directory` is a URL, and neither obstore nor TensorFlow is installed.
+    """
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError(f"A dataset must be a path or URL, got {shorten(directory)}.")
+    directory, view = split_address(os.fspath(directory).removeprefix("file://"))
+    manifest = load_own_manifest(directory, root=root)
+    columns, layers = list_added(directory)
+    if view.isdecimal():
+        return History.open(manifest, columns, cut_layers(directory, layers, int(view))).load_numbered()
+    if layers:
+        return History.open(manifest, columns, layers).load(view)
+    manifest = use_columns(manifest, [load_column(manifest, name) for name in columns])
+    return use_view(manifest, load_view(manifest, view)) if view else manifest
+
+
+def load_if_path(data: _Data | str | os.PathLike[str], *kinds: type[_Data]) -> _Data | Manifest:
+    """Returns the manifest of the dataset at a path or URL, and data of the given kinds as they are.
+
+    Raises:
+        ConfigError: The data are of another kind.
+        DataError: There is no finished dataset at the path.
+        FormatError: The manifest cannot be used.
+    """
+    if isinstance(data, str | os.PathLike):
+        return load_manifest(data)
+    if not isinstance(data, kinds):
+        *names, last = ("path", "URL", *(kind.__name__ for kind in kinds))
+        raise ConfigError(f"A dataset must be a {', '.join(names)} or {last}, got {shorten(data)}.")
+    return data
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Splits `data/flowers@large` into the directory and the view, which is empty without an `@`.
+
+    A path that exists is a directory, whatever its name.
+    """
+    directory, at, view = address.rstrip("/").rpartition("@")
+    if not at or "/" in view or os.path.exists(address):
+        return address, ""
+    return directory, view

@@ -1,0 +1,233 @@
+"""The parts of a dataset on disk, each read by itself: manifests of one folder, columns, views."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from tfpipe.errors import ConfigError, DataError, FormatError
+from tfpipe.format import file_names, manifest_json
+from tfpipe.format.layer import list_numbers
+from tfpipe.format.manifest import Manifest, SplitInfo
+from tfpipe.format.view import MAX_VIEW_BYTES, VIEW_SUFFIX, VIEWS_DIR, Hidden, View, ViewSplit, decode_view, view_file
+from tfpipe.storage import buckets, file_io
+from tfpipe.system.extras import check_installed
+
+_logger = logging.getLogger(__name__)
+
+
+def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
+    """Reads the manifest of a dataset without its columns; arguments and errors are those of `load_manifest`."""
+    path = file_io.join(directory, file_names.MANIFEST)
+    try:
+        data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
+    except FileNotFoundError:
+        raise _explain_missing(directory) from None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
+    return _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
+
+
+def list_columns(directory: str) -> list[str]:
+    """Lists the names of the columns of a dataset. In a bucket, one that is not finished is not there yet."""
+    folder = file_io.join(directory, file_names.COLUMNS_DIR)
+    names = filter(file_names.is_column_name, file_io.list_names(folder))
+    if not file_io.is_url(directory):
+        return list(names)
+    return [name for name in names if file_io.get_size(file_io.join(folder, name, file_names.MANIFEST)) >= 0]
+
+
+def list_added(directory: str) -> tuple[list[str], list[int]]:
+    """Lists the columns and the layers of a dataset. Where a store lists nothing there are none, with a warning.
+
+    A store is asked for both at once, so that layers take no time of their own.
+    """
+    layers_dir = file_io.join(directory, file_names.LAYERS_DIR)
+    try:
+        if not file_io.is_url(directory):
+            return list_columns(directory), list_numbers(file_io.list_names(layers_dir))
+        with ThreadPoolExecutor(1) as thread:
+            names = thread.submit(file_io.list_names, layers_dir)
+            return list_columns(directory), list_numbers(names.result())
+    except DataError as error:
+        _logger.warning("%s is read without columns and layers, which cannot be listed: %s", directory, error)
+        return [], []
+
+
+def load_column(manifest: Manifest, name: str) -> Manifest:
+    """Reads the manifest of a column, and checks that it belongs to the records of the dataset.
+
+    Raises:
+        DataError: The column is not complete.
+        FormatError: Its manifest is damaged, or it was made for other records.
+    """
+    directory = file_io.join(manifest.directory, file_names.COLUMNS_DIR, name)
+    column = load_own_manifest(directory)
+    fits = column.foreign is None and column.splits.keys() == manifest.splits.keys()
+    for split, info in manifest.splits.items() if fits else ():
+        fits &= column.stands_on.get(split) == info.fingerprint
+        fits &= column.splits[split].records_per_shard == info.records_per_shard
+    if not fits:
+        raise FormatError(
+            f"{directory} was made for other records than those of {manifest.directory}. Remove this folder, and add "
+            "the column again by `tfpipe add`."
+        )
+    return column
+
+
+def use_columns(manifest: Manifest, columns: Sequence[Manifest]) -> Manifest:
+    """Returns the manifest of a dataset with its columns.
+
+    Raises:
+        FormatError: Two of them, or one and the records, have a feature of the same name.
+    """
+    seen = dict.fromkeys(manifest.schema.names, manifest.directory)
+    for column in columns:
+        for name in column.schema.names:
+            if name in seen:
+                raise FormatError(
+                    f"{seen[name]} and {column.directory} both have a feature {name!r}. Remove the folder of a column."
+                )
+            seen[name] = column.directory
+    return replace(manifest, columns=tuple(columns))
+
+
+def load_view(manifest: Manifest, name: str) -> View:
+    """Reads a view of a dataset.
+
+    Raises:
+        ConfigError: No view can have this name.
+        DataError: The dataset has no such view.
+        FormatError: Its file is damaged.
+    """
+    path = file_io.join(manifest.directory, view_file(name))
+    try:
+        return decode_view(file_io.read_bytes(path, MAX_VIEW_BYTES), path)
+    except FileNotFoundError:
+        names = list_views(manifest.directory)
+        has = f"it has {', '.join(names)}" if names else "it has none"
+        raise DataError(
+            f"{manifest.directory} has no view {name!r}; {has}. `tfpipe view {manifest.directory} ... --name {name}` "
+            "makes one."
+        ) from None
+
+
+def list_views(directory: str) -> list[str]:
+    """Lists the names of the views of a dataset."""
+    files = file_io.list_names(file_io.join(directory, VIEWS_DIR))
+    return sorted(file.removesuffix(VIEW_SUFFIX) for file in files if file.endswith(VIEW_SUFFIX))
+
+
+def use_view(manifest: Manifest, view: View) -> Manifest:
+    """Returns the manifest of a dataset as a view shows it. Records that are hidden stay hidden.
+
+    Raises:
+        FormatError: The view stands on other shards.
+    """
+    if (split := find_misfit(manifest, view)) is not None:
+        raise FormatError(
+            f"The view {view.name!r} was made for other shards than those of {split!r} in {manifest.directory}. "
+            "Make it again by `tfpipe view`."
+        )
+    chosen = {name: view.splits[name] for name in manifest.splits if view.splits[name].records}
+    splits = {name: choose_records(manifest.splits[name], records) for name, records in chosen.items()}
+    return replace(manifest, splits=splits, view=view.name)
+
+
+def find_misfit(manifest: Manifest, view: View) -> str | None:
+    """Returns the first split whose shards are not those that a view was made for; None if there is none."""
+    for name, info in manifest.splits.items():
+        if name not in view.splits or view.splits[name].fingerprint != info.stored_fingerprint:
+            return name
+    return None
+
+
+def choose_records(info: SplitInfo, chosen: ViewSplit) -> SplitInfo:
+    """Returns a split of which only some records are read."""
+    return replace(info, chosen=chosen, class_counts=chosen.class_counts)
+
+
+def hide_records(info: SplitInfo, hidden: Hidden) -> SplitInfo:
+    """Returns a split without records that are hidden: of those that a view chose, or of all."""
+    if not hidden.records:
+        return info
+    numbers = np.arange(info.stored_records)
+    whole = ViewSplit(numbers, None, len(numbers), info.bytes, info.class_counts, info.stored_fingerprint)
+    return choose_records(info, (info.chosen or whole).leave_out(hidden))
+
+
+def list_fingerprints(manifest: Manifest) -> dict[str, str]:
+    """Returns the `stored_fingerprint` of each split."""
+    return {name: info.stored_fingerprint for name, info in manifest.splits.items()}
+
+
+def check_local(directory: str) -> None:
+    """Refuses a directory that is not on this machine.
+
+    Raises:
+        ConfigError: `directory` is a URL.
+    """
+    if file_io.is_url(directory):
+        raise ConfigError(
+            f"A dataset is read from a local directory, got {directory!r}. Copy it to a local disk first."
+        )
+
+
+def check_readable(directory: str) -> None:
+    """Refuses a directory that is neither on this machine nor in an object store that tfpipe reads without TensorFlow.
+
+    Raises:
+        ConfigError: It is a URL of another kind.
+        MissingDependencyError: It is in an object store, and obstore is not installed.
+    """
+    if not directory.startswith(tuple(f"{scheme}://" for scheme in buckets.SCHEMES)):
+        check_local(directory)
+        return
+    check_installed("obstore", f"Reading {directory} without TensorFlow", "obstore", buckets.REQUIREMENT)
+
+
+def _locate_shards(manifest: Manifest, root: str | None) -> Manifest:
+    """Returns the manifest with the directory of its shards.
+
+    Raises:
+        ConfigError: `root` is given for a dataset that tfpipe wrote itself.
+        FormatError: The manifest at a URL names a folder of some machine.
+    """
+    directory, foreign = manifest.directory, manifest.foreign
+    if foreign is None:
+        if root is not None:
+            raise ConfigError(f"`root` is for what `tfpipe index` described; the shards of {directory} lie in it.")
+        return manifest
+    if root is not None:
+        return replace(manifest, foreign=replace(foreign, root=root))
+    if foreign.root != ".":
+        if file_io.is_url(directory) and not file_io.is_url(foreign.root):
+            raise FormatError(
+                f"{file_io.join(directory, file_names.MANIFEST)} says that its shards lie in {foreign.root}, a folder "
+                "of some machine. Say where they lie with load_manifest(..., root=...)."
+            )
+        _logger.warning("The shards of %s lie outside it, in %s, as its manifest says.", directory, foreign.root)
+    return manifest
+
+
+def _explain_missing(directory: str) -> DataError:
+    if file_io.is_url(directory):
+        return DataError(f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset.")
+    if not os.path.lexists(directory):
+        return DataError(f"{directory} does not exist.")
+    if not os.path.isdir(directory):
+        return DataError(f"{directory} must be the directory of a dataset, the one that holds {file_names.MANIFEST}.")
+    missing = f"{directory} holds no {file_names.MANIFEST}: it is not a finished tfpipe dataset."
+    if os.path.isdir(os.path.join(directory, file_names.WORK_DIR)):
+        return DataError(
+            f"{missing} An earlier run was not finished; run the same `tfpipe shard` command again to finish it.",
+            page="symptoms#the-run-does-not-go-on",
+        )
+    return DataError(f"{missing} `tfpipe shard` writes one out of images, `tfpipe index` one for TFRecords of others.")
