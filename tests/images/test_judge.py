@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from tests.native.jpeg_writer import draw_jpeg
 from tfpipe.format.image_form import ImageForm
@@ -80,6 +81,17 @@ def test_every_reader_reads_what_is_stored(
         if library == "native":
             native_jpeg.decode(stored.encoded, (0, 0, stored.height, stored.width), pixels, resize=False)
     assert 0.2 * len(files) < refused < 0.9 * len(files)
+
+
+@pytest.mark.parametrize("at", [2, 3, 20])
+def test_a_second_beginning_is_refused(make: Any, tf_jpeg: Any, at: int) -> None:
+    """Decoders stop at a second SOI, also where only its last byte was inserted."""
+    data = make.jpeg(40, 30)
+    damaged = data[:at] + (b"\xd8" if at == 3 else b"\xff\xd8") + data[at:]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf_jpeg(damaged)
+    with pytest.raises(BadImage, match=r"^damaged JPEG: it begins twice$"):
+        prepare_image(damaged, KEEP)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)

@@ -21,7 +21,8 @@ from tfpipe.images.exif import read_orientation
 EOI = b"\xff\xd9"
 SIZES_DIFFER = "damaged JPEG: decoders do not agree about its size"
 
-_SOS, _EOI, _APP0, _APP1, _APP14, _APP15, _COM = 0xDA, 0xD9, 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
+_SOI, _EOI, _SOS = 0xD8, 0xD9, 0xDA
+_APP0, _APP1, _APP14, _APP15, _COM = 0xE0, 0xE1, 0xEE, 0xEF, 0xFE
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # without DHT, JPG, DAC
 _HUFFMAN = frozenset((0xC0, 0xC1, 0xC2))
 _ARITHMETIC = frozenset((0xC9, 0xCA))
@@ -34,8 +35,8 @@ _TOO_MANY_SEGMENTS = f"JPEG of more than {_MAX_SEGMENTS:,} segments"
 # Ten scans are usual. A small file with thousands of scans of a large image would keep a decoder busy.
 _MAX_SCANS = 200
 
-# TEM, RST0..7 and SOI have no length. Between segments decoders skip them, and all bytes that are no marker.
-_NEXT_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
+# TEM and RST0..7 have no length. Between segments decoders skip them, and all bytes that are no marker.
+_NEXT_SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
 
 # Inside entropy-coded data 0xFF may be followed by a stuffed zero, a fill byte or the number of a restart.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
@@ -252,6 +253,8 @@ def _header_segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         position, kind = match.start(), data[match.start() + 1]
         if kind == _EOI:
             raise BadImage("damaged JPEG: no image data")
+        if kind == _SOI:
+            raise BadImage("damaged JPEG: it begins twice")
         length = int.from_bytes(data[position + 2 : position + 4], "big")
         end = position + 2 + length
         if length < 2:
