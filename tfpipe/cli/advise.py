@@ -17,10 +17,9 @@ from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.inputs import hide_gpus, refuse_records
 from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.requirements import require_beam, require_tensorflow
-from tfpipe.cli.shared.runner_options import price_options
+from tfpipe.cli.shared.runner_options import price_options, refuse_path
 from tfpipe.cli.shared.shard_command import max_bad_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.tuning.advise_config import AdviseConfig
@@ -56,8 +55,7 @@ def advise(**options: Any) -> None:
     the last lines are the commands for the best ones.
     """
     beam_args = options.pop("beam_args")
-    if beam_args and not beam_args[0].startswith("-"):
-        raise ConfigError(f"INPUT must be one path, got another, {beam_args[0]!r}. Write options for Beam after --.")
+    refuse_path(beam_args, "INPUT must be one path, got another")
     if beam_args:
         require_beam("Options after --")
     refuse_records("advise", options["input"])

@@ -9,7 +9,7 @@ from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.runner_options import RunArgs
+from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     job_options,
@@ -18,7 +18,6 @@ from tfpipe.cli.shared.shard_command import (
     refuse_nan_option,
     run_job,
 )
-from tfpipe.errors import ConfigError
 
 
 @click.command(
@@ -44,10 +43,7 @@ def append(dataset: str, **options: Any) -> None:
     """
     beam_args = options.pop("beam_args")
     run_args = RunArgs.take(options, beam_args)
-    if beam_args and not beam_args[0].startswith("-"):
-        raise ConfigError(
-            f"DATASET and INPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
-        )
+    refuse_path(beam_args, "DATASET and INPUT must be two paths, got a third")
     refuse_records("append", options["input"])
     from beam_jobs.append_job import open_append
 

@@ -7,7 +7,7 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.runner_options import RunArgs
+from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
 from tfpipe.cli.shared.shard_command import (
     drop_features_option,
     layout_options,
@@ -17,7 +17,6 @@ from tfpipe.cli.shared.shard_command import (
     run_options,
     seekable_option,
 )
-from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
 
@@ -62,10 +61,8 @@ def reshard(**options: Any) -> None:
     """
     beam_args = options.pop("beam_args")
     run_args = RunArgs.take(options, beam_args)
-    if beam_args and not beam_args[0].startswith("-"):
-        raise ConfigError(
-            f"DATASET and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --. "
-            "To join several datasets, use `tfpipe merge`."
-        )
+    refuse_path(
+        beam_args, "DATASET and OUTPUT must be two paths, got a third", "To join several datasets, use `tfpipe merge`."
+    )
     form, dataset = take(ImageForm, options), options.pop("dataset")
     run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)

@@ -9,7 +9,7 @@ from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.inputs import refuse_records
-from tfpipe.cli.shared.runner_options import RunArgs
+from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
     layout_options,
@@ -19,7 +19,6 @@ from tfpipe.cli.shared.shard_command import (
     run_options,
     seekable_option,
 )
-from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
 
 
@@ -69,10 +68,7 @@ def shard(**options: Any) -> None:
     """
     beam_args = options.pop("beam_args")
     run_args = RunArgs.take(options, beam_args)
-    if beam_args and not beam_args[0].startswith("-"):
-        raise ConfigError(
-            f"INPUT and OUTPUT must be two paths, got a third, {beam_args[0]!r}. Write options for Beam after --."
-        )
+    refuse_path(beam_args, "INPUT and OUTPUT must be two paths, got a third")
     refuse_records("shard", options["input"])
     form = ImageForm(**take(ImageForm, options))
     run_job(ShardConfig(form=form, **drop_missing(options)), run_args)

@@ -38,10 +38,11 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
 def list_columns(directory: str) -> list[str]:
     """Lists the names of the columns of a dataset. In a bucket, one that is not finished is not there yet."""
     folder = file_io.join(directory, file_names.COLUMNS_DIR)
-    names = filter(file_names.is_column_name, file_io.list_names(folder))
+    names = list(filter(file_names.is_column_name, file_io.list_names(folder)))
     if not file_io.is_url(directory):
-        return list(names)
-    return [name for name in names if file_io.get_size(file_io.join(folder, name, file_names.MANIFEST)) >= 0]
+        return names
+    sizes = file_io.get_sizes([file_io.join(folder, name, file_names.MANIFEST) for name in names])
+    return [name for name, size in zip(names, sizes, strict=True) if size >= 0]
 
 
 def list_added(directory: str) -> tuple[list[str], list[int]]:

@@ -156,6 +156,11 @@ def parse_shard_name(name: str) -> ShardName:
     return ShardName(match[1], int(match[2]), int(match[3]))
 
 
+def is_shard_name(name: str) -> bool:
+    """Returns whether a name is one that `shard_name` gives."""
+    return _SHARD.fullmatch(name) is not None
+
+
 def check_foreign_name(name: str) -> str:
     """Returns the name of a shard that another program wrote. Raises `FormatError` if it could lead elsewhere.
 

@@ -14,32 +14,29 @@ newest entry says what `flowers` is. An entry is a line of JSON, and behind it t
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import FormatError
 from tfpipe.format import file_names
-from tfpipe.format.json_reader import Node, parse_json
-from tfpipe.format.view import Hidden, inflate
+from tfpipe.format.headed_file import MAX_RECORDS, decode_headed, encode_headed, inflate
+from tfpipe.format.json_reader import Node
+from tfpipe.format.view import Hidden
 
 Kind = Literal["append", "delete", "rollback"]
-"""What a layer did to the state below it."""
+"""The change that a layer makes to the state below it."""
 
 LAYER_SUFFIX = ".layer"
 MAX_LAYER_BYTES = 1 << 32
 
 _MAGIC = "tfpipe layer 1"
-_MAX_HEADER_BYTES = 1 << 22
-_MAX_RECORDS = 1 << 33
 _ENTRY = re.compile(r"([1-9][0-9]{0,8})\.layer")
+_Bytes: TypeAlias = bytes  # also in a class whose field has that name
 _DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of hidden records
 
 
@@ -71,7 +68,7 @@ class Layer:
     to: int = 0
     appended: Mapping[str, str] = field(default_factory=dict)
 
-    def encode(self) -> Any:
+    def encode(self) -> _Bytes:
         """Returns the bytes of the entry's file."""
         hidden, blocks = {}, []
         for name, split in self.hidden.items():
@@ -80,7 +77,6 @@ class Layer:
             hidden[name] = {"records": split.records, "packed_bytes": [len(block) for block in packed]}
             blocks += packed
         header: dict[str, object] = {
-            "format": _MAGIC,
             "layer": self.number,
             "kind": self.kind,
             "when": self.when,
@@ -92,8 +88,7 @@ class Layer:
         header |= {"hidden": hidden} if self.kind == "delete" else {}
         header |= {"to": self.to} if self.kind == "rollback" else {}
         header |= {"appended": dict(self.appended)} if self.kind == "append" else {}
-        body = b"".join(blocks)
-        return json.dumps(header | {"sha256": _hash(header, body)}).encode() + b"\n" + body
+        return encode_headed(_MAGIC, header, blocks)
 
 
 class State(NamedTuple):
@@ -148,19 +143,7 @@ def decode_layer(data: bytes, where: str, number: int) -> Layer:
     Raises:
         FormatError: It is damaged, or not an entry that this release can read.
     """
-    text, newline, body = data[:_MAX_HEADER_BYTES].partition(b"\n")
-    body = data[len(text) + 1 :]
-    try:
-        node = parse_json(text.decode(), where)
-    except UnicodeDecodeError:
-        newline = b""
-    if not newline:
-        raise FormatError(f"{where} is not a layer of tfpipe, or is damaged.")
-    if node.field("format").text() != _MAGIC:
-        raise node.field("format").error(f"{_MAGIC!r}")
-    header = json.loads(text)
-    if header.pop("sha256", None) != _hash(header, body):
-        raise FormatError(f"{where} is damaged: its bytes have another checksum. Copy it again from the dataset.")
+    node, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
     node.field("layer").count(number, number)
     kind: Kind | None = next((kind for kind in get_args(Kind) if kind == node.field("kind").value), None)
     if kind is None:
@@ -186,7 +169,7 @@ def _read_texts(node: Node) -> dict[str, str]:
 def _decode_hidden(node: Node, body: bytes) -> dict[str, Hidden]:
     splits, at = {}, 0
     for name, split in node.items():
-        records = split.field("records").count(0, _MAX_RECORDS)
+        records = split.field("records").count(0, MAX_RECORDS)
         arrays = []
         for size, kind in zip(split.field("packed_bytes").elements(), _DTYPES, strict=False):
             block, at = body[at : at + size.count()], at + size.count()
@@ -198,7 +181,3 @@ def _decode_hidden(node: Node, body: bytes) -> dict[str, Hidden]:
             raise split.field("packed_bytes").error(f"a list of {len(_DTYPES)} sizes")
         splits[name] = Hidden(np.cumsum(arrays[0]), arrays[1].astype(np.int32), arrays[2].astype(np.int64))
     return splits
-
-
-def _hash(header: Mapping[str, object], body: bytes) -> str:
-    return hashlib.sha256(json.dumps(header).encode() + b"\n" + body).hexdigest()

@@ -13,7 +13,6 @@ view as it reads a dataset. The file says which shards it was made for, so a vie
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import ConfigError, FormatError
-from tfpipe.format.json_reader import Node, parse_json
+from tfpipe.errors import ConfigError
+from tfpipe.format.headed_file import MAX_RECORDS, decode_headed, encode_headed, inflate
+from tfpipe.format.json_reader import Node
 
 VIEWS_DIR = "views"
 VIEW_SUFFIX = ".view"
@@ -36,8 +36,6 @@ MAX_VIEW_BYTES = 1 << 34
 
 _Bytes: TypeAlias = bytes  # also in a class whose field has that name
 _MAGIC = "tfpipe view 1"
-_MAX_HEADER_BYTES = 1 << 26
-_MAX_RECORDS = 1 << 33  # of a split; a bitmap of so many takes 1 GB
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -182,15 +180,8 @@ class View:
                 "chosen_bytes": len(chosen),
                 "weight_bytes": len(weights),
             }
-        body = b"".join(blocks)
-        header = {
-            "format": _MAGIC,
-            "name": self.name,
-            "made_from": dict(self.made_from),
-            "splits": splits,
-            "sha256": hashlib.sha256(body).hexdigest(),
-        }
-        return json.dumps(header, ensure_ascii=False).encode() + b"\n" + body
+        header = {"name": self.name, "made_from": dict(self.made_from), "splits": splits}
+        return encode_headed(_MAGIC, header, blocks)
 
 
 def decode_view(data: bytes, where: str) -> View:
@@ -203,16 +194,7 @@ def decode_view(data: bytes, where: str) -> View:
     Raises:
         FormatError: It is damaged, or not a view that this release can read.
     """
-    text, _, body = data[:_MAX_HEADER_BYTES].partition(b"\n")
-    body = data[len(text) + 1 :]
-    try:
-        header = parse_json(text.decode(), where)
-    except UnicodeDecodeError:
-        raise FormatError(f"{where} is not a view of tfpipe, or is damaged.") from None
-    if header.field("format").text() != _MAGIC:
-        raise header.field("format").error(f"{_MAGIC!r}")
-    if hashlib.sha256(body).hexdigest() != header.field("sha256").text():
-        raise FormatError(f"{where} is damaged: its bytes have another checksum. Make the view again by `tfpipe view`.")
+    header, body = decode_headed(data, where, _MAGIC, "Make the view again by `tfpipe view`.")
     splits, at = {}, 0
     for name, node in header.field("splits").items():
         sizes = node.field("chosen_bytes").count(), node.field("weight_bytes").count()
@@ -240,7 +222,7 @@ def view_file(name: str) -> str:
 
 
 def _decode_split(node: Node, chosen: bytes, weights: bytes) -> ViewSplit:
-    stored_records = node.field("stored_records").count(0, _MAX_RECORDS)
+    stored_records = node.field("stored_records").count(0, MAX_RECORDS)
     records = node.field("records").count(0, stored_records)
     class_counts = tuple(element.count() for element in node.field("class_counts").elements())
     fingerprint, num_bytes = node.field("fingerprint").text(), node.field("bytes").count()
@@ -266,12 +248,3 @@ def _unpack(
         raise ValueError(f"it has {len(numbers)} records and not {records}")
     table = np.frombuffer(inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
     return ViewSplit(numbers, table, stored_records, num_bytes, class_counts, fingerprint)
-
-
-def inflate(data: bytes, size: int) -> bytes:
-    """Decompresses as many bytes as there must be, and never more. Raises ValueError or zlib.error for any others."""
-    inflater = zlib.decompressobj()
-    plain = inflater.decompress(data, size + 1)
-    if len(plain) != size or not inflater.eof:
-        raise ValueError(f"it does not decompress to {size} bytes")
-    return plain

@@ -150,7 +150,7 @@ def list_files(directory: str) -> dict[str, int] | None:
 
 def shard_files(listing: Mapping[str, int]) -> list[str]:
     """Returns the files that are named like shards, sorted."""
-    return sorted(filter(_is_shard, listing))
+    return sorted(filter(file_names.is_shard_name, listing))
 
 
 def measure(jobs: Iterable[FileJob], directory: str, listing: Mapping[str, int] | None) -> list[tuple[FileJob, int]]:
@@ -373,11 +373,3 @@ def _find_duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
                 other = int(first.places[group[0] - starts[files[0]], 0])
                 text = f"it is record {other} of {first.job.name} too, in split {first.job.split!r}"
                 yield Damage(reports[k].job.name, "duplicate", text, number, offset)
-
-
-def _is_shard(name: str) -> bool:
-    try:
-        file_names.parse_shard_name(name)
-    except FormatError:
-        return False
-    return True

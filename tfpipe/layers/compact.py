@@ -27,7 +27,7 @@ from tfpipe.columns.write import ShardRows, list_parts
 from tfpipe.dataset.history import History
 from tfpipe.dataset.parts import check_local, list_fingerprints, list_views, load_view
 from tfpipe.engine.record_reader import RecordReader
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import DataError
 from tfpipe.format import file_names
 from tfpipe.format.digest_groups import GroupCounts, encode_group
 from tfpipe.format.example import decode_example
@@ -307,7 +307,7 @@ class _Compaction:
         for name in os.listdir(self._old.directory):
             path = os.path.join(self._old.directory, name)
             is_list = file_names.parse_list_part(file_names.DUPLICATES, name) is not None
-            if name in _MADE_ANEW or is_list or name.endswith(".labels.txt") or _is_shard(name):
+            if name in _MADE_ANEW or is_list or name.endswith(".labels.txt") or file_names.is_shard_name(name):
                 continue
             if os.path.isdir(path) and not os.path.islink(path):
                 local.link_tree(path, self._target(name))
@@ -333,11 +333,3 @@ def _name_shards(info: SplitInfo) -> list[tuple[int, str]]:
 
 def _list_visible(info: SplitInfo) -> IntArray:
     return np.arange(info.records) if info.chosen is None else info.chosen.numbers
-
-
-def _is_shard(name: str) -> bool:
-    try:
-        file_names.parse_shard_name(name)
-    except FormatError:
-        return False
-    return True

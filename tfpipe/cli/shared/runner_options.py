@@ -36,6 +36,22 @@ print_command_option = click.option(
 )
 
 
+def refuse_path(beam_args: Sequence[str], expected: str, advice: str = "") -> None:
+    """Refuses a path among the arguments for Beam.
+
+    Args:
+        beam_args: The arguments behind the paths of a command.
+        expected: The begin of a sentence, as in "INPUT and OUTPUT must be two paths, got a third".
+        advice: A further sentence.
+
+    Raises:
+        ConfigError: There is a path.
+    """
+    if beam_args and not beam_args[0].startswith("-"):
+        text = f"{expected}, {beam_args[0]!r}. Write options for Beam after --. {advice}"
+        raise ConfigError(text.rstrip())
+
+
 @dataclass(frozen=True)
 class RunArgs:
     """The options of a command for the run of its job.
