@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
@@ -94,33 +95,45 @@ def test_the_order_is_that_of_one_dataset_with_the_same_records(grown: str, tmp_
         np.testing.assert_array_equal(layered.read(step)["image"], one.read(step)["image"])
 
 
+def open_numpy(data: str, step: int, rank: int, hosts: int) -> Any:
+    return NumpyBatches(data, "train", CONFIG, start_step=step, rank=(rank, hosts))
+
+
+def open_torch(data: str, step: int, rank: int, hosts: int) -> Any:
+    batches = TorchBatches(data, "train", CONFIG, start_step=step, rank=(rank, hosts))
+    return ({"image": batch["image"].permute(0, 2, 3, 1)} for batch in batches)
+
+
+def open_tensorflow(data: str, step: int, rank: int, hosts: int) -> Any:
+    return library.build_dataset(data, "train", CONFIG, tf.distribute.InputContext(hosts, rank, hosts), step)
+
+
 @pytest.mark.parametrize("address", ["{grown}", "{grown}@1"])
 @pytest.mark.parametrize("hosts", [1, 2, 3])
-def test_hosts_share_the_batches_and_resume_with_another_number(grown: str, address: str, hosts: int) -> None:
+@pytest.mark.parametrize("face", [open_numpy, open_torch, open_tensorflow])
+def test_hosts_share_the_batches_and_resume_with_another_number(
+    grown: str, address: str, hosts: int, face: Any
+) -> None:
     data = address.format(grown=grown)
     delete_records(grown, [list_names(grown)[1]])
-    expected = read_epochs(NumpyBatches(data, "train", CONFIG), 7)
-    other = hosts % 3 + 1
-    parts = [NumpyBatches(data, "train", CONFIG, rank=(rank, hosts)) for rank in range(hosts)]
-    for step in range(3):
-        np.testing.assert_array_equal(np.concatenate([part.read(step)["image"] for part in parts]), expected[step])
-    resumed = [iter(NumpyBatches(data, "train", CONFIG, start_step=3, rank=(rank, other))) for rank in range(other)]
-    images = np.concatenate([next(part)["image"] for part in resumed])
-    np.testing.assert_array_equal(images, expected[3])
+    batches = NumpyBatches(data, "train", CONFIG)
+    expected, end = read_epochs(batches, len(batches)), len(batches) - 1
+    for number, step, images in ((hosts, 0, expected), (hosts % 3 + 1, end, expected[end:])):
+        parts = [iter(face(data, step, rank, number)) for rank in range(number)]
+        for image in images:
+            together = [np.asarray(next(part)["image"]) for part in parts]
+            np.testing.assert_array_equal(np.concatenate(together), image)
 
 
 @pytest.mark.parametrize("address", ["{grown}", "{grown}@1"])
-def test_frameworks_resume_in_the_middle(grown: str, address: str) -> None:
+def test_jax_resumes_in_the_middle(grown: str, address: str) -> None:
+    """Its hosts are processes of JAX, which take the rows of the same plan as those above."""
     data = address.format(grown=grown)
     delete_records(grown, [list_names(grown)[1]])
-    per_epoch = len(NumpyBatches(data, "train", CONFIG))
-    expected = read_epochs(NumpyBatches(data, "train", CONFIG), per_epoch)
-    start = per_epoch - 1
-    tensorflow = next(iter(library.build_dataset(data, "train", CONFIG, start_step=start)))["image"].numpy()
-    torch_batch = next(iter(TorchBatches(data, "train", CONFIG, start_step=start)))["image"].permute(0, 2, 3, 1).numpy()
-    jax_batch = np.asarray(next(iter(JaxBatches(data, "train", CONFIG, start_step=start)))["image"])
-    for images in (tensorflow, torch_batch, jax_batch):
-        np.testing.assert_array_equal(images, expected[start])
+    batches = NumpyBatches(data, "train", CONFIG)
+    start = len(batches) - 1
+    resumed = next(iter(JaxBatches(data, "train", CONFIG, start_step=start)))
+    np.testing.assert_array_equal(np.asarray(resumed["image"]), batches.read(start)["image"])
 
 
 def load_with_torch(*args: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +160,8 @@ def test_what_was_hidden_before_is_said(thinned: str, gone: list[str], names: li
 
 def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
     cases: list[tuple[str, list[str], str]] = [
-        (pets, [], "`names` must name a record at least."),
+        (pets, [], "`names` must be a list of one name or more, got []."),
+        (pets, names[0], f"`names` must be a list of one name or more, got {names[0]!r}."),
         (pets, ["x", names[0]], f"`names` must name records, and none of {pets} has 1 of the names, such as 'x'. "),
         (f"{pets}@v", ["x"], f"Layers belong to a dataset and not to {pets}@v. Leave the @ out."),
         ("gs://bucket/pets", ["x"], "A dataset is read from a local directory, got 'gs://bucket/pets'. Copy it to "),
@@ -170,6 +173,32 @@ def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
         assert str(caught.value).startswith(message)
     assert not Path(pets, "layers").exists()
     assert sorted(os.listdir(tmp_path)) == ["pets"]
+
+
+KILLED = """
+import os, sys
+os.replace = os.rename = lambda *_: os._exit(9)
+from tfpipe.cli.main import tfpipe
+tfpipe(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", ["delete", "rollback"])
+def test_a_kill_before_the_entry_has_its_name_changes_nothing(
+    pets: str, names: list[str], tmp_path: Path, tfpipe: Tfpipe, command: str
+) -> None:
+    (tmp_path / "names.txt").write_text(names[0])
+    arguments: list[str] = [str(tmp_path / "names.txt")] if command == "delete" else ["--to", "1"]
+    if command == "rollback":
+        delete_records(Path(pets), names[:1])
+    before, layer = read_tree(Path(pets)), library.load_manifest(pets).layer
+    killed = subprocess.run([sys.executable, "-c", KILLED, command, pets, *arguments], check=False)
+    assert killed.returncode == 9
+    assert read_tree(Path(pets)).items() >= before.items()
+    assert library.load_manifest(pets).layer == layer
+    assert tfpipe(command, pets, *arguments).code == 0
+    assert library.load_manifest(pets).layer == layer + 1
+    assert not [path for path in Path(pets).parent.iterdir() if path.name.startswith("pets.")]
 
 
 def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:

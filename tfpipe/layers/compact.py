@@ -76,7 +76,7 @@ class Compacted:
     dropped_views: tuple[str, ...]
 
 
-def compact(dataset: str) -> Compacted | None:
+def compact(dataset: str | os.PathLike[str]) -> Compacted | None:
     """Writes a dataset anew as one layer, without its hidden records. Older layers are gone then.
 
     Args:
@@ -91,6 +91,7 @@ def compact(dataset: str) -> Compacted | None:
         FormatError: A shard, a layer or a column is damaged.
         MissingDependencyError: DuckDB or PyArrow is not installed.
     """
+    dataset = os.fspath(dataset)
     check_local(dataset)
     with open_layers(dataset, "changes the layers of") as history:
         folder = LayerFolder(history.base.directory)

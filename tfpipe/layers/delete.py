@@ -7,6 +7,7 @@ delete_records("/data/flowers", ["roses/17.jpg"])
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ class Deleted:
     before: int
 
 
-def delete_records(dataset: str, names: Sequence[str]) -> Deleted:
+def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Deleted:
     """Hides every record that has one of the names: no reader and no view gives it from then on.
 
     Args:
@@ -52,9 +53,10 @@ def delete_records(dataset: str, names: Sequence[str]) -> Deleted:
         FormatError: A shard or a layer is damaged.
         MissingDependencyError: DuckDB or PyArrow is not installed.
     """
+    dataset = os.fspath(dataset)
     check_local(dataset)
-    if not names:
-        raise ConfigError("`names` must name a record at least.")
+    if isinstance(names, str) or not names:
+        raise ConfigError(f"`names` must be a list of one name or more, got {names!r:.80}.")
     with (
         importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"),
         open_layers(dataset, "changes the layers of") as history,

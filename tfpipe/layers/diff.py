@@ -80,7 +80,7 @@ class Diff:
         return not any(counts) and not any((*self.features, *self.classes))
 
 
-def compare(a: str, b: str) -> Diff:
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Diff:
     """Compares two datasets, layers or views. Records of one name are compared, or of one digest without names.
 
     Args:
@@ -99,7 +99,7 @@ def compare(a: str, b: str) -> Diff:
     for manifest in manifests:
         check_local(manifest.directory)
     with tempfile.TemporaryDirectory(prefix="tfpipe-diff-") as folder, duckdb.connect() as connection:
-        key = _choose_key(manifests, a, b)
+        key = _choose_key(manifests, os.fspath(a), os.fspath(b))
         for name, manifest in zip("ab", manifests, strict=True):
             path = os.path.join(folder, f"{name}.parquet")
             _write_facts(manifest, key, path)

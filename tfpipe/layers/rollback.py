@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ class RolledBack:
     unhidden: int
 
 
-def roll_back(dataset: str, to: int) -> RolledBack:
+def roll_back(dataset: str | os.PathLike[str], to: int) -> RolledBack:
     """Gives a dataset the state that it had at a layer.
 
     Args:

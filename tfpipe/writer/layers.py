@@ -58,7 +58,7 @@ class LayerFolder(ShardFolder):
 
 
 @contextlib.contextmanager
-def open_layers(dataset: str, busy: str) -> Iterator[History]:
+def open_layers(dataset: str | os.PathLike[str], busy: str) -> Iterator[History]:
     """Yields the layers of a dataset, which no other process changes in the block. A bucket has no locks.
 
     Args:
