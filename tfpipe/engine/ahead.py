@@ -78,7 +78,8 @@ def make_ahead(
     Args:
         maker: The maker of the batches.
         positions: The epoch and the step of each batch.
-        threads: The most threads that decode, of all batches together; the first batch comes first.
+        threads: The most threads that decode, of all batches together; the first batch comes first. A `transform` in
+            Python has as many for each of the `count_decoded` batches.
         finish: A function that is called with each batch by the thread that decoded it. What it returns is yielded, and
             its error is raised as it is.
         waiting: The most finished batches that wait; those in the making count. A batch that the maker has asked a
@@ -89,7 +90,7 @@ def make_ahead(
         DataError: A file cannot be read.
     """
     readers = ThreadPoolExecutor(maker.steps_ahead, "tfpipe-read")
-    decoders = ThreadPoolExecutor(min(_DECODING, threads), "tfpipe-decode")
+    decoders = ThreadPoolExecutor(count_decoded(threads), "tfpipe-decode")
     steps = _Steps(maker, positions)
 
     def make(stored: Future[Any]) -> Any:
@@ -102,6 +103,15 @@ def make_ahead(
         return decoders.submit(make, readers.submit(steps.read, index, pauses))
 
     return _take_in_order(steps, submit, (decoders, readers), _count_ahead(maker, waiting))
+
+
+def count_decoded(threads: int) -> int:
+    """Returns the number of batches that are decoded at once.
+
+    Args:
+        threads: The most threads that decode.
+    """
+    return min(_DECODING, threads)
 
 
 def read_ahead(maker: Maker, positions: Iterable[tuple[int, int]], waiting: int | None = None) -> Generator[Any]:

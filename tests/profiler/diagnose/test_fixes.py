@@ -436,7 +436,7 @@ def test_a_function_of_the_engine_that_waits_needs_more_threads_of_the_reader() 
     waits = make_stage("transform", 100, parallelism=4, wait_us_per_image=3900.0)
     dataset = {"own_stages": ["transform"]}
     first = list_fixes(make_profile(stages=(waits,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
-    assert (first.instruction, first.changes) == ("Give your reader `num_threads=32`.", {})
+    assert (first.instruction, first.changes) == ("Give your reader `num_threads=16`.", {})
 
 
 def test_a_stage_that_waits_needs_more_threads() -> None:

@@ -11,7 +11,7 @@ from tfpipe.profiler.measure.held import find_held
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.profiler.types import Held, Spread
 
-SHAPE = Shape(images_per_second=1000.0, reads=2, threads=4, record_bytes=60e3, image_bytes=150e3)
+SHAPE = Shape(images_per_second=1000.0, reads=2, threads=4, calls=8, record_bytes=60e3, image_bytes=150e3)
 
 
 def read(at: float, decode_cpu_s: float) -> Reading:
@@ -28,6 +28,13 @@ def test_phases_are_stages_with_their_time_for_an_image() -> None:
     assert (reading.cpu_us_per_image.median, reading.wait_us_per_image) == (pytest.approx(100), pytest.approx(100))
     assert (reading.parallelism, decoding.parallelism, decoding.wait_us_per_image) == (2, 4, 0.0)
     assert (reading.bytes_out_per_image, decoding.bytes_out_per_image) == (60e3, 150e3)
+
+
+def test_each_batch_that_is_decoded_has_threads_for_a_transform() -> None:
+    times = {"transform": PhaseTime(9, 8.0, 0.1)}
+    readings = [Reading(0.0, {}), Reading(1.0, times)]  # type: ignore[arg-type]
+    (transform,) = time_phases(readings, HostTime(0.0, 0.0, None), HostTime(1.0, 0.1, None), SHAPE)
+    assert (transform.name, transform.parallelism) == ("transform", 8)
 
 
 def test_a_wait_for_a_core_is_no_wait_for_storage() -> None:

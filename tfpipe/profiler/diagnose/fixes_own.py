@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
 from tfpipe.profiler.diagnose.fixes_cpu import compute_cache_room, without_storage
@@ -225,7 +226,8 @@ def _mend_bottleneck(profile: Profile, demand: ServiceDemand, bottleneck: Bottle
         if threads > demand.threads[name] and not profile.dataset.by_engine:
             yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, {"tf_data.private_threadpool_size": threads})
         elif threads > demand.threads[name] and name == "transform":
-            instruction = f"Give your reader `num_threads={threads}`."
+            each = -(-threads // count_decoded(threads))  # of the batches that are decoded at once
+            instruction = f"Give your reader `num_threads={each}`."
             yield ProposedFix(Effort.VISIBLE_OPTION, reason, wider, instruction=instruction)
     elif stage.parallelism == 1 and name not in profile.dataset.late_caches:
         instruction = f"Give the map of the stage {name} `num_parallel_calls=tf.data.AUTOTUNE`."

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import sys
@@ -94,7 +95,7 @@ class Probe:
         self._close_all_but(())
 
     def _sample(self) -> None:
-        frames, phase, main = sys._current_frames(), self.phase, threading.main_thread()
+        frames, phase, main = _list_frames(), self.phase, threading.main_thread()
         for thread in threading.enumerate():
             frame, native = frames.get(thread.ident or 0), thread.native_id
             if thread is not self._thread and frame is not None and native is not None:
@@ -240,6 +241,21 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
             setattr(kind, name, method)
         else:
             delattr(kind, name)
+
+
+def _list_frames() -> dict[int, FrameType]:
+    """Returns the frame of each thread by its number.
+
+    Python 3.10 and 3.11 hold a lock meanwhile that starting a thread needs. If garbage were collected then, a callback
+    such as JAX's could let another thread run, and both would wait for ever (CPython issue 106883).
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _walk(frame: FrameType | None) -> Stack:

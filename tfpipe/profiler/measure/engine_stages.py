@@ -49,6 +49,7 @@ class Shape(NamedTuple):
         images_per_second: The images that left the pipeline.
         reads: The batches that are read at once.
         threads: The most threads that decode.
+        calls: The most calls of the user's `transform` at once.
         record_bytes: The mean size of a record.
         image_bytes: The bytes of a finished image.
     """
@@ -56,6 +57,7 @@ class Shape(NamedTuple):
     images_per_second: float
     reads: int
     threads: int
+    calls: int
     record_bytes: float
     image_bytes: float
 
@@ -89,7 +91,9 @@ def time_phases(
                 name=phase,
                 cpu_us_per_image=Spread.from_values([cpu for cpu, _ in costs_us], cpu_us),
                 wait_us_per_image=waits,
-                parallelism=shape.reads if phase in ("read", "parse") else shape.threads,
+                parallelism={"read": shape.reads, "parse": shape.reads, "transform": shape.calls}.get(
+                    phase, shape.threads
+                ),
                 bytes_out_per_image=shape.record_bytes if phase in ("read", "parse") else shape.image_bytes,
             )
         )

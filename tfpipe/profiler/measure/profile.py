@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.plan import BatchPlan, plan_batches
@@ -209,6 +210,7 @@ def _time_engine(run: _Run, profile: Profile, plan: BatchPlan) -> tuple[StageTim
         profile.images_per_second,
         count_batches_read(plan),
         config.max_threads,
+        config.max_threads * count_decoded(config.max_threads),
         plan.source.record_bytes,
         height * width * 3 * value_bytes if plan.source.has_images else plan.source.record_bytes,
     )
