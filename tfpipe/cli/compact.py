@@ -1,20 +1,20 @@
 """`tfpipe compact`: writes a dataset as one layer, without the bytes of hidden records."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.system.units import human_count
 
+if TYPE_CHECKING:
+    from tfpipe.layers.compact import Compacted
 
-@click.command(cls=GroupedCommand, short_help="Remove the bytes of hidden records, and older layers.")
+
+@command("Remove the bytes of hidden records, and older layers.")
 @click.argument("dataset")
-@json_option
-@debug_option
 def compact(dataset: str, as_json: bool) -> None:
     """Write DATASET as one layer, without the bytes of records that are hidden. Older layers are gone then.
 
@@ -24,16 +24,18 @@ def compact(dataset: str, as_json: bool) -> None:
     from tfpipe.layers.compact import compact as run
 
     done = run(dataset)
-    if as_json:
-        click.echo(json.dumps({"dataset": dataset, "compacted": done is not None, **(asdict(done) if done else {})}))
-        return
+    facts = {"dataset": dataset, "compacted": done is not None, **(asdict(done) if done else {})}
+    show(facts, _format(dataset, done), as_json)
+
+
+def _format(dataset: str, done: "Compacted | None") -> Iterator[str]:
     if done is None:
-        click.echo(clean_line(f"{dataset} has one layer, so there is nothing to do"))
+        yield f"{dataset} has one layer, so there is nothing to do"
         return
     for split, count in done.records.items():
-        click.echo(clean_line(f"{split}: {human_count(count, 'record')}"))
+        yield f"{split}: {human_count(count, 'record')}"
     shards = f"{human_count(done.kept_shards, 'shard')} kept, {done.written_shards:,} written anew"
-    click.echo(f"{human_count(done.removed, 'hidden record')} removed; {shards}")
+    yield f"{human_count(done.removed, 'hidden record')} removed; {shards}"
     if done.dropped_views:
-        click.echo(clean_line(f"views without a record that is left: {', '.join(done.dropped_views)}, removed"))
-    click.echo(clean_line(f"{dataset} is complete"))
+        yield f"views without a record that is left: {', '.join(done.dropped_views)}, removed"
+    yield f"{dataset} is complete"

@@ -1,21 +1,21 @@
 """`tfpipe delete`: hides records of a dataset by their names."""
 
-import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.errors import DataError
 from tfpipe.system.units import human_count
 
+if TYPE_CHECKING:
+    from tfpipe.layers.delete import Deleted
 
-@click.command(cls=GroupedCommand, short_help="Hide records of a dataset by their names.")
+
+@command("Hide records of a dataset by their names.")
 @click.argument("dataset")
 @click.argument("names", metavar="NAMES.txt")
-@json_option
-@debug_option
 def delete(dataset: str, names: str, as_json: bool) -> None:
     """Hide the records of DATASET whose names NAMES.txt has, one in each line.
 
@@ -25,21 +25,19 @@ def delete(dataset: str, names: str, as_json: bool) -> None:
     from tfpipe.layers.delete import delete_records
 
     deleted = delete_records(dataset, _read_names(names))
-    if as_json:
-        click.echo(
-            json.dumps(
-                {"dataset": dataset, "layer": deleted.layer, "hidden": deleted.records, "before": deleted.before}
-            )
-        )
-        return
+    facts = {"dataset": dataset, "layer": deleted.layer, "hidden": deleted.records, "before": deleted.before}
+    show(facts, _format(dataset, deleted), as_json)
+
+
+def _format(dataset: str, deleted: "Deleted") -> Iterator[str]:
     if deleted.before:
-        click.echo(f"{human_count(deleted.before, 'record')} with these names were hidden before")
+        yield f"{human_count(deleted.before, 'record')} with these names were hidden before"
     for split, count in deleted.records.items():
-        click.echo(clean_line(f"{split}: {human_count(count, 'record')} hidden"))
-    if not deleted.records:
-        click.echo(clean_line(f"There is nothing to hide in {dataset}"))
-        return
-    click.echo(clean_line(f"{dataset} is at layer {deleted.layer}; tfpipe compact {dataset} removes the bytes"))
+        yield f"{split}: {human_count(count, 'record')} hidden"
+    if deleted.records:
+        yield f"{dataset} is at layer {deleted.layer}; tfpipe compact {dataset} removes the bytes"
+    else:
+        yield f"There is nothing to hide in {dataset}"
 
 
 def _read_names(path: str) -> list[str]:

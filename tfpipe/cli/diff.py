@@ -1,15 +1,12 @@
 """`tfpipe diff`: what two datasets, layers or views have different."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -18,11 +15,9 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-@click.command(cls=GroupedCommand, short_help="Compare two datasets, layers or views.")
+@command("Compare two datasets, layers or views.")
 @click.argument("a")
 @click.argument("b")
-@json_option
-@debug_option
 def diff(a: str, b: str, as_json: bool) -> None:
     """Say what A and B have different: datasets, layers such as flowers@1, or views such as flowers@large.
 
@@ -31,11 +26,7 @@ def diff(a: str, b: str, as_json: bool) -> None:
     from tfpipe.layers.diff import compare
 
     found = compare(a, b)
-    if as_json:
-        click.echo(json.dumps({"a": a, "b": b, "equal": found.is_empty, **asdict(found)}))
-        return
-    for line in _format(a, b, found):
-        click.echo(clean_line(line))
+    show({"a": a, "b": b, "equal": found.is_empty, **asdict(found)}, _format(a, b, found), as_json)
 
 
 def _format(a: str, b: str, found: "Diff") -> Iterator[str]:

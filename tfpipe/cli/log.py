@@ -1,13 +1,10 @@
 """`tfpipe log`: the layers of a dataset, as a table."""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.system.units import human_bytes
 
 if TYPE_CHECKING:
@@ -16,10 +13,8 @@ if TYPE_CHECKING:
 _SIGNS = {"append": "+", "delete": "-"}
 
 
-@click.command(cls=GroupedCommand, short_help="List the layers of a dataset.")
+@command("List the layers of a dataset.")
 @click.argument("dataset")
-@json_option
-@debug_option
 def log(dataset: str, as_json: bool) -> None:
     """List the layers of DATASET: what was appended, hidden or taken back, and what each layer has.
 
@@ -29,13 +24,10 @@ def log(dataset: str, as_json: bool) -> None:
     from tfpipe.layers.log import list_rows
 
     rows = list_rows(load_history(dataset.rstrip("/")))
-    if as_json:
-        click.echo(json.dumps({"dataset": dataset, "layers": [row.to_json() for row in rows]}))
-        return
     table = [("layer", "when", "what", "records", "bytes"), *map(_format_row, rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for cells in table:
-        click.echo(clean_line("  ".join(map(str.ljust, cells, widths)).rstrip()))
+    lines = ("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table)
+    show({"dataset": dataset, "layers": [row.to_json() for row in rows]}, lines, as_json)
 
 
 def _format_row(row: "LogRow") -> tuple[str, ...]:
