@@ -76,8 +76,7 @@ def _inspect_dataset(
     page: tuple[int, str] | None,
     as_json: bool,
 ) -> None:
-    from tfpipe.cli.inspect_page import write_page
-    from tfpipe.cli.inspect_sheet import draw_sheet
+    from tfpipe.cli.inspect_images import draw_sheet, write_page
     from tfpipe.cli.inspect_summary import make_document, print_summary
     from tfpipe.engine.source import Source
     from tfpipe.storage.file_io import check_files
