@@ -1,7 +1,6 @@
 """Compressed TFRecord files: TensorFlow writes them, and what is damaged or hostile ends in one sentence."""
 
 import gzip
-import hashlib
 import io
 import os
 import tracemalloc
@@ -31,10 +30,9 @@ def test_what_tensorflow_packs_is_unpacked(tmp_path, kind, payloads) -> None:
     with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions(compression_type=kind)) as writer:
         for payload in payloads:
             writer.write(payload)
-    data, digest = path.read_bytes(), hashlib.sha256()
+    data = path.read_bytes()
     assert detect_compression(data[:12]) == kind
-    assert list(scan_compressed(io.BytesIO(data), kind, digest.update)) == payloads
-    assert digest.hexdigest() == hashlib.sha256(data).hexdigest()
+    assert list(scan_compressed(io.BytesIO(data), kind)) == payloads
 
 
 def test_gzip_files_in_a_row_are_one(tmp_path) -> None:

@@ -134,7 +134,7 @@ def one(**change):
         ({"features": 3}, "schema.features must be a list, got 3."),
         ({"features": [{}]}, "schema.features[0].shape is missing."),
         (one(dtype="x"), "schema.features[0].dtype must be one of bytes, int64, float, got 'x'."),
-        (one(dtype=[]), "schema.features[0].dtype must be text, got []."),
+        (one(dtype=[]), "schema.features[0].dtype must be one of bytes, int64, float, got []."),
         (
             one(shape=[True]),
             "schema.features[0].shape[0] must be a whole number of at least 1 and at most 2147483647",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.types import (
     DatasetFacts,
+    Effort,
+    Fix,
     HostUse,
     OptionCosts,
+    OptionValue,
     Profile,
     ServiceUse,
     Spread,
@@ -100,3 +104,15 @@ def make_profile(**changes: Any) -> Profile:
         if isinstance(part := changes.get(name), dict):
             changes[name] = replace_options(getattr(PROFILE, name), part)
     return replace(PROFILE, **changes)
+
+
+def make_fix(changes: Mapping[str, OptionValue], reason: str, rate: float, idle: float, **fields: Any) -> Fix:
+    """Returns a fix with a predicted rate and idle share; by default an option."""
+    return Fix(
+        fields.pop("effort", Effort.OPTION),
+        reason,
+        changes=changes,
+        predicted_images_per_second=rate,
+        predicted_idle_fraction=idle,
+        **fields,
+    )

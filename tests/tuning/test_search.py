@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from tests.observers import Recorder
+from tests.profiler.profiles import make_fix
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.profiler.types import Fix
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer
@@ -246,8 +246,8 @@ def test_a_beginning_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_fix_that_changes_values_is_advised_only_where_the_input_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     fixes = (
-        Fix({"cache": "decoded"}, "But the values differ.", 2000, 0.1, keeps_values=False),
-        Fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
+        make_fix({"cache": "decoded"}, "But the values differ.", 2000, 0.1, keeps_values=False),
+        make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
     )
     monkeypatch.setattr(search, "profile_pipeline", lambda *_, **__: None)
     monkeypatch.setattr(search, "make_report", lambda _: SimpleNamespace(fixes=fixes))

@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from tests.observers import Recorder
+from tests.profiler.profiles import make_fix
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.profiler.types import Fix, Spread
+from tfpipe.profiler.types import Spread
 from tfpipe.system import host_limits
 from tfpipe.tuning import paired_benchmark
 from tfpipe.tuning.paired_benchmark import Interval
@@ -140,10 +141,10 @@ def test_another_batch_size_computes_in_proportion() -> None:
 
 def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
     fixes = (
-        Fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
-        Fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
-        Fix({"tf_data.cycle_length": 13}, "Bad luck.", 1500, 0.2),
-        Fix({"tf_data.cycle_length": 4}, "Fewer.", 1500, 0.2),
+        make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
+        make_fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
+        make_fix({"tf_data.cycle_length": 13}, "Bad luck.", 1500, 0.2),
+        make_fix({"tf_data.cycle_length": 4}, "Fewer.", 1500, 0.2),
     )
     observer = Recorder()
     with Trials(fake_job(by_cycle), CONFIG) as trials:
@@ -161,7 +162,7 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(fake_job) -> None:
 
 
 def test_a_fix_that_was_found_to_change_values_is_not_tried(fake_job) -> None:
-    fix = Fix({"tf_data.cycle_length": 16}, "But the values differ.", 1500, 0.2, keeps_values=False)
+    fix = make_fix({"tf_data.cycle_length": 16}, "But the values differ.", 1500, 0.2, keeps_values=False)
     with Trials(fake_job(by_cycle), CONFIG) as trials:
         assert try_fixes(trials, [fix], Recorder()) == (fix,)
         assert trials.config == CONFIG

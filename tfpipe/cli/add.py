@@ -6,15 +6,13 @@ from typing import Any
 
 import click
 
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_option, take
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.columns.config import TableConfig
 from tfpipe.system.units import human_bytes, human_count
 
 
-@click.command(cls=GroupedCommand, short_help="Add columns of a table to the records of a dataset.")
+@command("Add columns of a table to the records of a dataset.")
 @click.argument("dataset")
 @click.argument("table")
 @config_option(
@@ -42,8 +40,6 @@ from tfpipe.system.units import human_bytes, human_count
     metavar="FEATURE=VALUE",
     help="With --missing default: the value, as JSON or text; again for more.  [default: 0, empty text, list or zeros]",
 )
-@json_option
-@debug_option
 def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **options: Any) -> None:
     """Add the columns of TABLE, a Parquet file, to the records of DATASET as features. No shard is changed.
 
@@ -60,15 +56,14 @@ def add(dataset: str, table: str, as_json: bool, default: tuple[str, ...], **opt
     column = next(column for column in joined.manifest.columns if column.name == config.name)
     num_bytes = sum(split.bytes for split in column.splits.values())
     counts = {"records": joined.records, "without": joined.without, "unused_rows": joined.unused, "bytes": num_bytes}
-    if as_json:
-        names = list(column.schema.names)
-        click.echo(json.dumps({"dataset": dataset, "column": config.name, "features": names, **counts}))
-        return
-    for feature in column.schema.features:
-        click.echo(clean_line(f"{feature.name}: {feature.tensor or _describe(feature.kind, feature.dtype)}"))
     text = f"{human_count(joined.records, 'record')} got a value, {joined.without:,} did not"
-    click.echo(f"{text}; {human_count(joined.unused, 'row')} of the table belong to no record")
-    click.echo(clean_line(f"{dataset}/columns/{config.name} is complete: {human_bytes(num_bytes)}"))
+    lines = [
+        *(f"{spec.name}: {spec.tensor or _describe(spec.kind, spec.dtype)}" for spec in column.schema.features),
+        f"{text}; {human_count(joined.unused, 'row')} of the table belong to no record",
+        f"{dataset}/columns/{config.name} is complete: {human_bytes(num_bytes)}",
+    ]
+    facts = {"dataset": dataset, "column": config.name, "features": list(column.schema.names), **counts}
+    show(facts, lines, as_json)
 
 
 def _describe(kind: str, dtype: str) -> str:

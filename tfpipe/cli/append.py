@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options
 from tfpipe.cli.shared.inputs import refuse_records
 from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
@@ -20,9 +20,7 @@ from tfpipe.cli.shared.shard_command import (
 )
 
 
-@click.command(
-    cls=GroupedCommand, short_help="Add more images to a finished dataset.", epilog="Options after -- go to Beam."
-)
+@command("Add more images to a finished dataset.", epilog="Options after -- go to Beam.")
 @click.argument("dataset")
 @click.argument("input")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")

@@ -1,15 +1,13 @@
 """`tfpipe export`: a dataset in the format of another tool."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_option
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.system.units import human_bytes, human_count
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from tfpipe.export.run import ExportReport
 
 
-@click.command(cls=GroupedCommand, short_help="Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.")
+@command("Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.")
 @click.argument("dataset")
 @click.argument("output")
 @config_option(ExportConfig, "to", "The format to write; wds means webdataset.", required=True)
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 @config_option(
     ExportConfig, "workers", "Number of worker processes; 0: this process works.", metavar="N", default="one per core"
 )
-@json_option
-@debug_option
 def export(dataset: str, output: str, to: Format, splits: tuple[str, ...], workers: int | None, as_json: bool) -> None:
     """Write the records of DATASET into the new directory OUTPUT, in the format of another tool.
 
@@ -44,10 +40,7 @@ def export(dataset: str, output: str, to: Format, splits: tuple[str, ...], worke
 
     with ScanDisplay("Exporting", counts_damage=False) as display:
         report = run(ExportConfig(dataset, output, to, splits, workers), display)
-    if as_json:
-        click.echo(json.dumps(_report_json(dataset, output, report)))
-    else:
-        _print(output, report)
+    show(_report_json(dataset, output, report), _format(output, report), as_json)
 
 
 def _report_json(dataset: str, output: str, report: "ExportReport") -> dict[str, Any]:
@@ -57,10 +50,9 @@ def _report_json(dataset: str, output: str, report: "ExportReport") -> dict[str,
     return {"dataset": dataset, "output": output, "to": report.to, "splits": splits, "notes": list(report.notes)}
 
 
-def _print(output: str, report: "ExportReport") -> None:
+def _format(output: str, report: "ExportReport") -> Iterator[str]:
     for name, sums in report.splits.items():
         files = f"{human_count(sums.files, 'file')}, {human_bytes(sums.bytes)}"
-        click.echo(clean_line(f"{name}: {human_count(sums.records, 'record')}, {files}"))
-    for note in report.notes:
-        click.echo(clean_line(note))
-    click.echo(clean_line(f"{output} is complete"))
+        yield f"{name}: {human_count(sums.records, 'record')}, {files}"
+    yield from report.notes
+    yield f"{output} is complete"

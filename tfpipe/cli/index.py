@@ -1,14 +1,12 @@
 """`tfpipe index`: a dataset of TFRecords that another tool wrote, which stay as they are."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.system.units import human_bytes, human_count
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from tfpipe.integrity.foreign.write_index import Export
 
 
-@click.command(cls=GroupedCommand, short_help="Make a dataset of TFRecords that another tool wrote.")
+@command("Make a dataset of TFRecords that another tool wrote.")
 @click.argument("target", metavar="FILES")
 @click.option("--output", metavar="DIR", help="Folder for manifest.json and index/.  [default: beside the files]")
 @click.option("--split", metavar="NAME", help="Put all files into this split.  [default: taken from the file names]")
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
     multiple=True,
     help="Also write index files for NVIDIA DALI or for vahidk's tfrecord package, into dali/ or vahidk/.",
 )
-@json_option
-@debug_option
 def index(
     target: str,
     output: str | None,
@@ -65,10 +61,7 @@ def index(
     options = IndexConfig(target, output, split, image_key, label_key, label_base, export)
     with ScanDisplay("Indexing") as display:
         report = run(options, display)
-    if as_json:
-        click.echo(json.dumps(_report_json(report), allow_nan=False))
-    else:
-        _print(report)
+    show(_report_json(report), _format(report), as_json)
 
 
 def _report_json(report: "IndexReport") -> dict[str, Any]:
@@ -96,30 +89,29 @@ def _report_json(report: "IndexReport") -> dict[str, Any]:
     }
 
 
-def _print(report: "IndexReport") -> None:
+def _format(report: "IndexReport") -> Iterator[str]:
     manifest = report.manifest
     for name, split in manifest.splits.items():
         formats = ", ".join(f"{count:,} {kind}" for kind, count in split.formats.items())
         size = f"{human_count(split.num_shards, 'file')}, {human_bytes(split.bytes)}"
-        click.echo(clean_line(f"{name}: {human_count(split.records, 'record')}, {size}; {formats or 'no image'}"))
+        yield f"{name}: {human_count(split.records, 'record')}, {size}; {formats or 'no image'}"
     image = "no image" if manifest.image_key is None else f"image: {manifest.image_key!r}"
-    click.echo(clean_line(f"{image}; {_labels(manifest)}"))
+    yield f"{image}; {_labels(manifest)}"
     for spec in manifest.schema.features:
         if spec.tensor is not None:
-            click.echo(clean_line(f"tensor: {spec.name!r}, {spec.tensor}"))
+            yield f"tensor: {spec.name!r}, {spec.tensor}"
         if spec.shape != ():
             values = spec.doc or f"{' x '.join(map(str, spec.shape or ()))} values"
-            click.echo(clean_line(f"list: {spec.name!r}, {values}"))
+            yield f"list: {spec.name!r}, {values}"
     for kind, count in manifest.noticed.items():
-        click.echo(f"noticed: {count:,} {kind}")
-    for note in report.notes:
-        click.echo(clean_line(note))
+        yield f"noticed: {count:,} {kind}"
+    yield from report.notes
     if manifest.compression:
-        click.echo(
+        yield (
             f"The files are {manifest.compression} compressed: no random access, no exact order and no exact resume. "
             "These need files without compression."
         )
-    click.echo(clean_line(f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"))
+    yield f"{report.directory} is indexed: {human_count(len(manifest.schema.features), 'feature')}"
 
 
 def _labels(manifest: "Manifest") -> str:

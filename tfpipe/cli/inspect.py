@@ -6,18 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
+from tfpipe.cli.shared.command import command
 from tfpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
 
 
-@click.command(
-    cls=GroupedCommand,
-    short_help="Show what a dataset holds.",
-)
+@command("Show what a dataset holds.")
 @click.argument("dataset")
 @click.option("--split", metavar="NAME", help="Only this split.  [default: all]")
 @click.option(
@@ -41,8 +37,6 @@ if TYPE_CHECKING:
     help="With --record: write its image, or the first of several, to this file as it is stored; raw pixels become "
     "a PNG.",
 )
-@json_option
-@debug_option
 def inspect(
     dataset: str,
     split: str | None,

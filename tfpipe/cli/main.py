@@ -16,22 +16,18 @@ from tfpipe.cli.add import add
 from tfpipe.cli.advise import advise
 from tfpipe.cli.append import append
 from tfpipe.cli.bench import bench
-from tfpipe.cli.compact import compact
-from tfpipe.cli.delete import delete
-from tfpipe.cli.diff import diff
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
 from tfpipe.cli.help import help_
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
-from tfpipe.cli.log import log
+from tfpipe.cli.layers import compact, delete, diff, log, rollback
 from tfpipe.cli.merge import merge
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
 from tfpipe.cli.repair import repair
 from tfpipe.cli.report import report
 from tfpipe.cli.reshard import reshard
-from tfpipe.cli.rollback import rollback
 from tfpipe.cli.serve import serve
 from tfpipe.cli.serve_check import serve_check
 from tfpipe.cli.shard import shard

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import drop_missing
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.runner_options import RunArgs
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
@@ -21,11 +21,7 @@ from tfpipe.cli.shared.shard_command import (
 from tfpipe.errors import ConfigError
 
 
-@click.command(
-    cls=GroupedCommand,
-    short_help="Join datasets into one.",
-    epilog="Options after -- go to Beam.",
-)
+@command("Join datasets into one.", epilog="Options after -- go to Beam.")
 @click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
 @layout_options("keep the datasets one after the other")
 @max_bad_option

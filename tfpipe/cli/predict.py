@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import quiet_start
-from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 from tfpipe.system.progress import Observer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 JSON_VERSION = 1
 
 
-@click.command(cls=GroupedCommand, short_help="Classify image files with a trained model.")
+@command("Classify image files with a trained model.")
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
 @click.option(
@@ -43,8 +42,6 @@ JSON_VERSION = 1
     metavar="N",
     help="Number of images to classify at once.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@debug_option
 def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
     """Classify each IMAGE with the model of RUN, and print its likeliest classes.
 

@@ -178,9 +178,7 @@ def profile(
         click.echo(f"Wrote {apply}.", err=True)
     if html is not None:
         _write_page(report, html)
-    from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
-
-    _fail_above(max_idle, compute_idle_after_fixes(report))
+    _fail_above(max_idle, report.idle_after_fixes)
 
 
 def _check_goes_with(why: str, goes_with: set[str]) -> None:

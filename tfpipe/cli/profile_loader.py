@@ -49,7 +49,7 @@ def show_loader(args: LoaderArgs, as_json: bool) -> float:
         toml_json.check_suffix(args.apply)
     make = load_function(args.loader, "--loader")
     with status_line("Making the loader") as observer:
-        from tfpipe.profiler.diagnose.diagnosis import compute_idle_price_per_day
+        from tfpipe.profiler.diagnose.diagnosis import HOURS_PER_DAY
         from tfpipe.profiler.loader.loaders import LoaderSource
         from tfpipe.profiler.loader.measure import Trainer
         from tfpipe.profiler.loader.report import to_json, to_text
@@ -60,8 +60,8 @@ def show_loader(args: LoaderArgs, as_json: bool) -> float:
         source, applies = LoaderSource(make, args.loader), args.apply is not None
         report, kept = profile_loader(source, trainer, args.seconds, applies, observer)
         if args.price_per_hour is not None:
-            idle = report.profile.idle_fraction
-            report = replace(report, price_per_day=compute_idle_price_per_day(args.price_per_hour, idle))
+            price = args.price_per_hour * HOURS_PER_DAY * report.profile.idle_fraction
+            report = replace(report, price_per_day=price)
     click.echo(json.dumps(to_json(report), allow_nan=False) if as_json else to_text(report), nl=as_json)
     if args.apply is not None:
         toml_json.write(args.apply, kept)

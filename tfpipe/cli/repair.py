@@ -1,23 +1,20 @@
 """`tfpipe repair`: writes the undamaged records of a dataset as a clean one."""
 
-import json
-from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.progress import ScanDisplay
-from tfpipe.cli.verify import JSON_VERSION, print_damages
+from tfpipe.cli.verify import JSON_VERSION, count_kinds, list_damages
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from tfpipe.integrity.repair import RepairResult
 
 
-@click.command(cls=GroupedCommand, short_help="Write the undamaged records as a clean dataset.")
+@command("Write the undamaged records as a clean dataset.", json_help="Print one JSON object, with all lost records.")
 @click.argument("dataset")
 @click.argument("output")
 @click.option(
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Number of worker processes.  [default: one per core]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all lost records.")
-@debug_option
 def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json: bool) -> None:
     """Write every undamaged record of DATASET into the new directory OUTPUT, and list what was lost.
 
@@ -38,10 +33,7 @@ def repair(dataset: str, output: str, quick: bool, workers: int | None, as_json:
 
     with ScanDisplay("Repairing") as display:
         result = run(dataset, output, quick=quick, workers=workers, observer=display)
-    if as_json:
-        click.echo(json.dumps(_result_json(dataset, output, result)))
-    else:
-        _print(output, result)
+    show(_result_json(dataset, output, result), _format(output, result), as_json)
 
 
 def _result_json(dataset: str, output: str, result: "RepairResult") -> dict[str, Any]:
@@ -56,12 +48,11 @@ def _result_json(dataset: str, output: str, result: "RepairResult") -> dict[str,
     }
 
 
-def _print(output: str, result: "RepairResult") -> None:
-    print_damages(result.lost)
-    written = f"{human_count(result.records, 'record')}, {human_count(result.shards, 'shard')}"
+def _format(output: str, result: "RepairResult") -> Iterator[str]:
+    yield from list_damages(result.lost)
     if result.inferred:
-        click.echo("The manifest could not be used: schema and class names were taken from the records.")
+        yield "The manifest could not be used: schema and class names were taken from the records."
     if result.lost:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in result.lost).items())
-        click.echo(clean_line(f"lost: {kinds}, listed in repair.json"))
-    click.echo(clean_line(f"{output} is complete: {written}"))
+        yield f"lost: {count_kinds(result.lost)}, listed in repair.json"
+    written = f"{human_count(result.records, 'record')}, {human_count(result.shards, 'shard')}"
+    yield f"{output} is complete: {written}"

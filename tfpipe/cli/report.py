@@ -5,16 +5,14 @@ import os
 
 import click
 
-from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.inputs import open_files, read_config
-from tfpipe.cli.shared.params import config_file_option, debug_option, json_option
+from tfpipe.cli.shared.params import config_file_option
 
 
-@click.command(cls=GroupedCommand, short_help="Print versions, machine and options for a bug report.")
+@command("Print versions, machine and options for a bug report.")
 @click.argument("dataset", required=False)
 @config_file_option
-@json_option
-@debug_option
 def report(dataset: str | None, config: str | None, as_json: bool) -> None:
     """Print the versions, the machine, the options and, with DATASET, its facts, to be pasted into a bug report.
 

@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
 from tfpipe.cli.shared.shard_command import (
     drop_features_option,
@@ -20,11 +20,7 @@ from tfpipe.cli.shared.shard_command import (
 from tfpipe.format.image_form import ImageForm
 
 
-@click.command(
-    cls=GroupedCommand,
-    short_help="Rewrite a dataset with other shards or another form of images.",
-    epilog="Options after -- go to Beam.",
-)
+@command("Rewrite a dataset with other shards or another form of images.", epilog="Options after -- go to Beam.")
 @click.argument("dataset")
 @click.argument("output")
 @click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option
 from tfpipe.service.config import ServiceConfig
 from tfpipe.system.units import human_count
 
@@ -19,16 +18,11 @@ if TYPE_CHECKING:
     from tfpipe.service.processes import Service
 
 
-@click.command(
-    cls=GroupedCommand,
-    short_help="Run workers that make batches for trainers.",
-)
+@command("Run workers that make batches for trainers.", json_help="Print one JSON object, when the workers are ready.")
 @config_option(ServiceConfig, "port", metavar="N")
 @config_option(ServiceConfig, "workers", metavar="N")
 @config_option(ServiceConfig, "host", metavar="NAME", default="all interfaces")
 @config_option(ServiceConfig, "threads", metavar="N", default="one for each core")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, when the workers are ready.")
-@debug_option
 def serve(as_json: bool, **options: Any) -> None:
     """Run workers that read and preprocess for trainers which have too few cores of their own.
 

@@ -3,21 +3,14 @@
 import click
 
 from tfpipe.cli.shared.checks import show_checks
-from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.inputs import open_data
-from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.system.options import Addresses
 
 
-@click.command(
-    "serve-check",
-    cls=GroupedCommand,
-    short_help="Check running workers from the trainer's machine.",
-)
+@command("Check running workers from the trainer's machine.", name="serve-check")
 @click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
 @click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")
-@json_option
-@debug_option
 def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool) -> None:
     """Check whether the workers at each HOST:PORT answer, and have this release of tfpipe.
 

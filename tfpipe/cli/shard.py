@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.inputs import refuse_records
 from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
@@ -22,9 +22,8 @@ from tfpipe.cli.shared.shard_command import (
 from tfpipe.format.image_form import ImageForm
 
 
-@click.command(
-    cls=GroupedCommand,
-    short_help="Write images as TFRecord shards.",
+@command(
+    "Write images as TFRecord shards.",
     epilog="Options after -- go to Beam: tfpipe shard IN OUT -- --direct_running_mode=multi_threading",
 )
 @click.argument("input")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import read_config
-from tfpipe.cli.shared.params import batch_option, config_file_option, debug_option, json_option, split_option
+from tfpipe.cli.shared.params import batch_option, config_file_option, split_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.system.units import human_count
@@ -27,7 +27,7 @@ _EPOCHS = 10
 _TILE_PX = 160
 
 
-@click.command(cls=GroupedCommand, short_help="Show the records of a step, or the steps of a record.")
+@command("Show the records of a step, or the steps of a record.")
 @click.argument("target", metavar="RUN|DATASET|LOCK")
 @click.option("--step", type=int, metavar="N", help="Show the records of this step, counted from the start of the run.")
 @click.option("--record", metavar="NAME", help="Show when a record is read: its name, or its number such as train:17.")
@@ -61,8 +61,6 @@ _TILE_PX = 160
 @batch_option
 @config_option(PipelineConfig, "seed", "The seed of the order.")
 @config_file_option
-@json_option
-@debug_option
 def steps(
     target: str,
     step: int | None,

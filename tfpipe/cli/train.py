@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, take
-from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
-from tfpipe.cli.shared.params import budget_option, config_file_option, debug_option, stages_option
+from tfpipe.cli.shared.params import budget_option, config_file_option, stages_option
 from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, require_torch
 from tfpipe.cli.train_output import Output
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -28,7 +28,10 @@ TERMINATED = 128 + signal.SIGTERM
 _Run = Callable[["Output | None"], "TrainResult"]
 
 
-@click.command(cls=GroupedCommand, short_help="Train a classifier on a dataset, and export it.")
+@command(
+    "Train a classifier on a dataset, and export it.",
+    json_help="Print a JSON object for each epoch, and one at the end.",
+)
 @click.argument("dataset")
 @config_option(TrainConfig, "framework", "The library that trains; pytorch means torch.")
 @config_option(
@@ -95,8 +98,6 @@ _Run = Callable[["Output | None"], "TrainResult"]
 @click.option(
     "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each epoch, and one at the end.")
-@debug_option
 def train(**options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.
 

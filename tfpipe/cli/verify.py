@@ -1,14 +1,12 @@
 """`tfpipe verify`: checks every byte of a dataset."""
 
-import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.progress import ScanDisplay
 from tfpipe.system.units import human_bytes, human_count
 
@@ -20,15 +18,13 @@ JSON_VERSION = 1
 _MAX_SHOWN = 50
 
 
-@click.command(cls=GroupedCommand, short_help="Check every record, image, index and checksum.")
+@command("Check every record, image, index and checksum.", json_help="Print one JSON object, with all damages.")
 @click.argument("target", metavar="DATASET")
 @click.option("--quick", is_flag=True, help="Check only framing, checksums, sizes and the index. Decode no images.")
 @click.option("--allow-duplicates", is_flag=True, help="Accept images that occur in two splits.")
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Number of worker processes.  [default: one per core]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with all damages.")
-@debug_option
 def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None, as_json: bool) -> None:
     """Check whether DATASET is intact, and print the file, record, byte and kind of each damage.
 
@@ -40,22 +36,24 @@ def verify(target: str, quick: bool, allow_duplicates: bool, workers: int | None
 
     with ScanDisplay("Verifying") as display:
         report = run(target, VerifyConfig(quick, allow_duplicates, workers), display)
-    if as_json:
-        click.echo(json.dumps(_report_json(target, report)))
-    else:
-        _print(target, report)
+    show(_report_json(target, report), _format(target, report), as_json)
     raise SystemExit(1 if report.damaged else 0)
 
 
-def print_damages(damages: "list[Damage]") -> None:
-    """Prints one line for each damage, up to a limit."""
+def list_damages(damages: "list[Damage]") -> Iterator[str]:
+    """Yields one line for each damage, up to a limit."""
     for damage in damages[:_MAX_SHOWN]:
         record = "" if damage.record is None else f", record {damage.record:,}"
         offset = "" if damage.offset is None else f" at byte {damage.offset:,}"
         key = f" ({damage.key})" if damage.key else ""
-        click.echo(clean_line(f"{damage.file}{record}{offset}{key}: {damage.kind}: {damage.detail}"))
+        yield f"{damage.file}{record}{offset}{key}: {damage.kind}: {damage.detail}"
     if len(damages) > _MAX_SHOWN:
-        click.echo(f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)")
+        yield f"and {len(damages) - _MAX_SHOWN:,} more (--json lists all)"
+
+
+def count_kinds(damages: "list[Damage]") -> str:
+    """Returns the number of damages of each kind."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in damages).items())
 
 
 def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
@@ -70,14 +68,9 @@ def _report_json(target: str, report: "VerifyReport") -> dict[str, Any]:
     }
 
 
-def _print(target: str, report: "VerifyReport") -> None:
-    print_damages(report.damaged)
+def _format(target: str, report: "VerifyReport") -> Iterator[str]:
+    yield from list_damages(report.damaged)
     files, records = human_count(report.files, "file"), human_count(report.records, "intact record")
     seen = f"{files}, {records}, {human_bytes(report.bytes)}"
-    if report.damaged:
-        kinds = ", ".join(
-            f"{count:,} {kind}" for kind, count in Counter(damage.kind for damage in report.damaged).items()
-        )
-        click.echo(clean_line(f"{target} is damaged: {kinds}; {seen}"))
-    else:
-        click.echo(clean_line(f"{target} is intact: {seen}"))
+    state = f"damaged: {count_kinds(report.damaged)};" if report.damaged else "intact:"
+    yield f"{target} is {state} {seen}"

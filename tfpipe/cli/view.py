@@ -1,22 +1,20 @@
 """`tfpipe view`: a part of a dataset under a name, without a copy of a record."""
 
-import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_option, drop_missing
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.help_groups import GroupedCommand
-from tfpipe.cli.shared.params import debug_option, json_option
 from tfpipe.system.units import human_count
 from tfpipe.views.config import ViewConfig
 
 if TYPE_CHECKING:
-    from tfpipe.format.view import ViewSplit
+    from tfpipe.format.view import View, ViewSplit
 
 
-@click.command(cls=GroupedCommand, short_help="Name a part of a dataset, or weigh its records.")
+@command("Name a part of a dataset, or weigh its records.")
 @click.argument("dataset")
 @click.argument("where", required=False, default="")
 @config_option(ViewConfig, "name", "The view's name: other commands take DATASET@NAME.", metavar="NAME", required=True)
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     default="once",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a view of this name.")
-@json_option
-@debug_option
 def view(
     dataset: str, where: str, name: str, sample: str | None, overwrite: bool, as_json: bool, **options: Any
 ) -> None:
@@ -54,16 +50,15 @@ def view(
     manifest = load_manifest(dataset)
     made = make_view(manifest, config)
     path = write_view(manifest, made, overwrite)
-    if as_json:
-        splits = {name: _split_json(split) for name, split in made.splits.items()}
-        click.echo(json.dumps({"dataset": dataset, "view": f"{dataset}@{name}", "file": path, "splits": splits}))
-        return
+    address, splits = f"{dataset}@{name}", {name: _split_json(split) for name, split in made.splits.items()}
+    show({"dataset": dataset, "view": address, "file": path, "splits": splits}, _format(address, made), as_json)
+
+
+def _format(address: str, made: "View") -> Iterator[str]:
     for split, chosen in made.splits.items():
-        text = f"{split}: {human_count(chosen.records, 'record')} of {chosen.stored_records:,}"
-        if chosen.weights is not None:
-            text += f", {chosen.epoch_records:,} read in an epoch"
-        click.echo(clean_line(text))
-    click.echo(clean_line(f"{dataset}@{name} is complete"))
+        epoch = "" if chosen.weights is None else f", {chosen.epoch_records:,} read in an epoch"
+        yield f"{split}: {human_count(chosen.records, 'record')} of {chosen.stored_records:,}{epoch}"
+    yield f"{address} is complete"
 
 
 def _read_share(text: str) -> float:

@@ -6,7 +6,7 @@ bytes can unpack to a thousand times as many.
 
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from tfpipe.errors import FormatError
@@ -33,20 +33,17 @@ def detect_compression(head: bytes) -> Compression:
     return ""
 
 
-def scan_compressed(
-    file: BinaryIO, compression: Compression, on_read: Callable[[bytes], None] | None = None
-) -> Iterator[bytes]:
+def scan_compressed(file: BinaryIO, compression: Compression) -> Iterator[bytes]:
     """Yields the payload of every record of a compressed file.
 
     Args:
         file: A file that is open for reading, at its beginning.
         compression: "GZIP" or "ZLIB".
-        on_read: A function that is called with every piece of the file as it is read, to hash or to count it.
 
     Raises:
         FormatError: A record is damaged. The message gives its number, from 0, and its offset in the unpacked bytes.
     """
-    unpacked = _Unpacked(file, compression, on_read)
+    unpacked = _Unpacked(file, compression)
     number = offset = 0
     while True:
         name = f"Record {number} at byte {offset} of the unpacked data"
@@ -82,9 +79,8 @@ def _rest_of_record(unpacked: "_Unpacked", header: bytes, name: str) -> tuple[by
 class _Unpacked:
     """The unpacked bytes of a file, read piece by piece. Several gzip files in a row count as one, as in TensorFlow."""
 
-    def __init__(self, file: BinaryIO, compression: Compression, on_read: Callable[[bytes], None] | None) -> None:
-        self._file, self._on_read = file, on_read
-        self._bits = _WINDOW_BITS[compression]
+    def __init__(self, file: BinaryIO, compression: Compression) -> None:
+        self._file, self._bits = file, _WINDOW_BITS[compression]
         self._inflate = zlib.decompressobj(self._bits)
         self._packed = b""
         self._buffer, self._at = b"", 0
@@ -101,24 +97,13 @@ class _Unpacked:
         """Unpacks the next piece into the buffer. Returns False at the end."""
         self._buffer, self._at = b"", 0
         while not self._buffer:
-            if not self._packed and not self._inflate.eof:
-                self._packed = self._file.read(_CHUNK_BYTES)
-                if not self._packed:
-                    raise EOFError
-                if self._on_read is not None:
-                    self._on_read(self._packed)
-            if self._inflate.eof and not self._next_member():
+            self._packed = self._packed or self._file.read(_CHUNK_BYTES)
+            if self._inflate.eof and self._packed:  # another gzip file follows
+                self._inflate = zlib.decompressobj(self._bits)
+            elif self._inflate.eof:
                 return False
+            elif not self._packed:
+                raise EOFError
             self._buffer = self._inflate.decompress(self._packed, _CHUNK_BYTES)
             self._packed = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
-        return True
-
-    def _next_member(self) -> bool:
-        if not self._packed:
-            self._packed = self._file.read(_CHUNK_BYTES)
-            if self._packed and self._on_read is not None:
-                self._on_read(self._packed)
-        if not self._packed:
-            return False
-        self._inflate = zlib.decompressobj(self._bits)
         return True

@@ -9,11 +9,14 @@ import math
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from tfpipe.errors import FormatError
+
+Value = TypeVar("Value")
+Word = TypeVar("Word", bound=str)
 
 MAX_COUNT = 2**63 - 1
 MAX_PARTS = 1_000_000
@@ -55,6 +58,10 @@ class Node:
         if key not in fields:
             raise FormatError(f"{self._prefix()}{_shorten(self._below(key))} is missing.")
         return Node(fields[key], self._below(key), self.where)
+
+    def get(self, key: str) -> "Node | None":
+        """Returns the value of a key that need not exist; None without it."""
+        return dict(self.items()).get(key)
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
         """Yields every key with its value."""
@@ -107,7 +114,23 @@ class Node:
 
     def counts(self) -> dict[str, int]:
         """Returns an object whose values are whole numbers of at least 0."""
-        return {key: node.count() for key, node in self.items()}
+        return self.mapping(Node.count)
+
+    def choice(self, words: Sequence[Word]) -> Word:
+        """Returns one of some words."""
+        for word in words:
+            if word == self.value:
+                return word
+        raise self.error(f"one of {', '.join(map(repr if '' in words else str, words))}")
+
+    def mapping(self, read: "Callable[[Node], Value]", key: str = "") -> dict[str, Value]:
+        """Reads each value of an object: this one, or that under a key, which need not exist."""
+        node = self.get(key) if key else self
+        return {} if node is None else {name: read(value) for name, value in node.items()}
+
+    def tuple(self, read: "Callable[[Node], Value]") -> tuple[Value, ...]:
+        """Reads each value of a list."""
+        return tuple(map(read, self.elements()))
 
     def _fields(self) -> dict[str, object]:
         if not isinstance(self.value, dict):

@@ -145,25 +145,19 @@ def decode_layer(data: bytes, where: str, number: int) -> Layer:
     """
     node, body = decode_headed(data, where, _MAGIC, "Copy it again from the dataset.")
     node.field("layer").count(number, number)
-    kind: Kind | None = next((kind for kind in get_args(Kind) if kind == node.field("kind").value), None)
-    if kind is None:
-        raise node.field("kind").error(f"one of {', '.join(map(repr, get_args(Kind)))}")
+    kind: Kind = node.field("kind").choice(get_args(Kind))
     return Layer(
         number,
         kind,
         node.field("when").text(),
         node.field("tool_version").text(),
-        _read_texts(node.field("below")),
+        node.field("below").mapping(Node.text),
         node.field("records").counts(),
         node.field("bytes").count(),
         _decode_hidden(node.field("hidden"), body) if kind == "delete" else {},
         node.field("to").count(1, number - 1) if kind == "rollback" else 0,
-        _read_texts(node.field("appended")) if kind == "append" else {},
+        node.field("appended").mapping(Node.text) if kind == "append" else {},
     )
-
-
-def _read_texts(node: Node) -> dict[str, str]:
-    return {name: value.text() for name, value in node.items()}
 
 
 def _decode_hidden(node: Node, body: bytes) -> dict[str, Hidden]:

@@ -5,8 +5,8 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import get_args
+from dataclasses import asdict, fields
+from typing import Any, get_args
 
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import file_names
@@ -140,7 +140,6 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
     for name, split in splits.items() if several else ():
         _check_number(root.field("splits").field(name), split, schema)
     duplicates = root.field("duplicates")
-    stands_on = dict(root.items()).get("stands_on")  # only a column has it
     return Manifest(
         name=root.field("name").text(),
         splits=splits,
@@ -156,28 +155,28 @@ def loads(text: str, where: str = file_names.MANIFEST) -> Manifest:
             across=duplicates.field("across").count(),
             dropped=duplicates.field("dropped").count(),
         ),
-        image={key: node.scalar() for key, node in root.field("image").items()},
+        image=root.field("image").mapping(Node.scalar),
         fingerprint=root.field("fingerprint").text(),
         tool_version=root.field("tool_version").text(),
         foreign=foreign,
-        stands_on={} if stands_on is None else {name: node.text() for name, node in stands_on.items()},
+        stands_on=root.mapping(Node.text, "stands_on"),  # only a column has it
     )
 
 
 def _label_names(node: Node) -> tuple[str, ...]:
-    seen: set[str] = set()
+    names: dict[str, None] = {}
     for element in node.elements():
-        if element.text() in seen:
+        if element.text() in names:
             raise element.error("a name that no other class has")
-        seen.add(element.text())
-    return tuple(element.text() for element in node.elements())
+        names[element.text()] = None
+    return tuple(names)
 
 
 def _foreign(document: Node, schema: Schema) -> Foreign | None:
     """Reads the facts about foreign shards, which only their manifests have."""
-    if "foreign" not in dict(document.items()):
+    node = document.get("foreign")
+    if node is None:
         return None
-    node = document.field("foreign")
     root, image_key, label_key = node.field("root"), node.field("image_key"), node.field("label_key")
     # All shards lie below one directory, which this field shows to everybody. Their names cannot lead out of it.
     path = re.sub(r"^(gs|s3|az):/(?=/[^/])", "", root.text())  # of a bucket its name and the path in it
@@ -190,7 +189,7 @@ def _foreign(document: Node, schema: Schema) -> Foreign | None:
         image_key=None if image_key.value is None else _key(image_key, schema, "bytes"),
         label_key=None if label_key.value is None else _key(label_key, schema, "int64"),
         label_base=node.field("label_base").count(0, 1),
-        compression=_compression(node.field("compression")),
+        compression=node.field("compression").choice(get_args(Compression)),
     )
 
 
@@ -199,13 +198,6 @@ def _key(node: Node, schema: Schema, dtype: DType) -> str:
     if name not in schema or schema[name].dtype != dtype or schema[name].shape != ():
         raise node.error(f"a feature of the schema with one value of {dtype}")
     return name
-
-
-def _compression(node: Node) -> Compression:
-    compression: Compression | None = next((name for name in get_args(Compression) if name == node.value), None)
-    if compression is None:
-        raise node.error(f"one of {', '.join(map(repr, get_args(Compression)))}")
-    return compression
 
 
 def _names_a_path(text: str) -> bool:
@@ -236,12 +228,10 @@ def _check_number(node: Node, split: SplitInfo, schema: Schema) -> None:
         raise field.refuse(f"`total` must fit {records} records with `min` to `max` images each.")
 
 
-def _images_per_record(node: Node) -> ImagesPerRecord | None:
+def _images_per_record(counts: Node | None) -> ImagesPerRecord | None:
     """Reads the numbers of images in a record. Splits without records do not have the field."""
-    fields = dict(node.items())
-    if "images_per_record" not in fields:
+    if counts is None:
         return None
-    counts = fields["images_per_record"]
     return ImagesPerRecord(counts.field("total").count(), counts.field("min").count(1), counts.field("max").count(1))
 
 
@@ -300,10 +290,11 @@ def _split(name: str, node: Node, num_classes: int, foreign_names: set[str] | No
         class_counts=_class_counts(node.field("class_counts"), num_classes),
         sizes=_sizes(node.field("sizes")),
         seekable_jpegs=_seekable_jpegs(node),
-        tensors=_tensors(node),
-        masks=_masks(node),
-        images_per_record=_images_per_record(node) if several else None,
-        label_counts=_label_counts(node),
+        # A split without such features does not have these fields.
+        tensors=node.mapping(TensorStats.from_json, "tensors"),
+        masks=node.mapping(MaskStats.from_json, "masks"),
+        images_per_record=_images_per_record(node.get("images_per_record")) if several else None,
+        label_counts=node.mapping(_read_counts, "label_counts"),
     )
     if sum(split.class_counts) > split.records:
         raise node.field("class_counts").error(f"counts that sum to at most {split.records}, the records of the shards")
@@ -320,30 +311,8 @@ def _check_formats(node: Node, split: SplitInfo, has_images: bool) -> None:
         raise node.error(f"counts that sum to {what}")
 
 
-def _tensors(node: Node) -> dict[str, TensorStats]:
-    """Reads the numbers about tensors. Splits without tensors do not have the field."""
-    fields = dict(node.items())
-    if "tensors" not in fields:
-        return {}
-    return {name: TensorStats.from_json(stats) for name, stats in fields["tensors"].items()}
-
-
-def _masks(node: Node) -> dict[str, MaskStats]:
-    """Reads the numbers about masks. Splits without masks do not have the field."""
-    fields = dict(node.items())
-    if "masks" not in fields:
-        return {}
-    return {name: MaskStats.from_json(stats) for name, stats in fields["masks"].items()}
-
-
-def _label_counts(node: Node) -> dict[str, tuple[int, ...]]:
-    """Reads the counts of lists of classes. Splits without such lists, and older ones, do not have the field."""
-    fields = dict(node.items())
-    if "label_counts" not in fields:
-        return {}
-    return {
-        name: tuple(count.count() for count in counts.elements()) for name, counts in fields["label_counts"].items()
-    }
+def _read_counts(node: Node) -> tuple[int, ...]:
+    return node.tuple(Node.count)
 
 
 def _check_label_counts(node: Node, split: SplitInfo, schema: Schema) -> None:
@@ -356,11 +325,11 @@ def _check_label_counts(node: Node, split: SplitInfo, schema: Schema) -> None:
 
 def _seekable_jpegs(node: Node) -> int:
     """Reads the number of seekable JPEGs. Manifests without such JPEGs, and older ones, do not have the field."""
-    fields = dict(node.items())
-    if "seekable_jpegs" not in fields:
+    found = node.get("seekable_jpegs")
+    if found is None:
         return 0
-    jpegs = fields["formats"].counts().get("JPEG", 0)
-    count = fields["seekable_jpegs"].count(0, jpegs)
+    jpegs = node.field("formats").counts().get("JPEG", 0)
+    count = found.count(0, jpegs)
     # Readers choose a decoder by `seekable`.
     if node.field("seekable").value is not (0 < count == jpegs):
         raise node.field("seekable").error(f"true if all {jpegs} JPEGs are seekable, else false; {count} are")
@@ -392,18 +361,15 @@ def _check_foreign_name(file: Node, before: set[str]) -> None:
 
 
 def _class_counts(node: Node, num_classes: int) -> tuple[int, ...]:
-    counts = tuple(element.count() for element in node.elements())
+    counts = _read_counts(node)
     if counts and len(counts) != num_classes:
         raise node.error(f"empty or a count for each of the {num_classes} label names")
     return counts
 
 
 def _sizes(node: Node) -> ImageSizes:
-    return ImageSizes(
-        min_height=node.field("min_height").count(),
-        max_height=node.field("max_height").count(),
-        mean_height=node.field("mean_height").number(),
-        min_width=node.field("min_width").count(),
-        max_width=node.field("max_width").count(),
-        mean_width=node.field("mean_width").number(),
-    )
+    values: dict[str, Any] = {
+        field.name: node.field(field.name).number() if field.type is float else node.field(field.name).count()
+        for field in fields(ImageSizes)
+    }
+    return ImageSizes(**values)

@@ -64,7 +64,6 @@ DERIVED = frozenset(
 """The features that a job finds out anew when it writes records."""
 
 DType: TypeAlias = Literal["bytes", "int64", "float"]
-_DTYPES: dict[str, DType] = {dtype: dtype for dtype in get_args(DType)}
 Kind: TypeAlias = Literal["values", "text", "tensor", "mask"]
 """The meaning of a feature's stored values."""
 RESERVED = ("image", "label", "mask", "height", "width", "seed", "encoded", "flip", "number")
@@ -124,8 +123,10 @@ class FeatureSpec:
         object.__setattr__(self, "_numbers", {name: number for number, name in enumerate(self.names)})
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ConfigError(f"A feature's name must be printable text, got {self.name!r}.")
-        if self.dtype not in _DTYPES:
-            raise ConfigError(f"Feature {self.name!r}: dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}.")
+        if self.dtype not in get_args(DType):
+            raise ConfigError(
+                f"Feature {self.name!r}: dtype must be one of {', '.join(get_args(DType))}, got {self.dtype!r}."
+            )
         if self.shape is not None and (
             len(self.shape) > _MAX_DIMENSIONS
             or not all(type(n) is int and 1 <= n <= _MAX_DIMENSION for n in self.shape)
@@ -475,25 +476,14 @@ def _spec_to_json(spec: FeatureSpec) -> dict[str, object]:
 
 def _read_kind(node: Node) -> tuple[Kind, TensorType | None]:
     """Reads the kind of a feature, and the type of its tensor. Features of plain values do not have these fields."""
-    names = dict(node.items())
-    if "kind" not in names:
-        return "values", None
-    kind: Kind | None = next((kind for kind in get_args(Kind) if kind == names["kind"].value), None)
-    if kind is None:
-        raise names["kind"].error(f"one of {', '.join(get_args(Kind))}")
+    named = node.get("kind")
+    kind: Kind = "values" if named is None else named.choice(get_args(Kind))
     if kind != "tensor":
         return kind, None
     tensor = node.field("tensor")
-    dtype = next((name for name in DTYPES if name == tensor.field("dtype").value), None)
-    encoding = next((name for name in ENCODINGS if name == tensor.field("encoding").value), None)
-    if dtype is None:
-        raise tensor.field("dtype").error(f"one of {', '.join(DTYPES)}")
-    if encoding is None:
-        raise tensor.field("encoding").error(f"one of {', '.join(ENCODINGS)}")
-    shape = tuple(
-        None if size.value is None else size.count(1, _MAX_DIMENSION) for size in tensor.field("shape").elements()
-    )
-    sizes = dict(tensor.items()).get("sizes")
+    dtype, encoding = tensor.field("dtype").choice(DTYPES), tensor.field("encoding").choice(ENCODINGS)
+    shape = tensor.field("shape").tuple(lambda size: None if size.value is None else size.count(1, _MAX_DIMENSION))
+    sizes = tensor.get("sizes")
     try:
         return kind, TensorType(dtype, shape, encoding, None if sizes is None else sizes.text())
     except ConfigError as error:
@@ -502,18 +492,14 @@ def _read_kind(node: Node) -> tuple[Kind, TensorType | None]:
 
 def _spec_from_json(node: Node) -> FeatureSpec:
     shape = node.field("shape")
-    dimensions = None
-    if shape.value is not None:
-        dimensions = tuple(n.count(1, _MAX_DIMENSION) for n in shape.elements())
-    dtype = node.field("dtype")
-    if dtype.text() not in _DTYPES:
-        raise dtype.error(f"one of {', '.join(_DTYPES)}")
+    dimensions = None if shape.value is None else shape.tuple(lambda size: size.count(1, _MAX_DIMENSION))
+    dtype: DType = node.field("dtype").choice(get_args(DType))
     name, doc = node.field("name").text(), node.field("doc").text()
     kind, tensor = _read_kind(node)
-    listed = dict(node.items()).get("names")
-    names = () if listed is None else tuple(element.text() for element in listed.elements())
+    listed = node.get("names")
+    names = () if listed is None else listed.tuple(Node.text)
     try:
-        return FeatureSpec(name, _DTYPES[dtype.text()], dimensions, doc, kind, tensor, names)
+        return FeatureSpec(name, dtype, dimensions, doc, kind, tensor, names)
     except ConfigError as error:
         raise node.refuse(error) from None
 

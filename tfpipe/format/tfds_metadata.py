@@ -93,8 +93,8 @@ def features_json(manifest: Manifest) -> str:
             here = below
         if leaf in here:
             raise ConfigError(f"Feature {spec.name!r} cannot be a feature and a group of features.")
-        here[leaf] = _Leaf(_feature(spec, manifest))
-    return _text(_nest(tree))
+        here[leaf] = spec
+    return _text(_nest(tree, manifest))
 
 
 def label_files(manifest: Manifest) -> dict[str, str]:
@@ -114,20 +114,12 @@ def label_files(manifest: Manifest) -> dict[str, str]:
     return {f"{CLASS_LABEL.replace('/', '-')}.labels.txt": "\n".join(names) + "\n"}
 
 
-class _Leaf:
-    """A finished feature, as opposed to a group that is still being filled."""
-
-    def __init__(self, json: _Json) -> None:
-        self.json = json
-
-
-def _nest(tree: _Json) -> _Json:
-    features = {}
-    for name, below in tree.items():
-        if isinstance(below, _Leaf):
-            features[name] = below.json
-        elif isinstance(below, dict):
-            features[name] = _nest(below)
+def _nest(below: object, manifest: Manifest) -> _Json:
+    """Returns a feature, or a group of those below it."""
+    if isinstance(below, FeatureSpec):
+        return _feature(below, manifest)
+    assert isinstance(below, dict)
+    features = {name: _nest(inner, manifest) for name, inner in below.items()}
     return _node("features_dict.FeaturesDict", "featuresDict", {"features": features})
 
 

@@ -200,8 +200,7 @@ def decode_view(data: bytes, where: str) -> View:
         sizes = node.field("chosen_bytes").count(), node.field("weight_bytes").count()
         splits[name] = _decode_split(node, body[at : at + sizes[0]], body[at + sizes[0] : at + sum(sizes)])
         at += sum(sizes)
-    made_from = {key: node.scalar() for key, node in header.field("made_from").items()}
-    return View(header.field("name").text(), splits, made_from)
+    return View(header.field("name").text(), splits, header.field("made_from").mapping(Node.scalar))
 
 
 def check_view_name(name: str) -> str:
@@ -224,7 +223,7 @@ def view_file(name: str) -> str:
 def _decode_split(node: Node, chosen: bytes, weights: bytes) -> ViewSplit:
     stored_records = node.field("stored_records").count(0, MAX_RECORDS)
     records = node.field("records").count(0, stored_records)
-    class_counts = tuple(element.count() for element in node.field("class_counts").elements())
+    class_counts = node.field("class_counts").tuple(Node.count)
     fingerprint, num_bytes = node.field("fingerprint").text(), node.field("bytes").count()
     try:
         return _unpack(chosen, weights, stored_records, records, num_bytes, class_counts, fingerprint)

@@ -196,20 +196,15 @@ def _check_compressed(
     reader: HashedReader, report: FileReport, content: ContentCheck | None, compression: Compression, progress: Progress
 ) -> None:
     """Checks a compressed file. No record after a damage can be read, and records have no offset in the file."""
-    identities, at = bytearray(), 0
-
-    def read(piece: bytes) -> None:
-        nonlocal at
-        at += len(piece)
-
+    identities = bytearray()
     try:
-        for payload in scan_compressed(reader.as_file(), compression, read):
+        for payload in scan_compressed(reader.as_file(), compression):
             if content is not None:
                 record = content.check(payload)
                 _add_record(report, record, content, report.records, None)
                 identities += record.identity
             report.records += 1
-            progress.step(at, report.records, len(report.damaged))
+            progress.step(reader.done, report.records, len(report.damaged))
     except FormatError as error:
         text = f"{str(error).rstrip('.')}; what follows cannot be read"
         report.damaged.append(Damage(report.job.name, "compressed", text, report.records))

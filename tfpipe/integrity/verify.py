@@ -347,14 +347,12 @@ def _check_counts(manifest: Manifest, reports: Sequence[FileReport]) -> Iterator
 def _compare_counts(split: SplitInfo, reports: Sequence[FileReport], formats: bool) -> Iterator[Damage]:
     classes = sum((report.classes for report in reports), Counter())
     images = sum((report.formats for report in reports), Counter())
-    for k, expected in enumerate(split.class_counts):
-        if classes[k] != expected:
-            text = f"split {split.name!r} has {classes[k]:,} records of class {k}, the manifest says {expected:,}"
-            yield Damage(file_names.MANIFEST, "count", text)
+    compared = [(f"records of class {k}", classes[k], count) for k, count in enumerate(split.class_counts)]
     for kind in sorted(images.keys() | split.formats.keys()) if formats else ():
-        expected = split.formats.get(kind, 0)
-        if images[kind] != expected:
-            text = f"split {split.name!r} has {images[kind]:,} images of format {kind}, the manifest says {expected:,}"
+        compared.append((f"images of format {kind}", images[kind], split.formats.get(kind, 0)))
+    for what, count, expected in compared:
+        if count != expected:
+            text = f"split {split.name!r} has {count:,} {what}, the manifest says {expected:,}"
             yield Damage(file_names.MANIFEST, "count", text)
 
 

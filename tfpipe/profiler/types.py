@@ -1,7 +1,7 @@
 """Everything that the profiler measures and concludes, as plain frozen values. Pure: nothing here loads TensorFlow.
 
     Profile (StepTiming, StageTiming ..., HostUse, DatasetFacts, OptionCosts)  measured
-    ServiceDemand -> Bottleneck -> ProposedFix ... -> Fix ...                  concluded
+    ServiceDemand -> Bottleneck -> Fix ...                                      concluded
     Report                                                                     both together
 
 *Input wait* is the time in which the trainer waits for its next batch, by the trainer's clock. *Idle* is the time in
@@ -12,8 +12,9 @@ idle time. Each figure says which of the two it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Literal
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -27,6 +28,9 @@ IdleMethod = Literal["loop", "fit", "monitor"]
 
 SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
 """The ways with a simulated accelerator."""
+
+_MIN_CORES = 0.1
+"""The cores that a process can have at least, however many others run."""
 
 FixAction = Literal[
     "set_option",
@@ -171,6 +175,22 @@ class StepTiming:
     wall_s: float
     idle_fraction: Spread
     input_wait_fraction: Spread
+
+    @property
+    def idle(self) -> float:
+        """The share of wall time in which the accelerator had nothing to work on.
+
+        For a simulated accelerator it is exact: the time that was not compute. The median over parts of a run would
+        miss waits that come in bursts.
+        """
+        if self.method in SIMULATED:
+            return max(1 - self.steps * self.step_s.median / self.wall_s, 0.0)
+        return self.idle_fraction.median
+
+    @property
+    def required_rate(self) -> float:
+        """The images per second that the accelerator consumes when it never waits."""
+        return self.images_per_step / self.step_s.median
 
 
 @dataclass(frozen=True)
@@ -395,6 +415,76 @@ class ServiceUse:
 
 
 @dataclass(frozen=True)
+class ServiceDemand:
+    """The time that an image needs at each station: the cores, each stage's threads, the storage.
+
+    Attributes:
+        cores: The number of cores that this process can have; other processes may take some.
+        cpu_s: The processor time of an image by stage, in seconds. "other" is the time that no stage accounts for.
+        wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
+            It waits for files, or inside a user's function.
+        threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
+        lock_bound: The stages in which a lock lets one call run at a time.
+        storage_limit: The images per second that the storage gives; None if it is not a limit.
+        take_batch_s: The part of `cpu_s["other"]` in which the trainer's thread takes batches. It is the price of a
+            batch, not of the images in it.
+        handover_s: The part of `cpu_s["other"]` that is the same for every image, however cheap the stages are.
+    """
+
+    cores: float
+    cpu_s: Mapping[str, float]
+    wait_s: Mapping[str, float] = field(default_factory=dict)
+    threads: Mapping[str, float] = field(default_factory=dict)
+    lock_bound: frozenset[str] = frozenset()
+    storage_limit: float | None = None
+    take_batch_s: float = 0.0
+    handover_s: float = 0.0
+
+    @property
+    def cpu_limit(self) -> float:
+        """The images per second that the cores allow."""
+        total_s = sum(self.cpu_s.values())
+        return self.cores / total_s if total_s > 0 else float("inf")
+
+    @property
+    def limit(self) -> float:
+        """The images per second that all stations together allow."""
+        storage = float("inf") if self.storage_limit is None else self.storage_limit
+        return min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
+
+    def get_stage_limit(self, name: str) -> float:
+        """Returns the images per second that the threads of a stage allow."""
+        service_s = self.cpu_s.get(name, 0.0) + self.wait_s.get(name, 0.0)
+        return self.threads[name] / service_s if name in self.threads and service_s > 0 else float("inf")
+
+    def scale(self, cpu: Mapping[str, float], wait: Mapping[str, float] | None = None) -> ServiceDemand:
+        """Returns the demand with a factor for the times of some stages.
+
+        Args:
+            cpu: The factors of processor times by stage.
+            wait: The factors of waits by stage; None if these stay.
+        """
+        cpu_s = {name: seconds * cpu.get(name, 1.0) for name, seconds in self.cpu_s.items()}
+        wait_s = {name: seconds * (wait or {}).get(name, 1.0) for name, seconds in self.wait_s.items()}
+        return replace(self, cpu_s=cpu_s, wait_s=wait_s)
+
+    def widen(self, name: str, threads: float) -> ServiceDemand:
+        """Returns the demand with at least this number of threads for a stage."""
+        return replace(self, threads={**self.threads, name: max(threads, self.threads.get(name, 1))})
+
+    def read_less(self, left: float) -> ServiceDemand:
+        """Returns the demand with this share of the bytes to read: of the wait for them, and of the storage."""
+        limit = None if self.storage_limit is None else self.storage_limit / left
+        return replace(self.scale({}, {"read": left}), storage_limit=limit)
+
+    def without_reading(self, cpu_s: Mapping[str, float]) -> ServiceDemand:
+        """Returns a demand that does not read. A stage without processor time is not a limit, and waits for nothing."""
+        threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
+        wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
+        return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
+
+
+@dataclass(frozen=True)
 class Profile:
     """All figures that one run measured.
 
@@ -442,49 +532,55 @@ class Profile:
     host_place: tuple[int, int] | None = None
     service: ServiceUse | None = None
 
-
-@dataclass(frozen=True)
-class ServiceDemand:
-    """The time that an image needs at each station: the cores, each stage's threads, the storage.
-
-    Attributes:
-        cores: The number of cores that this process can have; other processes may take some.
-        cpu_s: The processor time of an image by stage, in seconds. "other" is the time that no stage accounts for.
-        wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
-            It waits for files, or inside a user's function.
-        threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
-        lock_bound: The stages in which a lock lets one call run at a time.
-        storage_limit: The images per second that the storage gives; None if it is not a limit.
-        take_batch_s: The part of `cpu_s["other"]` in which the trainer's thread takes batches. It is the price of a
-            batch, not of the images in it.
-        handover_s: The part of `cpu_s["other"]` that is the same for every image, however cheap the stages are.
-    """
-
-    cores: float
-    cpu_s: Mapping[str, float]
-    wait_s: Mapping[str, float] = field(default_factory=dict)
-    threads: Mapping[str, float] = field(default_factory=dict)
-    lock_bound: frozenset[str] = frozenset()
-    storage_limit: float | None = None
-    take_batch_s: float = 0.0
-    handover_s: float = 0.0
-
     @property
     def cpu_limit(self) -> float:
-        """The images per second that the cores allow."""
-        total_s = sum(self.cpu_s.values())
-        return self.cores / total_s if total_s > 0 else float("inf")
+        """The images per second that the cores which the pipeline may take would give if they did nothing else."""
+        busy = self.host.budget_fraction
+        return self.images_per_second / busy if busy > 0 else float("inf")
 
     @property
-    def limit(self) -> float:
-        """The images per second that all stations together allow."""
-        storage = float("inf") if self.storage_limit is None else self.storage_limit
-        return min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
+    def storage_limit(self) -> float | None:
+        """The images per second that the storage gives.
 
-    def get_stage_limit(self, name: str) -> float:
-        """Returns the images per second that the threads of a stage allow."""
-        service_s = self.cpu_s.get(name, 0.0) + self.wait_s.get(name, 0.0)
-        return self.threads[name] / service_s if name in self.threads and service_s > 0 else float("inf")
+        It is None if the storage was not measured, or if the pipeline has just read faster than that.
+        """
+        used, most = self.host.storage_bytes_per_second, self.host.storage_limit_bytes_per_second
+        return most * self.images_per_second / used if most and used and most >= used else None
+
+    @cached_property
+    def demand(self) -> ServiceDemand:
+        """The time that an image needs at each station."""
+        host = self.host
+        cpu_s = {stage.name: stage.cpu_us_per_image.median / 1e6 for stage in self.stages}
+        # The kernel counts all threads. The stages' sum leaves out threads that hand over, and the trainer's own.
+        other_s = max(host.cpu_fraction * host.cores / self.images_per_second - sum(cpu_s.values()), 0.0)
+        cpu_s["other"] = other_s
+        take_s = min(host.trainer_us_per_step / self.step.images_per_step / 1e6, other_s)
+        if self.hands_over_mostly:  # the stages of the engine get whole batches
+            take_s = other_s
+        handover_s = other_s if self.handover_us is None else min(self.handover_us / 1e6, other_s)
+        holds = {stage.name: stage.hold_us_per_image for stage in self.stages if stage.hold_us_per_image is not None}
+        wait_s = {
+            stage.name: max(stage.wait_us_per_image, holds.get(stage.name, 0.0) - stage.cpu_us_per_image.median) / 1e6
+            for stage in self.stages
+        }
+        return ServiceDemand(
+            cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
+            cpu_s=cpu_s,
+            wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
+            threads={stage.name: 1 if stage.name in holds else stage.parallelism for stage in self.stages},
+            lock_bound=frozenset(holds),
+            storage_limit=self.storage_limit,
+            take_batch_s=take_s,
+            handover_s=max(handover_s, take_s),
+        )
+
+    @property
+    def hands_over_mostly(self) -> bool:
+        """Whether the engine makes the batches, and what no stage accounts for outweighs all stages."""
+        stages_s = sum(stage.cpu_us_per_image.median for stage in self.stages) / 1e6
+        all_s = self.host.cpu_fraction * self.host.cores / self.images_per_second
+        return self.dataset.by_engine and bool(self.stages) and all_s > 2 * stages_s
 
 
 @dataclass(frozen=True)
@@ -525,25 +621,31 @@ class Effort(IntEnum):
 
 
 @dataclass(frozen=True)
-class ProposedFix:
-    """A change before its gain is known.
+class Fix:
+    """A change, and the rate that it gives.
 
     Attributes:
         effort: The effort that it takes.
         reason: A sentence that says why it helps.
-        demand: The demand of the pipeline that has it.
-        changes: The options of `PipelineConfig` and their new values.
-        instruction: A command or a sentence that says what to do, if `changes` is not all.
+        demand: The demand of the pipeline that has it; None if it does not raise the rate.
+        changes: The options of `PipelineConfig` and their new values; empty where the data or the machine must change.
+        instruction: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
         action: The kind of the change.
         stage: The stage of the user's own that changes; None if there is none.
-        keeps_values: Whether the trainer's input is the same by what was measured; False where it was found to differ.
+        keeps_values: Whether the trainer's input stays the same by what was measured. `--apply` does not try a fix with
+            which a stage's values were found to differ.
         max_images_per_second: The rate that it cannot exceed, if `demand` does not say so.
         efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
+        predicted_images_per_second: The predicted rate.
+        predicted_idle_fraction: The predicted share of idle time.
+        measured_images_per_second: The rate in a paired run, on top of the fixes kept before; None if it was not tried.
+        measured_gain: The factor by which the rate grew, with the bounds of its 95 % interval; None if not tried.
+        kept: Whether the gain was more than noise; None if it was not tried.
     """
 
     effort: Effort
     reason: str
-    demand: ServiceDemand
+    demand: ServiceDemand | None = None
     changes: Mapping[str, OptionValue] = field(default_factory=dict)
     instruction: str = ""
     action: FixAction = "set_option"
@@ -551,40 +653,17 @@ class ProposedFix:
     keeps_values: bool = True
     max_images_per_second: float = float("inf")
     efficiency: float | None = None
-
-
-@dataclass(frozen=True)
-class Fix:
-    """A change and the rate that it gives.
-
-    Attributes:
-        changes: The options of `PipelineConfig` and their new values; empty where the data or the machine must change.
-        reason: A sentence that says why it helps.
-        predicted_images_per_second: The predicted rate.
-        predicted_idle_fraction: The predicted share of idle time.
-        measured_images_per_second: The rate in a paired run, on top of the fixes kept before; None if it was not tried.
-        measured_gain: The factor by which the rate grew, with the bounds of its 95 % interval; None if not tried.
-        kept: Whether the gain was more than noise; None if it was not tried.
-        instruction: A command or a sentence that says what to do if `changes` is empty, or besides the changes.
-        action: The kind of the change.
-        stage: The stage of the user's own that changes; None if there is none.
-        keeps_values: Whether the trainer's input stays the same by what was measured. `--apply` does not try a fix with
-            which a stage's values were found to differ.
-        effort: The effort that it takes.
-    """
-
-    changes: Mapping[str, OptionValue]
-    reason: str
-    predicted_images_per_second: float
-    predicted_idle_fraction: float
+    predicted_images_per_second: float = 0.0
+    predicted_idle_fraction: float = 0.0
     measured_images_per_second: float | None = None
     measured_gain: Spread | None = None
     kept: bool | None = None
-    instruction: str = ""
-    action: FixAction = "set_option"
-    stage: str | None = None
-    keeps_values: bool = True
-    effort: Effort = Effort.OPTION
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it changes this host or its data, was measured, and leaves the trainer's input as it is."""
+        guessed = self.demand is None or self.effort is Effort.REWRITE
+        return not guessed and self.action != "add_machines" and self.keeps_values
 
 
 @dataclass(frozen=True)
@@ -635,11 +714,7 @@ class Report:
 
     Attributes:
         profile: The measured figures.
-        demand: The time that an image needs at each station.
         bottleneck: The part that limits the rate.
-        required_images_per_second: The rate of an accelerator that never waits.
-        cpu_limit_images_per_second: The rate that this host's cores would give if they did nothing but this pipeline.
-        storage_limit_images_per_second: The rate that the storage would give; None if that is unknown.
         fixes: The changes that help, the best one first.
         combination: The fixes that give most together; None if one alone gives as much.
         shortfall: The needs of the accelerator if no fix on this host satisfies them; None if one does.
@@ -649,13 +724,16 @@ class Report:
     """
 
     profile: Profile
-    demand: ServiceDemand
     bottleneck: Bottleneck
-    required_images_per_second: float
-    cpu_limit_images_per_second: float
-    storage_limit_images_per_second: float | None
     fixes: tuple[Fix, ...] = ()
     combination: Combination | None = None
     shortfall: Shortfall | None = None
     after_images_per_second: float | None = None
     price_per_day: float | None = None
+
+    @property
+    def idle_after_fixes(self) -> float:
+        """The share of idle time after the fixes that were tried and kept; without any, the measured share."""
+        if self.after_images_per_second is None:
+            return self.profile.step.idle
+        return max(1 - self.after_images_per_second / self.profile.step.required_rate, 0.0)

@@ -7,37 +7,30 @@ from dataclasses import replace
 import pytest
 
 from tests.profiler.profiles import make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.bottleneck import (
-    compute_cpu_limit,
-    compute_demand,
-    compute_idle_fraction,
-    compute_required_rate,
-    compute_storage_limit,
-    find_bottleneck,
-)
+from tfpipe.profiler.diagnose.bottleneck import find_bottleneck
 from tfpipe.profiler.types import Bottleneck, Profile
 
 
 def find(profile: Profile) -> Bottleneck:
-    return find_bottleneck(profile, compute_demand(profile))
+    return find_bottleneck(profile)
 
 
 def test_idle_time_is_the_time_that_is_not_compute() -> None:
     step = make_step(images_per_second=1000, required=4000)
-    assert compute_required_rate(step) == 4000
-    assert compute_idle_fraction(step) == pytest.approx(0.75)
+    assert step.required_rate == 4000
+    assert step.idle == pytest.approx(0.75)
     measured_live = replace(step, method="monitor")
-    assert compute_idle_fraction(measured_live) == step.idle_fraction.median
+    assert measured_live.idle == step.idle_fraction.median
 
 
 def test_waits_that_come_in_bursts_count() -> None:
     """Half of the wait lies in one of ten parts: the median of the parts would be lower than the truth."""
     step = make_step()
-    assert compute_idle_fraction(replace(step, idle_fraction=replace(step.idle_fraction, median=0.6))) == 0.75
+    assert replace(step, idle_fraction=replace(step.idle_fraction, median=0.6)).idle == 0.75
 
 
 def test_the_demand_of_an_image_at_each_station() -> None:
-    demand = compute_demand(make_profile())
+    demand = make_profile().demand
     assert demand.cpu_s["decode"] == pytest.approx(2.4e-3)
     assert demand.cpu_s["other"] == pytest.approx(0.3e-3)  # 0.95 of 4 cores make 3,800 us at 1,000 images a second
     assert demand.cpu_limit == pytest.approx(4 / 3.8e-3)
@@ -45,7 +38,7 @@ def test_the_demand_of_an_image_at_each_station() -> None:
     assert demand.get_stage_limit("read") == pytest.approx(8 / 0.2e-3)
     assert demand.storage_limit == pytest.approx(10_000)
     assert demand.limit == demand.cpu_limit
-    assert compute_cpu_limit(make_profile()) == pytest.approx(1000 / 0.95)
+    assert make_profile().cpu_limit == pytest.approx(1000 / 0.95)
 
 
 def test_threads_that_the_config_sets_are_a_limit() -> None:
@@ -54,19 +47,19 @@ def test_threads_that_the_config_sets_are_a_limit() -> None:
         make_stage("decode", 2400, parallelism=1),
         make_stage("batch", 1),
     )
-    demand = compute_demand(make_profile(stages=stages))
+    demand = make_profile(stages=stages).demand
     assert (demand.threads["decode"], demand.threads["read"], demand.threads["batch"]) == (1, 3, 1)
     assert demand.get_stage_limit("decode") == pytest.approx(1 / 2.4e-3)
 
 
 def test_a_storage_limit_that_was_exceeded_is_unknown() -> None:
     host = {"storage_bytes_per_second": 120e6, "storage_limit_bytes_per_second": 100e6}
-    assert compute_storage_limit(make_profile(host=host)) is None
+    assert make_profile(host=host).storage_limit is None
 
 
 def test_waiting_for_files_is_part_of_reading() -> None:
     read = make_stage("read", 100, parallelism=2, wait_us_per_image=2000.0)
-    demand = compute_demand(make_profile(stages=(read,), config={"tf_data.cycle_length": 2}))
+    demand = make_profile(stages=(read,), config={"tf_data.cycle_length": 2}).demand
     assert demand.wait_s["read"] == pytest.approx(2e-3)
     assert demand.get_stage_limit("read") == pytest.approx(2 / 2.1e-3)
 
@@ -223,11 +216,11 @@ def test_a_python_function_that_waits_is_not_bound_by_the_lock() -> None:
 
 def test_taking_a_batch_is_a_part_of_the_hand_over() -> None:
     """10 ms of the trainer's thread for each batch of 100 are 100 us for an image, which no stage accounts for."""
-    demand = compute_demand(make_profile(host={"trainer_us_per_step": 10_000.0}))
+    demand = make_profile(host={"trainer_us_per_step": 10_000.0}).demand
     assert demand.cpu_s["batch"] == pytest.approx(100e-6)
     assert demand.cpu_s["other"] == pytest.approx(300e-6)
     assert (demand.take_batch_s, demand.handover_s) == (pytest.approx(100e-6), pytest.approx(100e-6))
-    assert compute_demand(make_profile(handover_us=None)).handover_s == pytest.approx(300e-6)
+    assert make_profile(handover_us=None).demand.handover_s == pytest.approx(300e-6)
 
 
 def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
@@ -241,6 +234,6 @@ def test_handing_over_small_batches_of_the_engine_is_no_stages_fault() -> None:
         f"The 4 cores are 100% busy, {other_us / (other_us + 1000):.0%} of it in handing over batches: "
         f"{other_us * images:,.0f} µs of a core for each batch of {images}."
     )
-    assert compute_demand(profile).take_batch_s == pytest.approx(other_us / 1e6)
+    assert profile.demand.take_batch_s == pytest.approx(other_us / 1e6)
     quiet = make_profile(stages=(make_stage("decode", 200, parallelism=4),), host={"cpu_fraction": 0.5})
     assert find(quiet).reason.startswith("The cores are 50% busy, 90% of it in handing over batches: ")

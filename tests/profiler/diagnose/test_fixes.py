@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_spread, make_stage, make_step
-from tfpipe.profiler.diagnose.bottleneck import compute_demand, find_bottleneck
+from tfpipe.profiler.diagnose.bottleneck import find_bottleneck
 from tfpipe.profiler.diagnose.fixes import find_fixes
 from tfpipe.profiler.types import CallCosts, Effort, Fix, Held, OptionValue, OwnStage, Profile, StageTiming
 from tfpipe.system.options import get_value, replace_options
@@ -20,8 +20,7 @@ MADE_S = 3.29e-3
 
 
 def list_fixes(profile: Profile) -> tuple[Fix, ...]:
-    demand = compute_demand(profile)
-    return find_fixes(profile, demand, find_bottleneck(profile, demand))
+    return find_fixes(profile, find_bottleneck(profile))
 
 
 def list_changes(profile: Profile) -> list[dict[str, OptionValue]]:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from tests.profiler.profiles import PROFILE, make_profile, make_stage, make_step
-from tfpipe.profiler.diagnose.bottleneck import compute_demand
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.diagnose.predict import can_combine, combine, predict_rate
 from tfpipe.profiler.report.text_json import format_combination, format_shortfall
-from tfpipe.profiler.types import Combination, Effort, ProposedFix, ServiceDemand, Shortfall
+from tfpipe.profiler.types import Combination, Effort, Fix, ServiceDemand, Shortfall
 
 FLOATS = make_profile(
     config={"image_dtype": "float32"},
@@ -31,8 +30,8 @@ DEMAND = ServiceDemand(
 )
 
 
-def make_fix(demand: ServiceDemand = DEMAND, **fields: object) -> ProposedFix:
-    return ProposedFix(Effort.OPTION, "", demand, **fields)  # type: ignore[arg-type]
+def make_fix(demand: ServiceDemand = DEMAND, **fields: object) -> Fix:
+    return Fix(Effort.OPTION, "", demand, **fields)  # type: ignore[arg-type]
 
 
 def test_fixes_of_different_demands_save_what_each_saves_alone() -> None:
@@ -97,9 +96,7 @@ def test_a_fix_beyond_those_that_are_shown_goes_by_its_options() -> None:
         (make_fix(replace(DEMAND, wait_s={})), make_fix(replace(DEMAND, wait_s={"read": 1e-3})), False),
     ],
 )
-def test_fixes_go_together_where_their_savings_do_not_overlap(
-    first: ProposedFix, second: ProposedFix, together: bool
-) -> None:
+def test_fixes_go_together_where_their_savings_do_not_overlap(first: Fix, second: Fix, together: bool) -> None:
     assert can_combine(first, second, DEMAND) == can_combine(second, first, DEMAND) == together
 
 
@@ -230,7 +227,7 @@ def test_an_accelerator_that_is_busy_lacks_nothing() -> None:
 
 def test_the_demand_of_a_profile_without_stages_is_that_of_the_process() -> None:
     profile = make_profile(stages=(), option_costs={"now": None}, dataset={"short_side": None})
-    assert compute_demand(profile).cpu_s == {"other": pytest.approx(3.8e-3)}
+    assert profile.demand.cpu_s == {"other": pytest.approx(3.8e-3)}
     shortfall = make_report(profile).shortfall
     assert shortfall is not None
     assert shortfall.cores == 16

@@ -27,7 +27,6 @@ from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.pipeline.stage import Customize, Stage, Stages
-from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.measure import alone, functions, simulated_accelerator, turns
 from tfpipe.profiler.measure.pipelines import Functions
 from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
@@ -288,7 +287,7 @@ def test_planted_idle_of_a_dataset_is_measured(truth: float) -> None:
     dataset = tf.data.Dataset.range(1, 10**6).map(lambda i: tf.numpy_function(wait, [i], tf.int64)).prefetch(2)
     run = drive(iter(dataset), Accelerator(step_s, 1, "fit"))
     steps = [next(run) for _ in range(150)]
-    idle = compute_idle_fraction(compute_step_timing(steps[25:], Accelerator(step_s, 1)))
+    idle = compute_step_timing(steps[25:], Accelerator(step_s, 1)).idle
     assert idle == pytest.approx(truth, abs=0.02)
 
 

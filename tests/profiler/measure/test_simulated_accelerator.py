@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from tfpipe.errors import ConfigError
-from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.measure.simulated_accelerator import (
     Accelerator,
     compute_step_timing,
@@ -58,7 +57,7 @@ def test_a_plain_loop_waits_for_all_that_a_batch_takes(make_s: float, truth: flo
 
 
 def get_idle(steps: list[Step], step_s: float) -> float:
-    return compute_idle_fraction(compute_step_timing(steps, Accelerator(step_s, 10)))
+    return compute_step_timing(steps, Accelerator(step_s, 10)).idle
 
 
 @pytest.mark.parametrize(

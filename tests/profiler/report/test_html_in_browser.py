@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.browser import needs_browser
-from tests.profiler.profiles import make_profile
+from tests.profiler.profiles import make_fix, make_profile
 from tfpipe.profiler.diagnose.diagnosis import make_report
 from tfpipe.profiler.report.html import render
-from tfpipe.profiler.types import Fix, Report, Step
+from tfpipe.profiler.types import Report, Step
 
 pytestmark = needs_browser
 HOSTILE = "<script>alert(1)</script></svg>" + "long" * 40
@@ -24,9 +24,15 @@ def report() -> Report:
     timeline = tuple(Step(0.1 * i, 0.02 * (i % 4), 0.07) for i in range(1, 201))
     measured = make_report(replace(make_profile(dataset={"name": HOSTILE}), timeline=timeline), price_per_hour=4)
     fixes = (
-        Fix({"cache": "decoded", "service": f"grpc://{HOSTILE}"}, f"Why {HOSTILE}.", 3000.0, 0.25, 2900.0),
-        Fix({}, "More.", 2000.0, 0.5, instruction="tfpipe shard INPUT OUTPUT --resize-short 256"),
-        Fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
+        make_fix(
+            {"cache": "decoded", "service": f"grpc://{HOSTILE}"},
+            f"Why {HOSTILE}.",
+            3000.0,
+            0.25,
+            measured_images_per_second=2900.0,
+        ),
+        make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe shard INPUT OUTPUT --resize-short 256"),
+        make_fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
     )
     return replace(measured, fixes=fixes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_stage, make_step
 from tfpipe import profiler
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.profiler.diagnose.diagnosis import add_measured, compute_idle_after_fixes, make_report
+from tfpipe.profiler.diagnose.diagnosis import add_measured, make_report
 from tfpipe.profiler.report.html import render
 from tfpipe.profiler.report.text_json import (
     NO_STAGES,
@@ -174,9 +174,9 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("elements_out_per_in", "cpu_us_per_image_spread"),
     ]
     assert list(document["fixes"][0]) == [
-        *("changes", "reason", "predicted_images_per_second", "predicted_idle_fraction"),
-        *("measured_images_per_second", "measured_gain", "kept", "instruction", "action", "stage", "keeps_values"),
-        "effort",
+        *("effort", "reason", "changes", "instruction", "action", "stage", "keeps_values"),
+        *("predicted_images_per_second", "predicted_idle_fraction"),
+        *("measured_images_per_second", "measured_gain", "kept"),
     ]
     assert list(document["host"]) == [
         *("cores", "cpu_fraction", "peak_memory_bytes", "memory_limit_bytes", "storage_bytes_per_second"),
@@ -276,7 +276,7 @@ def test_fixes_that_were_tried_show_what_they_gave() -> None:
     assert "predicted" not in text.split("\n2. ")[0]
     assert text.endswith("With what was kept: 2,000 images/s, 50 % idle.\n")
     assert to_json(report)["after_images_per_second"] == 2000.0
-    assert compute_idle_after_fixes(report) == 0.5
+    assert report.idle_after_fixes == 0.5
 
 
 def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:

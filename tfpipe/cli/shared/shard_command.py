@@ -1,18 +1,17 @@
 """The common part of `shard`, `reshard` and `merge`: options, the run of the job, and its output."""
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from beam_jobs.config import ShardConfig
+from tfpipe.cli.shared.command import show
 from tfpipe.cli.shared.command_line import format_command
 from tfpipe.cli.shared.config_option import Command, Size, config_option
-from tfpipe.cli.shared.console import clean_line
-from tfpipe.cli.shared.params import CountOrShare, all_options, debug_option, json_option
+from tfpipe.cli.shared.params import CountOrShare, all_options
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.requirements import require_beam
 from tfpipe.cli.shared.runner_options import RunArgs, price_options, print_command_option, runner_options
@@ -82,8 +81,6 @@ def job_options(command: Command) -> Command:
             help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
         ),
         price_options,
-        json_option,
-        debug_option,
     )
     return options(command)
 
@@ -116,8 +113,7 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
                 check = append.check if append is not None else lambda plan: None
                 result = shard_job.run(config, run_args.beam_args, display, check)
         except GraphWritten as written:
-            message = {"dataset": config.output, "message": str(written)}
-            return click.echo(json.dumps(message) if run_args.as_json else message["message"])
+            return show({"dataset": config.output, "message": str(written)}, [str(written)], run_args.as_json)
         except KeyboardInterrupt:
             display.interrupted()
             raise
@@ -127,7 +123,7 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
 
         appended = append.finish(result)
         facts |= {**asdict(appended), "repeated": count_repeated(append.dataset, appended.layer)}
-    _print(facts, format_result(facts), run_args.as_json)
+    show(facts, format_result(facts), run_args.as_json)
 
 
 def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
@@ -146,9 +142,4 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
         choice = display.choice
     assert choice is not None
     facts = describe_plan(config, plan, choice, estimate, run_args.prices)
-    _print(facts, format_plan(facts), run_args.as_json)
-
-
-def _print(facts: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
-    for line in [json.dumps(facts)] if as_json else map(clean_line, lines):
-        click.echo(line)
+    show(facts, format_plan(facts), run_args.as_json)

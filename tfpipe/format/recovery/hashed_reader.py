@@ -37,6 +37,11 @@ class HashedReader:
         self._start = self._stop = 0  # the file offsets between which the buffer holds bytes
         self._at = self.size  # the position of the file object
 
+    @property
+    def done(self) -> int:
+        """The offset up to which bytes were read in order."""
+        return self._stop
+
     def view(self, offset: int, size: int) -> Bytes:
         """Returns `size` bytes, at most `BUFFER_BYTES`, from `offset`. They are valid until the next call.
 

@@ -49,10 +49,10 @@ class MaskStats:
     def from_json(cls, node: Node) -> "MaskStats":
         """Inverts `to_json`. Raises `FormatError` for any other value."""
         records = node.field("records").count()
-        pixels = [element.count() for element in node.field("pixels").elements()]
+        pixels = list(node.field("pixels").tuple(Node.count))
         if len(pixels) > COUNTED_CLASSES:
             raise node.field("pixels").error(f"a list of at most {COUNTED_CLASSES} counts")
-        images = [element.count(0, records) for element in node.field("images").elements()]
+        images = list(node.field("images").tuple(lambda count: count.count(0, records)))
         if len(images) != len(pixels):
             raise node.field("images").error(f"a list of {len(pixels)} counts, as `pixels` is")
         return cls(records, pixels, images, node.field("higher").count())

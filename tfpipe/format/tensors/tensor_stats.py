@@ -116,7 +116,7 @@ def _read_number(node: Node) -> float | None:
 
 
 def _read_sizes(node: Node) -> tuple[int, ...]:
-    sizes = tuple(element.count(0, MAX_COUNT) for element in node.elements())
+    sizes = node.tuple(Node.count)
     if len(sizes) > MAX_AXES:
         raise node.error(f"a list of at most {MAX_AXES} sizes")
     return sizes

@@ -17,11 +17,6 @@ _OF = re.compile(r"-(\d{1,9})-of-(\d{1,9})(?!\d)")
 _LIKE_RECORDS = re.compile(r"tfrec|-\d{1,9}-of-\d{1,9}", re.IGNORECASE)
 _NO_RECORDS = re.compile(r"\.(idx|index|json|jsonl|txt|md|csv|tmp|lock|incomplete)$", re.IGNORECASE)
 _TFDS = re.compile(r"[a-z]\w*-(\w+)\.tfrecord-\d+-of-\d+", re.ASCII)
-_WORDS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ def group_by_split(files: ForeignFiles, listed_splits: dict[str, str], split: st
         base_name = os.path.basename(name)
         file_split = split or listed_splits.get(base_name) or infer_split(f"{os.path.basename(files.root)}/{name}")
         files_by_split.setdefault(file_split, []).append(name)
-    usual = list(dict.fromkeys(_WORDS.values()))
+    usual = list(dict.fromkeys(file_names.SPLITS.values()))
     ordered = sorted(files_by_split, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
     return {name: tuple(files_by_split[name]) for name in ordered}
 
@@ -102,7 +97,7 @@ def infer_split(name: str) -> str:
     if (match := _TFDS.fullmatch(file)) and match[1][0].isalpha():
         return match[1]
     words = [*re.findall(r"[a-z]+", file.lower()), *(folder.lower() for folder in reversed(folders))]
-    return next((_WORDS[word] for word in words if word in _WORDS), DEFAULT_SPLIT)
+    return next((file_names.SPLITS[word] for word in words if word in file_names.SPLITS), DEFAULT_SPLIT)
 
 
 def describe_missing_files(names: Sequence[str]) -> list[str]:

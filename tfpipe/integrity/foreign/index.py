@@ -13,7 +13,7 @@ from typing import get_args
 
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.format.compressed import detect_compression, scan_compressed
+from tfpipe.format.compressed import detect_compression
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
@@ -26,7 +26,7 @@ from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import FileScan, Keys, describe_failure, iterate_records, scan_file
+from tfpipe.integrity.foreign.scan_file import FileScan, Keys, describe_failure, iterate_payloads, scan_file
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
@@ -156,14 +156,8 @@ def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compre
         path = files.path(name)
         try:
             with file_io.open_file(path) as file:
-                if compression:
-                    payload = next(scan_compressed(file, compression), None)
-                else:
-                    reader = HashedReader(file)
-                    place = next(iterate_records(reader), None)
-                    payload = None if place is None else reader.payload(*place)
-            if payload is not None:
-                return decode_example(payload)
+                for _, payload in iterate_payloads(HashedReader(file), compression):
+                    return decode_example(payload)
         except FormatError as error:
             raise FormatError(describe_failure(path, str(error))) from None
         except OSError as error:

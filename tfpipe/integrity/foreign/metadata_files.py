@@ -61,15 +61,12 @@ def read_metadata(root: str) -> Metadata:
 
 def _read_info(root: Node, metadata: Metadata) -> None:
     """Reads `dataset_info.json`: the splits, and the number of records of each of their files."""
-    fields = dict(root.items())
-    metadata.name = fields["name"].text() if "name" in fields else ""
-    for split in fields["splits"].elements() if "splits" in fields else ():
-        split_fields = dict(split.items())
-        name = split.field("name").text()
-        lengths = split_fields["shardLengths"].elements() if "shardLengths" in split_fields else []
+    metadata.name = _get_text(root, "name", "")
+    for split in _get_elements(root, "splits"):
+        name, lengths = split.field("name").text(), _get_elements(split, "shardLengths")
         if len(lengths) > _MAX_SHARDS:
             raise split.error("a split with fewer shards")
-        template = split_fields["filepathTemplate"].text() if "filepathTemplate" in split_fields else _TEMPLATE
+        template = _get_text(split, "filepathTemplate", _TEMPLATE)
         for index, length in enumerate(lengths):
             file = _file_name(template, metadata.name, name, index, len(lengths))
             metadata.file_splits[file] = file_names.check_split_name(name)
@@ -92,28 +89,37 @@ def _file_name(template: str, dataset: str, split: str, index: int, count: int) 
 def _read_features(root: Node, metadata: Metadata) -> None:
     """Reads `features.json`, which tells the features that are images and those that are classes."""
     for path, node in _leaves(root, ""):
-        fields = dict(node.items())
-        kind = fields["pythonClassName"].text().rpartition(".")[2] if "pythonClassName" in fields else ""
+        kind = _get_text(node, "pythonClassName", "").rpartition(".")[2]
         if kind == "Image":
             metadata.images.append(path)
         elif kind == "ClassLabel":
-            count = _count_classes(fields)
+            count = _count_classes(node.get("classLabel"))
             # More than a million names are left out: a hint may not take memory without bounds.
             metadata.classes[path] = tuple(map(str, range(count))) if count <= 1_000_000 else ()
 
 
-def _count_classes(feature: dict[str, Node]) -> int:
-    fields = dict(feature["classLabel"].items()) if "classLabel" in feature else {}
-    text = str(fields["numClasses"].value) if "numClasses" in fields else ""
+def _get_text(node: Node, key: str, default: str) -> str:
+    found = node.get(key)
+    return default if found is None else found.text()
+
+
+def _get_elements(node: Node, key: str) -> list[Node]:
+    found = node.get(key)
+    return [] if found is None else found.elements()
+
+
+def _count_classes(feature: Node | None) -> int:
+    number = None if feature is None else feature.get("numClasses")
+    text = "" if number is None else str(number.value)
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    fields = dict(node.items())
-    if "featuresDict" not in fields:
+    group = node.get("featuresDict")
+    if group is None:
         yield path, node
         return
-    for name, below in fields["featuresDict"].field("features").items():
+    for name, below in group.field("features").items():
         yield from _leaves(below, f"{path}/{name}" if path else name)
 
 

@@ -1,7 +1,5 @@
 """Reads one file of foreign records once from end to end. This is the work of a worker process of `index.py`."""
 
-import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +9,7 @@ import numpy as np
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
 from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Search
@@ -179,26 +178,16 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
     scan, progress = FileScan(), Progress(counters)
     try:
         with file_io.open_file(job.path) as file:
-            scan.file_bytes = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            if job.compression:
-                digest = hashlib.sha256()
-                for number, payload in enumerate(scan_compressed(file, job.compression, digest.update)):
-                    name = f"record {number}"
-                    scan.add(keys, _decode(payload, name), name)
-                    progress.step(file.tell(), scan.records, 0)
-                scan.sha256 = digest.hexdigest()
-            else:
-                reader, sizes = HashedReader(file, hashed=True), []
-                for at, size in iterate_records(reader):
-                    name = f"record {scan.records} at byte {at}"
-                    scan.add(keys, _decode(reader.payload(at, size), name), name)
-                    sizes.append(size)
-                    if len(sizes) > MAX_RECORDS:
-                        raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
-                    progress.step(at + size, scan.records, 0)
-                scan.sha256 = reader.sha256()
-                scan.index = encode_index(sizes)
+            reader, sizes = HashedReader(file, hashed=True), []
+            scan.file_bytes = reader.size
+            for name, payload in iterate_payloads(reader, job.compression):
+                scan.add(keys, _decode(payload, name), name)
+                sizes.append(len(payload) + FRAME_BYTES)
+                if len(sizes) > MAX_RECORDS and not job.compression:
+                    raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
+                progress.step(reader.done, scan.records, 0)
+            scan.sha256 = reader.sha256()
+            scan.index = b"" if job.compression else encode_index(sizes)
     except FormatError as error:
         raise FormatError(describe_failure(job.path, str(error))) from None
     except OSError as error:
@@ -215,22 +204,26 @@ def describe_failure(path: str, reason: str) -> str:
     return f"{path} cannot be indexed: {reason}. {advice}"
 
 
-def iterate_records(reader: HashedReader) -> Iterator[tuple[int, int]]:
-    """Yields the offset and the size of every record, after a check of its checksums.
+def iterate_payloads(reader: HashedReader, compression: Compression) -> Iterator[tuple[str, bytes]]:
+    """Yields the name of every record for messages, and its payload, after a check of its checksums.
 
     Raises:
         FormatError: A record is damaged, or larger than any image.
     """
+    if compression:
+        for number, payload in enumerate(scan_compressed(reader.as_file(), compression)):
+            yield f"record {number}", payload
+        return
     at = number = 0
     while at < reader.size:
-        size = _record_at(reader, at, number)
-        yield at, size
+        name = f"record {number} at byte {at}"
+        size = _record_at(reader, at, number, name)
+        yield name, reader.payload(at, size)
         at, number = at + size, number + 1
 
 
-def _record_at(reader: HashedReader, at: int, number: int) -> int:
+def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
     size = reader.record_at(at)
-    name = f"record {number} at byte {at}"
     if size - FRAME_BYTES > _MAX_RECORD_BYTES:
         raise FormatError(f"{name} must have at most {_MAX_RECORD_BYTES:,} bytes, got {size - FRAME_BYTES:,}.")
     if not size:

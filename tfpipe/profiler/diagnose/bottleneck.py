@@ -9,17 +9,14 @@ and 5. The stations here are the host's cores, which all stages share, the threa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tfpipe.profiler.diagnose.service import SATURATED, find_service_bottleneck
-from tfpipe.profiler.types import SIMULATED, Bottleneck, Profile, ServiceDemand, StepTiming
+from tfpipe.profiler.types import Bottleneck, Profile
 from tfpipe.system.units import human_bytes
 
 NO_IDLE = 0.01
 """The idle share up to which an accelerator counts as busy: measurements are right to within a point."""
 SLOW_FIRST_BATCH_S = 5.0
 _FULL_MEMORY = 0.9
-_MIN_CORES = 0.1
 _PART = 0.5
 """The share of its own limit that a stage must give at least, if it allows clearly less than the cores."""
 REACHED = 0.7
@@ -27,88 +24,21 @@ REACHED = 0.7
 the limit was measured while the stage ran alone, and in a pipeline it also hands elements over."""
 
 
-def compute_idle_fraction(step: StepTiming) -> float:
-    """Returns the share of wall time in which the accelerator had nothing to work on.
-
-    For a simulated accelerator it is exact: the time that was not compute. The median over parts of a run would miss
-    waits that come in bursts.
-    """
-    if step.method in SIMULATED:
-        return max(1 - step.steps * step.step_s.median / step.wall_s, 0.0)
-    return step.idle_fraction.median
-
-
-def compute_required_rate(step: StepTiming) -> float:
-    """Returns the images per second that the accelerator consumes when it never waits."""
-    return step.images_per_step / step.step_s.median
-
-
-def compute_cpu_limit(profile: Profile) -> float:
-    """Returns the images per second that the cores which the pipeline may take would give if they did nothing else."""
-    busy = profile.host.budget_fraction
-    return profile.images_per_second / busy if busy > 0 else float("inf")
-
-
-def compute_storage_limit(profile: Profile) -> float | None:
-    """Returns the images per second that the storage gives.
-
-    It is None if the storage was not measured, or if the pipeline has just read faster than that.
-    """
-    host = profile.host
-    if not host.storage_limit_bytes_per_second or not host.storage_bytes_per_second:
-        return None
-    if host.storage_limit_bytes_per_second < host.storage_bytes_per_second:
-        return None
-    return host.storage_limit_bytes_per_second * profile.images_per_second / host.storage_bytes_per_second
-
-
-def compute_demand(profile: Profile) -> ServiceDemand:
-    """Returns the time that an image needs at each station, as a profile shows it."""
-    host, rate = profile.host, profile.images_per_second
-    cpu_s = {stage.name: stage.cpu_us_per_image.median / 1e6 for stage in profile.stages}
-    # The kernel counts all threads. The stages' sum leaves out threads that hand over, and the trainer's own.
-    cpu_s["other"] = max(host.cpu_fraction * host.cores / rate - sum(cpu_s.values()), 0.0)
-    take_s = min(host.trainer_us_per_step / profile.step.images_per_step / 1e6, cpu_s["other"])
-    if profile.dataset.by_engine and _is_mostly_other(cpu_s):  # its stages get whole batches
-        take_s = cpu_s["other"]
-    handover_s = cpu_s["other"] if profile.handover_us is None else min(profile.handover_us / 1e6, cpu_s["other"])
-    wait_s = {
-        stage.name: max(stage.wait_us_per_image, (stage.hold_us_per_image or 0.0) - stage.cpu_us_per_image.median) / 1e6
-        for stage in profile.stages
-    }
-    locked = frozenset(stage.name for stage in profile.stages if stage.hold_us_per_image is not None)
-    return ServiceDemand(
-        cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
-        cpu_s=cpu_s,
-        wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
-        threads={stage.name: 1 if stage.name in locked else stage.parallelism for stage in profile.stages},
-        lock_bound=locked,
-        storage_limit=compute_storage_limit(profile),
-        take_batch_s=take_s,
-        handover_s=max(handover_s, take_s),
-    )
-
-
-def find_bottleneck(profile: Profile, demand: ServiceDemand) -> Bottleneck:
-    """Returns the station that limits the rate, with the numbers that prove it.
-
-    Args:
-        profile: The measured figures.
-        demand: The profile's demand, from `compute_demand`.
-    """
+def find_bottleneck(profile: Profile) -> Bottleneck:
+    """Returns the station that limits the rate, with the numbers that prove it."""
     urgent = _check_memory(profile) or _check_first_batch(profile)
     if urgent is not None:
         return urgent
-    if compute_idle_fraction(profile.step) <= NO_IDLE:
+    if profile.step.idle <= NO_IDLE:
         return _accelerator(profile)
     if profile.service is not None:
-        return find_service_bottleneck(profile, compute_required_rate(profile.step))
+        return find_service_bottleneck(profile)
     return (
-        _check_storage(profile, demand)
-        or _check_slowest(profile, demand)
-        or _check_cores(profile, demand)
-        or _check_threads(profile, demand)
-        or _unbuffered_stage(profile, demand)
+        _check_storage(profile)
+        or _check_slowest(profile)
+        or _check_cores(profile)
+        or _check_threads(profile)
+        or _unbuffered_stage(profile)
     )
 
 
@@ -124,13 +54,13 @@ def _check_memory(profile: Profile) -> Bottleneck | None:
 
 def _check_first_batch(profile: Profile) -> Bottleneck | None:
     """Checks whether more time is lost before the first step than in an epoch of steps."""
-    first_s, idle = profile.first_batch_s, compute_idle_fraction(profile.step)
+    first_s, idle = profile.first_batch_s, profile.step.idle
     epoch_s = (profile.dataset.records or 0) / profile.images_per_second
     if first_s <= SLOW_FIRST_BATCH_S or (idle > NO_IDLE and first_s <= idle * epoch_s):
         return None
     lost = f"is idle for {idle * epoch_s:.1f} s of an epoch" if idle > NO_IDLE else "never waits after that"
     reason = f"The first batch took {first_s:.1f} s, and the accelerator {lost}."
-    return Bottleneck("first_batch", reason, compute_required_rate(profile.step))
+    return Bottleneck("first_batch", reason, profile.step.required_rate)
 
 
 def _accelerator(profile: Profile) -> Bottleneck:
@@ -138,11 +68,11 @@ def _accelerator(profile: Profile) -> Bottleneck:
         f"The accelerator is never idle: a step takes {profile.step.step_s.median * 1e3:,.1f} ms, and its batch is "
         "there before. Only a faster step makes this training faster."
     )
-    return Bottleneck("accelerator", reason, compute_required_rate(profile.step))
+    return Bottleneck("accelerator", reason, profile.step.required_rate)
 
 
-def _check_storage(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
-    rate, limit = profile.images_per_second, demand.storage_limit
+def _check_storage(profile: Profile) -> Bottleneck | None:
+    rate, limit = profile.images_per_second, profile.demand.storage_limit
     if limit is None or rate < SATURATED * limit:
         return None
     read_mb, limit_mb = (
@@ -153,11 +83,12 @@ def _check_storage(profile: Profile, demand: ServiceDemand) -> Bottleneck | None
     return Bottleneck("storage", reason, limit)
 
 
-def _check_slowest(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
+def _check_slowest(profile: Profile) -> Bottleneck | None:
     """Checks for a stage that allows clearly less than the cores do, as they are left by other programs.
 
     A lock that is held nearly all the time is the limit in any case: no core would help.
     """
+    demand = profile.demand
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     name = min(limits, key=lambda stage: limits[stage], default="")
     if not name or profile.images_per_second < _PART * limits[name]:
@@ -165,14 +96,14 @@ def _check_slowest(profile: Profile, demand: ServiceDemand) -> Bottleneck | None
     at_lock = name in demand.lock_bound and profile.images_per_second >= SATURATED * limits[name]
     if not at_lock and limits[name] > REACHED * demand.cpu_limit:
         return None
-    return _explain_lock(profile, demand, name) if name in demand.lock_bound else _check_threads(profile, demand, _PART)
+    return _explain_lock(profile, name) if name in demand.lock_bound else _check_threads(profile, _PART)
 
 
-def _explain_lock(profile: Profile, demand: ServiceDemand, name: str) -> Bottleneck:
+def _explain_lock(profile: Profile, name: str) -> Bottleneck:
     """Returns a stage of which a lock lets one call run at a time."""
     rate = profile.images_per_second
     stage = next(stage for stage in profile.stages if stage.name == name)
-    limit = demand.get_stage_limit(name)
+    limit = profile.demand.get_stage_limit(name)
     share = min(rate / limit, 1.0)
     if stage.waits:
         what = f"{name} waits behind a lock of its own that one call holds at a time"
@@ -187,7 +118,8 @@ def _explain_lock(profile: Profile, demand: ServiceDemand, name: str) -> Bottlen
     return Bottleneck(name, reason, limit)
 
 
-def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
+def _check_cores(profile: Profile) -> Bottleneck | None:
+    demand = profile.demand
     host = profile.host
     has_no_core = host.cpu_fraction + host.other_cpu_fraction >= SATURATED
     if not has_no_core and (host.budget_cores is None or host.budget_fraction < SATURATED):
@@ -207,15 +139,16 @@ def _check_cores(profile: Profile, demand: ServiceDemand) -> Bottleneck | None:
     if not stages:
         return Bottleneck("cpu", f"{busy}.", demand.cpu_limit)
     total_s = sum(demand.cpu_s.values())
-    if profile.dataset.by_engine and _is_mostly_other(demand.cpu_s):
-        return _explain_small_batches(profile, demand, busy)
+    if profile.hands_over_mostly:
+        return _explain_small_batches(profile, busy)
     name = max(stages, key=lambda stage: stages[stage])
     share = stages[name] / total_s
     reason = f"{busy}, {share:.0%} of it in {name}: {stages[name] * 1e6:,.0f} µs of a core for each image."
     return Bottleneck(name, reason, demand.cpu_limit)
 
 
-def _explain_small_batches(profile: Profile, demand: ServiceDemand, busy: str) -> Bottleneck:
+def _explain_small_batches(profile: Profile, busy: str) -> Bottleneck:
+    demand = profile.demand
     other_s, images = demand.cpu_s["other"], profile.step.images_per_step
     reason = (
         f"{busy}, {other_s / sum(demand.cpu_s.values()):.0%} of it in handing over batches: "
@@ -224,13 +157,9 @@ def _explain_small_batches(profile: Profile, demand: ServiceDemand, busy: str) -
     return Bottleneck("batch", reason, demand.cpu_limit)
 
 
-def _is_mostly_other(cpu_s: Mapping[str, float]) -> bool:
-    """Returns whether what no stage accounts for outweighs all stages."""
-    return len(cpu_s) > 1 and cpu_s["other"] > sum(cpu_s.values()) / 2
-
-
-def _check_threads(profile: Profile, demand: ServiceDemand, reached: float = REACHED) -> Bottleneck | None:
+def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | None:
     """Checks for a stage that gives most of what it can, by the utilization law."""
+    demand = profile.demand
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     if not limits:
         return None
@@ -238,7 +167,7 @@ def _check_threads(profile: Profile, demand: ServiceDemand, reached: float = REA
     if profile.images_per_second < reached * limits[name]:
         return None
     if name in demand.lock_bound:
-        return _explain_lock(profile, demand, name)
+        return _explain_lock(profile, name)
     threads, wait_s = demand.threads[name], demand.wait_s.get(name, 0.0)
     service_s = demand.cpu_s[name] + wait_s
     awaited = "for storage" if name == "read" else "for something else"
@@ -251,13 +180,14 @@ def _check_threads(profile: Profile, demand: ServiceDemand, reached: float = REA
     return Bottleneck(name, reason, limits[name])
 
 
-def _unbuffered_stage(profile: Profile, demand: ServiceDemand) -> Bottleneck:
+def _unbuffered_stage(profile: Profile) -> Bottleneck:
     """Returns the stage that the others wait for if no station is at its limit: a buffer is missing."""
+    demand = profile.demand
     config = profile.config
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
     cpu = profile.host.cpu_fraction
-    if profile.dataset.by_engine and _is_mostly_other(demand.cpu_s):
-        return _explain_small_batches(profile, demand, f"The cores are {cpu:.0%} busy")
+    if profile.hands_over_mostly:
+        return _explain_small_batches(profile, f"The cores are {cpu:.0%} busy")
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not limits:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:

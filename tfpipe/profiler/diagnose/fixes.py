@@ -9,18 +9,14 @@ start, which do not raise it, stand here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tfpipe.profiler.diagnose import fixes_cpu, fixes_data, fixes_own, fixes_waiting
-from tfpipe.profiler.diagnose.bottleneck import (
-    NO_IDLE,
-    SLOW_FIRST_BATCH_S,
-    compute_idle_fraction,
-    compute_required_rate,
-)
+from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, SLOW_FIRST_BATCH_S
 from tfpipe.profiler.diagnose.predict import predict_rate
 from tfpipe.profiler.diagnose.service import list_service_fixes
-from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile, ProposedFix, ServiceDemand
+from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile
 from tfpipe.system.units import human_bytes
 
 MIN_GAIN = 0.02
@@ -41,110 +37,73 @@ _WORTH_FREEING = 0.05
 """The share of the memory above which a fix that frees a part of it is worth its line."""
 
 
-_Ranked = tuple[Fix, ProposedFix | None]
-"""A fix, and the proposal that it was predicted from."""
-
-
-def find_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> tuple[Fix, ...]:
-    """Returns the changes that help, best first. The arguments are those of `rank_fixes`."""
-    return tuple(fix for fix, _ in rank_fixes(profile, demand, bottleneck))
-
-
-def rank_fixes(profile: Profile, demand: ServiceDemand, bottleneck: Bottleneck) -> list[_Ranked]:
-    """Returns the changes that help, best first, each with the proposal that it was predicted from.
+def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
+    """Returns the changes that help, best first.
 
     Work for nothing that is left out comes before work that is made cheaper, options before new shards, and new shards
     before more machines; among equals the greatest gain comes first.
     There is none if the accelerator is the bottleneck, since no input pipeline makes it faster. Fixes of memory, of the
-    start and of a service have no proposal.
-
-    Args:
-        profile: The measured figures.
-        demand: The profile's demand, from `compute_demand`.
-        bottleneck: The profile's bottleneck, from `find_bottleneck`.
+    start and of a service have no demand.
     """
     if bottleneck.stage == "accelerator":
-        return []
+        return ()
+    now, required = profile.images_per_second, profile.step.required_rate
     early = [*(_free_memory(profile) if bottleneck.stage == "memory" else ()), *_start_sooner(profile)]
-    urgent: list[_Ranked] = [(fix, None) for fix in early]
-    if compute_idle_fraction(profile.step) <= NO_IDLE:
-        return urgent
-    now, required = profile.images_per_second, compute_required_rate(profile.step)
+    unchanged = {"predicted_images_per_second": now, "predicted_idle_fraction": profile.step.idle}
+    urgent = [replace(fix, **unchanged) for fix in early]
+    if profile.step.idle <= NO_IDLE:
+        return tuple(urgent)
     if profile.service is not None:  # the stages run elsewhere
-        return [*urgent, *((fix, None) for fix in list_service_fixes(profile, required))]
-    ranked: list[tuple[tuple[int, float, int], Fix, ProposedFix]] = []
+        return (*urgent, *list_service_fixes(profile))
     proposals = (
-        *fixes_waiting.propose(profile, demand, bottleneck),
-        *fixes_own.propose(profile, demand, bottleneck),
-        *fixes_cpu.propose(profile, demand),
-        *fixes_data.propose(profile, demand),
+        *fixes_waiting.propose(profile, bottleneck),
+        *fixes_own.propose(profile, bottleneck),
+        *fixes_cpu.propose(profile),
+        *fixes_data.propose(profile),
     )
-    for proposal in proposals:
-        rate = min(predict_rate(now, demand, proposal), required)
+    predicted = []
+    for fix in proposals:
+        rate = min(predict_rate(now, profile.demand, fix), required)
         if rate >= now * (1 + MIN_GAIN):
-            fix = Fix(
-                dict(proposal.changes),
-                proposal.reason,
-                rate,
-                1 - rate / required,
-                instruction=proposal.instruction,
-                action=proposal.action,
-                stage=proposal.stage,
-                keeps_values=proposal.keeps_values,
-                effort=proposal.effort,
-            )
-            ranked.append((_rank(proposal.effort, rate / now), fix, proposal))
-    ranked.sort(key=lambda row: row[0])
-    pairs: list[_Ranked] = _leave_out_work([(fix, proposal) for _, fix, proposal in ranked], now)
-    faster = _put_closers_first(_leave_out_trifles(pairs, now), now, required)
-    return [*urgent, *faster] if bottleneck.stage in ("memory", "first_batch") else [*faster, *urgent]
+            fix = replace(fix, predicted_images_per_second=rate, predicted_idle_fraction=1 - rate / required)
+            predicted.append(fix)
+    predicted.sort(key=lambda fix: _rank(fix.effort, fix.predicted_images_per_second / now))
+    faster = _put_closers_first(_leave_out_trifles(_leave_out_work(predicted, now), now), now, required)
+    return (*urgent, *faster) if bottleneck.stage in ("memory", "first_batch") else (*faster, *urgent)
 
 
-def _leave_out_trifles(ranked: list[_Ranked], now: float) -> list[_Ranked]:
+def _list_rates_here(fixes: Sequence[Fix]) -> list[float]:
+    """Returns the rates of the fixes that need no other machine."""
+    return [fix.predicted_images_per_second for fix in fixes if fix.action != "add_machines"]
+
+
+def _leave_out_trifles(fixes: list[Fix], now: float) -> list[Fix]:
     """Leaves out what changes next to nothing while another fix of this host changes much."""
-    rates = [fix.predicted_images_per_second for fix, _ in ranked if fix.action != "add_machines"]
-    least = now + min(_HARDLY * now, _HARDLY_BESIDE * (max(rates, default=now) - now))
-    return [pair for pair in ranked if pair[0].predicted_images_per_second >= least]
+    best = max(_list_rates_here(fixes), default=now)
+    least = now + min(_HARDLY * now, _HARDLY_BESIDE * (best - now))
+    return [fix for fix in fixes if fix.predicted_images_per_second >= least]
 
 
-def _leave_out_work(ranked: list[_Ranked], now: float) -> list[_Ranked]:
+def _leave_out_work(fixes: list[Fix], now: float) -> list[Fix]:
     """Leaves out a stage to be made cheaper by the user, if another fix of this host gives half of the gain or more."""
-
-    def is_work(proposal: ProposedFix | None) -> bool:
-        return proposal is not None and proposal.effort is Effort.REWRITE
-
-    others = [
-        fix.predicted_images_per_second - now
-        for fix, proposal in ranked
-        if not is_work(proposal) and fix.action != "add_machines"
-    ]
-    most = max(others, default=0.0)
+    most = max(_list_rates_here([fix for fix in fixes if fix.effort is not Effort.REWRITE]), default=now) - now
     return [
-        (fix, proposal)
-        for fix, proposal in ranked
-        if not is_work(proposal) or most < (fix.predicted_images_per_second - now) / 2
+        fix for fix in fixes if fix.effort is not Effort.REWRITE or most < (fix.predicted_images_per_second - now) / 2
     ]
 
 
-def _put_closers_first(ranked: list[_Ranked], now: float, required: float) -> list[_Ranked]:
+def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
     """Puts fixes that give little behind those that give much; else the order stays.
 
     Little is less than half of the gap where a fix of this host closes it. Else it is what five times over, as gains
     multiply, gives less than the best fix of this host. More machines are no reason to leave out what this one can do.
     """
-    here = [fix for fix, _ in ranked if fix.action != "add_machines"]
-    if any(fix.predicted_idle_fraction <= NO_IDLE for fix in here):
+    best = max(_list_rates_here(fixes), default=now)
+    if best >= required * (1 - NO_IDLE):
         least = now + (required - now) / 2
-        return sorted(ranked, key=lambda pair: pair[0].predicted_images_per_second < least)
-    best = max((fix.predicted_images_per_second for fix in here), default=now)
+        return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < least)
     least = now * (best / now) ** _LITTLE if now else 0.0
-
-    def place(pair: _Ranked) -> int:
-        if pair[0].action == "add_machines":
-            return 2
-        return int(pair[0].predicted_images_per_second < least)
-
-    return sorted(ranked, key=place)
+    return sorted(fixes, key=lambda fix: (fix.action == "add_machines", fix.predicted_images_per_second < least))
 
 
 def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
@@ -160,28 +119,26 @@ def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
 
 def _free_memory(profile: Profile) -> Iterator[Fix]:
     """Yields fixes that free memory, the one that frees most first."""
-    config, rate, idle = profile.config, profile.images_per_second, compute_idle_fraction(profile.step)
     for held in profile.held:
         if held.num_bytes <= _WORTH_FREEING * profile.host.memory_limit_bytes:
             continue
         size = human_bytes(held.num_bytes)
         if held.stage == "prefetch" and held.number > _WAITING_BATCHES:
             reason = f"{held.number} batches wait for the trainer, {size}: two are enough."
-            yield Fix({"prefetch_batches": _WAITING_BATCHES}, reason, rate, idle)
+            yield Fix(Effort.OPTION, reason, changes={"prefetch_batches": _WAITING_BATCHES})
         elif held.stage == "shuffle":
             reason = f"{size} of records are held to be shuffled: a quarter mixes less, and takes less."
-            yield Fix(_shrink_shuffle(profile, _SHUFFLE_SHARE), reason, rate, idle)
+            yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, _SHUFFLE_SHARE))
         elif held.stage == "cache":
             no_cache: dict[str, OptionValue] = {"cache": "none"}
-            if config.cache_bytes is not None:
+            if profile.config.cache_bytes is not None:
                 no_cache["cache_bytes"] = None
             in_files = " Or keep it in files: `cache_dir`." if profile.dataset.by_engine else ""
-            yield Fix(no_cache, f"The cache takes {size}.{in_files}", rate, idle)
+            yield Fix(Effort.OPTION, f"The cache takes {size}.{in_files}", changes=no_cache)
 
 
 def _start_sooner(profile: Profile) -> Iterator[Fix]:
     """Yields the fixes that make the first step come earlier, or a shuffle smaller, and leave the steady state."""
-    idle, rate = compute_idle_fraction(profile.step), profile.images_per_second
     for held in profile.held:
         if held.stage in profile.dataset.own_stages and held.num_bytes >= _MUCH_BYTES:
             reason = (
@@ -190,7 +147,7 @@ def _start_sooner(profile: Profile) -> Iterator[Fix]:
                 f"{human_bytes(held.number * profile.dataset.record_bytes)}."
             )
             instruction = f"Shuffle records before they are decoded, and not in the stage {held.stage}."
-            yield Fix({}, reason, rate, idle, instruction=instruction, action="move_stage", stage=held.stage)
+            yield Fix(Effort.OPTION, reason, instruction=instruction, action="move_stage", stage=held.stage)
     if profile.first_batch_s <= SLOW_FIRST_BATCH_S or not profile.dataset.shuffled_records:
         return
     share = _GOOD_FIRST_BATCH_S / profile.first_batch_s
@@ -198,7 +155,7 @@ def _start_sooner(profile: Profile) -> Iterator[Fix]:
         f"{share:.0%} as much is read before the first batch, which took {profile.first_batch_s:.1f} s and then takes "
         f"about {_GOOD_FIRST_BATCH_S:.0f}; it mixes less."
     )
-    yield Fix(_shrink_shuffle(profile, share), reason, rate, idle)
+    yield Fix(Effort.OPTION, reason, changes=_shrink_shuffle(profile, share))
 
 
 def _shrink_shuffle(profile: Profile, share: float) -> Mapping[str, OptionValue]:

@@ -9,22 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose.bottleneck import compute_required_rate
-from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
-from tfpipe.profiler.types import (
-    OPTION_COST_STAGES,
-    Effort,
-    HostUse,
-    OptionValue,
-    Profile,
-    ProposedFix,
-    ServiceDemand,
-)
+from tfpipe.profiler.diagnose.fixes_data import describe_rewrite, write_anew
+from tfpipe.profiler.types import OPTION_COST_STAGES, Effort, Fix, HostUse, OptionValue, Profile, ServiceDemand
 from tfpipe.system.units import format_mebibytes, human_bytes
 
 _ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "uint8"}
-_BEFORE_CACHE = ("read",)
-"""The stages that a cache of decoded images leaves nothing to do."""
 _LEFT_WITH_NATIVE_LIBRARY = 0.2
 """The share of the time of making batches that is left when the native library takes the place of NumPy and Pillow. It
 cannot be tried before it is installed, so this is an estimate, and the fix says so."""
@@ -34,163 +23,145 @@ _MIN_CACHED_SHARE = 0.1
 """The share of the records below which a cache of what fits is not worth its memory."""
 
 
-def propose(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the changes that could leave the processor less to do, in no order.
-
-    Args:
-        profile: The measured figures.
-        demand: The profile's demand.
-    """
-    yield from _change_options(profile, demand)
-    yield from _add_cache(profile, demand)
-    yield from _install_native_library(profile, demand)
-    yield from _store_smaller(profile, demand)
-    yield from _store_seekable(profile, demand)
-    yield from _add_machines(profile, demand)
+def propose(profile: Profile) -> Iterator[Fix]:
+    """Yields the changes that could leave the processor less to do, in no order."""
+    yield from _change_options(profile)
+    yield from _add_cache(profile)
+    yield from _store_otherwise(profile)
+    yield from _add_machines(profile)
 
 
-def _change_options(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+def _change_options(profile: Profile) -> Iterator[Fix]:
     """Yields the options that make an image cheaper from `parse` to `batch`."""
-    config, costs = profile.config, profile.option_costs
-    if cpu_s := scale_cpu(profile, demand, costs.uint8):
-        width = "four" if config.image_dtype == "float32" else "two"
-        reason = f"A byte for each value instead of {width}: the device normalizes."
-        lighter = replace(demand, cpu_s=cpu_s)
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, lighter, {"image_dtype": "uint8"})
-    if cpu_s := scale_cpu(profile, demand, costs.device):
-        lighter = replace(demand, cpu_s=cpu_s)
-        yield ProposedFix(Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", lighter, _ON_DEVICE)
-    if cpu_s := scale_cpu(profile, demand, costs.dct_scaling):
-        reason = "If a crop is twice as large as needed, libjpeg decodes half of each side."
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"augment_options.dct_scaling": True})
-    if cpu_s := scale_cpu(profile, demand, costs.native):
-        reason = "The native library, which is there, decodes, crops and resizes in one call."
-        yield ProposedFix(Effort.OPTION, reason, replace(demand, cpu_s=cpu_s), {"decoder": "auto"})
+    costs, width = profile.option_costs, "four" if profile.config.image_dtype == "float32" else "two"
+    rows: tuple[tuple[float | None, Effort, str, Mapping[str, OptionValue]], ...] = (
+        (
+            costs.uint8,
+            Effort.VISIBLE_OPTION,
+            f"A byte for each value instead of {width}: the device normalizes.",
+            {"image_dtype": "uint8"},
+        ),
+        (costs.device, Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", _ON_DEVICE),
+        (
+            costs.dct_scaling,
+            Effort.OPTION,
+            "If a crop is twice as large as needed, libjpeg decodes half of each side.",
+            {"augment_options.dct_scaling": True},
+        ),
+        (
+            costs.native,
+            Effort.OPTION,
+            "The native library, which is there, decodes, crops and resizes in one call.",
+            {"decoder": "auto"},
+        ),
+    )
+    for cost_us, effort, reason, changes in rows:
+        if lighter := scale_cpu(profile, cost_us):
+            yield Fix(effort, reason, lighter, changes)
+    installed_us = None if costs.now is None else _LEFT_WITH_NATIVE_LIBRARY * costs.now
+    if profile.dataset.lacks_native_library and (lighter := scale_cpu(profile, installed_us)):
+        reason = "The native library decodes, crops and resizes in one call; the gain is an estimate."
+        instruction = "Install tfpipe again where a C compiler is, so that it has its native library."
+        yield Fix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
 
 
-def _add_cache(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+def _add_cache(profile: Profile) -> Iterator[Fix]:
     """Yields the caches that fit into memory: of the records, and of the decoded images."""
-    config, dataset, host = profile.config, profile.dataset, profile.host
+    config, dataset, demand = profile.config, profile.dataset, profile.demand
     records = dataset.records or dataset.counted_records
     if config.cache != "none" or not records:
         return
-    free_bytes = compute_cache_room(host)
     record_bytes = records * (dataset.unpacked_record_bytes or dataset.record_bytes)
-    cached = without_storage(demand, {**demand.cpu_s, "read": 0.0})
-    if record_bytes <= free_bytes:
-        reason = f"From the second epoch on nothing is read: {human_bytes(record_bytes)} of memory."
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "bytes"})
-    else:
-        yield from _cache_part(profile, demand, cached, {"cache": "bytes"}, free_bytes / record_bytes)
+    cached = demand.without_reading({**demand.cpu_s, "read": 0.0})
+    yield from _keep(profile, cached, "bytes", record_bytes)
     height, width = dataset.decoded_size
     decoded_bytes = records * height * width * 3
     if config.max_bad_records:
         return
-    if decoded_bytes > free_bytes:
-        if not dataset.late_caches and (cpu_s := scale_cpu(profile, demand, profile.option_costs.cached)):
-            cached = without_storage(demand, cpu_s | dict.fromkeys(_BEFORE_CACHE, 0.0))
-            yield from _cache_part(profile, demand, cached, {"cache": "decoded"}, free_bytes / decoded_bytes)
-        return
-    reason = f"From the second epoch on nothing is decoded: {human_bytes(decoded_bytes)} of memory."
     if dataset.late_caches:
-        yield from _move_cache(profile, demand, dataset.late_caches[0], reason)
-    elif cpu_s := scale_cpu(profile, demand, profile.option_costs.cached):
-        cpu_s |= dict.fromkeys(_BEFORE_CACHE, 0.0)
-        cached = without_storage(demand, cpu_s)
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, {"cache": "decoded"})
+        if decoded_bytes <= compute_cache_room(profile.host):
+            yield from _move_cache(profile, dataset.late_caches[0], decoded_bytes)
+    elif decoded := scale_cpu(profile, profile.option_costs.cached):
+        cached = demand.without_reading({**decoded.cpu_s, "read": 0.0})
+        yield from _keep(profile, cached, "decoded", decoded_bytes)
 
 
-def _cache_part(
-    profile: Profile, demand: ServiceDemand, cached: ServiceDemand, changes: Mapping[str, OptionValue], share: float
-) -> Iterator[ProposedFix]:
-    """Yields a cache of as many records as fit.
+def _keep(profile: Profile, cached: ServiceDemand, kind: str, num_bytes: float) -> Iterator[Fix]:
+    """Yields a cache of all records, or of as many as fit.
 
     Args:
         profile: The measured figures.
-        demand: The profile's demand, which is that of the records that are not kept.
         cached: The demand with a cache of all records.
-        changes: The kind of the cache.
-        share: The share of the records that fit.
+        kind: The kind of the cache.
+        num_bytes: The bytes of all records in it.
     """
+    free_bytes, demand = compute_cache_room(profile.host), profile.demand
+    what = "read" if kind == "bytes" else "decoded"
+    if num_bytes <= free_bytes:
+        reason = _explain_cache(what, num_bytes)
+        yield Fix(Effort.VISIBLE_OPTION, reason, cached, {"cache": kind})
+        return
+    share = free_bytes / num_bytes
     if share < _MIN_CACHED_SHARE or not profile.dataset.by_engine:  # tf.data caches all or nothing
         return
-    cpu_s = {name: (1 - share) * now_s + share * cached.cpu_s[name] for name, now_s in demand.cpu_s.items()}
+
+    def mix(now: Mapping[str, float], then: Mapping[str, float]) -> dict[str, float]:
+        return {name: (1 - share) * seconds + share * then.get(name, 0.0) for name, seconds in now.items()}
+
     mixed = replace(
         demand,
-        cpu_s=cpu_s,
-        wait_s={
-            name: (1 - share) * now_s + share * cached.wait_s.get(name, 0.0) for name, now_s in demand.wait_s.items()
-        },
+        cpu_s=mix(demand.cpu_s, cached.cpu_s),
+        wait_s=mix(demand.wait_s, cached.wait_s),
         storage_limit=None if demand.storage_limit is None else demand.storage_limit / (1 - share),
     )
-    free_bytes = compute_cache_room(profile.host)
-    what = "read" if changes["cache"] == "bytes" else "decoded"
     reason = f"{share:.0%} of the records fit into {human_bytes(free_bytes)} of memory: they are {what} only once."
-    size: Mapping[str, OptionValue] = {"cache_bytes": format_mebibytes(free_bytes)}
-    yield ProposedFix(Effort.VISIBLE_OPTION, reason, mixed, {**changes, **size})
+    yield Fix(Effort.VISIBLE_OPTION, reason, mixed, {"cache": kind, "cache_bytes": format_mebibytes(free_bytes)})
 
 
-def _move_cache(profile: Profile, demand: ServiceDemand, name: str, reason: str) -> Iterator[ProposedFix]:
+def _explain_cache(what: str, num_bytes: float) -> str:
+    return f"From the second epoch on nothing is {what}: {human_bytes(num_bytes)} of memory."
+
+
+def _move_cache(profile: Profile, name: str, num_bytes: float) -> Iterator[Fix]:
     """Yields a cache before `augment` in place of the one behind it, with augmentation here or on the device."""
-    reason = f"Kept before they are augmented, images are a byte a value, and every crop is a new one. {reason}"
-    host_changes: dict[str, OptionValue] = {"cache": "decoded"}
-    costs = profile.option_costs
-    for cost_us, changes in ((costs.cached, host_changes), (costs.cached_device, {**host_changes, **_ON_DEVICE})):
+    why = "Kept before they are augmented, images are a byte a value, and every crop is a new one."
+    reason = f"{why} {_explain_cache('decoded', num_bytes)}"
+    on_host: dict[str, OptionValue] = {"cache": "decoded"}
+    costs, demand = profile.option_costs, profile.demand
+    for cost_us, changes in ((costs.cached, on_host), (costs.cached_device, {**on_host, **_ON_DEVICE})):
         if cost_us is None:
             continue
-        skipped = dict.fromkeys((*_BEFORE_CACHE, *OPTION_COST_STAGES, name), 0.0)
-        cached = without_storage(
-            demand, {**demand.cpu_s, **skipped, "augment": profile.records_per_image * cost_us / 1e6}
-        )
+        skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
+        left_s = profile.records_per_image * cost_us / 1e6
+        cached = demand.without_reading({**demand.cpu_s, **skipped, "augment": left_s})
         settings = ", ".join(f"{option} = {value!r}" for option, value in changes.items())
         instruction = f"Take the cache out of the stage {name}, and set {settings}."
-        yield ProposedFix(Effort.VISIBLE_OPTION, reason, cached, changes, instruction, "rewrite_stage", name)
+        yield Fix(Effort.VISIBLE_OPTION, reason, cached, changes, instruction, "rewrite_stage", name)
 
 
-def _store_smaller(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields new shards with images as small as the model allows."""
+def _store_otherwise(profile: Profile) -> Iterator[Fix]:
+    """Yields new shards: with images as small as the model allows, or with restart markers in JPEGs."""
     dataset, short_side = profile.dataset, profile.dataset.short_side
-    cpu_s, size = scale_cpu(profile, demand, profile.option_costs.smaller), dataset.stored_size or dataset.mean_size
-    if not short_side or not size or not cpu_s:
-        return
-    read_left = min(profile.option_costs.smaller_bytes or 1.0, 1.0)
-    cpu_s["read"] = cpu_s.get("read", 0.0) * read_left
-    wait_s = {**demand.wait_s, "read": demand.wait_s.get("read", 0.0) * read_left}
-    storage_limit = None if demand.storage_limit is None else demand.storage_limit / read_left
-    smaller = replace(demand, cpu_s=cpu_s, wait_s=wait_s, storage_limit=storage_limit)
-    height, width = size
-    average = "" if dataset.stored_size else " on average"
-    reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {short_side * 7 // 8}."
-    options = f"--square {short_side}" if dataset.stored_size else f"--resize-short {short_side}"
-    options = f"--encoding raw {options}" if "RAW" in dataset.formats else options
-    instruction = describe_rewrite(dataset, options) if dataset.foreign else f"tfpipe shard INPUT OUTPUT {options}"
-    yield ProposedFix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
-
-
-def _install_native_library(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields the native decoder, if it is not installed."""
-    now_us = profile.option_costs.now
-    if now_us is None or not profile.dataset.lacks_native_library:
-        return
-    if cpu_s := scale_cpu(profile, demand, _LEFT_WITH_NATIVE_LIBRARY * now_us):
-        reason = "The native library decodes, crops and resizes in one call; the gain is an estimate."
-        instruction = "Install tfpipe again where a C compiler is, so that it has its native library."
-        lighter = replace(demand, cpu_s=cpu_s)
-        yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
-
-
-def _store_seekable(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
-    """Yields new shards whose JPEGs have restart markers."""
-    if cpu_s := scale_cpu(profile, demand, profile.option_costs.seekable):
+    size = dataset.stored_size or dataset.mean_size
+    if short_side and size and (smaller := scale_cpu(profile, profile.option_costs.smaller)):
+        left = min(profile.option_costs.smaller_bytes or 1.0, 1.0)
+        height, width = size
+        average = "" if dataset.stored_size else " on average"
+        model = short_side * 7 // 8
+        reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {model}."
+        options = f"--square {short_side}" if dataset.stored_size else f"--resize-short {short_side}"
+        options = f"--encoding raw {options}" if "RAW" in dataset.formats else options
+        instruction = describe_rewrite(dataset, options) if dataset.foreign else f"tfpipe shard INPUT OUTPUT {options}"
+        smaller = smaller.scale({"read": left}).read_less(left)
+        yield Fix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
+    if seekable := scale_cpu(profile, profile.option_costs.seekable):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
-        instruction = describe_rewrite(profile.dataset, "--seekable")
-        lighter = replace(demand, cpu_s=cpu_s)
-        yield ProposedFix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="write_data")
+        yield write_anew(dataset, reason, seekable, "--seekable")
 
 
-def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedFix]:
+def _add_machines(profile: Profile) -> Iterator[Fix]:
     """Yields more hosts like this one, each of which makes whole images. The network's limit is not known here."""
-    number = math.ceil(compute_required_rate(profile.step) / profile.images_per_second)
+    number, demand = math.ceil(profile.step.required_rate / profile.images_per_second), profile.demand
     if number < 2 or not can_be_served(profile):
         return
     instruction = (
@@ -199,7 +170,7 @@ def _add_machines(profile: Profile, demand: ServiceDemand) -> Iterator[ProposedF
     threads = {name: count * number for name, count in demand.threads.items()}
     wider = replace(demand, cores=demand.cores * number, threads=threads)
     reason = f"{number} machines give {number} times what this one does, unless the network is the limit."
-    yield ProposedFix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
+    yield Fix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
 
 
 def can_be_served(profile: Profile) -> bool:
@@ -208,31 +179,22 @@ def can_be_served(profile: Profile) -> bool:
     return dataset.by_engine and not dataset.own_stages and profile.config.cache == "none"
 
 
-def scale_cpu(profile: Profile, demand: ServiceDemand, cost_us: float | None) -> dict[str, float]:
-    """Returns the processor time by stage with a change, in the proportion that was measured for the change.
+def scale_cpu(profile: Profile, cost_us: float | None) -> ServiceDemand | None:
+    """Returns the demand with a change from `parse` to `batch`, in the proportion that was measured for the change.
 
     Args:
         profile: The measured figures.
-        demand: The profile's demand.
         cost_us: The cost with the change, a value of `OptionCosts`.
 
     Returns:
-        The time by stage; empty if the change was not tried, or if images are not decoded in every epoch.
+        None if the change was not tried, or if images are not decoded in every epoch.
     """
-    now_us = profile.option_costs.now
+    now_us, demand = profile.option_costs.now, profile.demand
     if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):
-        return {}
-    ratio = cost_us / now_us
-    return {stage: seconds * (ratio if stage in OPTION_COST_STAGES else 1.0) for stage, seconds in demand.cpu_s.items()}
+        return None
+    return demand.scale(dict.fromkeys(OPTION_COST_STAGES, cost_us / now_us))
 
 
 def compute_cache_room(host: HostUse) -> float:
     """Returns the bytes that a proposed cache may take."""
     return _CACHE_SHARE * (host.memory_limit_bytes - host.peak_memory_bytes)
-
-
-def without_storage(demand: ServiceDemand, cpu_s: Mapping[str, float]) -> ServiceDemand:
-    """Returns a demand that does not read. A stage without processor time is not a limit, and waits for nothing."""
-    threads = {name: count for name, count in demand.threads.items() if cpu_s.get(name)}
-    wait_s = {name: seconds for name, seconds in demand.wait_s.items() if name != "read" and cpu_s.get(name)}
-    return replace(demand, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)

@@ -14,25 +14,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.types import Effort, FixAction, ProposedFix, ServiceDemand
+from tfpipe.profiler.types import Fix, FixAction, ServiceDemand
 
 _INDEPENDENT: frozenset[FixAction] = frozenset({"move_stage", "move_to_device", "rewrite_stage", "vectorize_stage"})
 """The kinds of changes that save their share of a demand, whatever else is saved of it."""
 
 
-def predict_rate(now: float, demand: ServiceDemand, proposal: ProposedFix) -> float:
+def predict_rate(now: float, demand: ServiceDemand, fix: Fix) -> float:
     """Returns the images per second that a pipeline with the fix would give.
 
     Args:
         now: The measured rate, in images per second.
         demand: The measured demand.
-        proposal: The fix.
+        fix: The fix, which has a demand.
     """
-    changed = scale_other(proposal.demand, demand)
-    efficiency = proposal.efficiency or (now / demand.limit if demand.limit > 0 else 1.0)
+    changed = scale_other(fix.demand or demand, demand)
+    efficiency = fix.efficiency or (now / demand.limit if demand.limit > 0 else 1.0)
     if changed.limit == changed.cpu_limit and demand.limit < demand.cpu_limit:
         efficiency = 1.0  # the efficiency at another bound says nothing about the bound of the cores
-    return min(efficiency * changed.limit, proposal.max_images_per_second)
+    return min(efficiency * changed.limit, fix.max_images_per_second)
 
 
 def scale_other(changed: ServiceDemand, demand: ServiceDemand) -> ServiceDemand:
@@ -50,12 +50,12 @@ def scale_other(changed: ServiceDemand, demand: ServiceDemand) -> ServiceDemand:
     return replace(changed, cpu_s={**changed.cpu_s, "other": grows_s * after_s / before_s + handover_s})
 
 
-def can_combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) -> bool:
+def can_combine(first: Fix, second: Fix, demand: ServiceDemand) -> bool:
     """Returns whether what two fixes give together follows from what each gives alone."""
     shared = set(first.changes) & set(second.changes)
     if any(first.changes[name] != second.changes[name] for name in shared):
         return False
-    if not (is_sure(first) and is_sure(second)):
+    if not (first.is_sure and second.is_sure):
         return False
     if "cache_before_stage" in (first.action, second.action):
         return False  # nothing is left to save of what such a cache keeps
@@ -63,15 +63,10 @@ def can_combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) 
         return False
     if first.action in _INDEPENDENT or second.action in _INDEPENDENT:
         return True
-    return not (_list_changed(first.demand, demand) & _list_changed(second.demand, demand))
+    return not (_list_changed(first.demand or demand, demand) & _list_changed(second.demand or demand, demand))
 
 
-def is_sure(proposal: ProposedFix) -> bool:
-    """Returns whether a fix is one of this host that was measured and leaves the trainer's input as it is."""
-    return proposal.action != "add_machines" and proposal.effort is not Effort.REWRITE and proposal.keeps_values
-
-
-def combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) -> ProposedFix:
+def combine(first: Fix, second: Fix, demand: ServiceDemand) -> Fix:
     """Returns two fixes as one. Each demand is changed by the factors of both.
 
     Args:
@@ -79,7 +74,7 @@ def combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) -> P
         second: A fix that goes together with it, see `can_combine`.
         demand: The measured demand.
     """
-    left, right = (scale_other(each.demand, demand) for each in (first, second))
+    left, right = (scale_other(each.demand or demand, demand) for each in (first, second))
     merged = replace(
         demand,
         cpu_s=_multiply(demand.cpu_s, left.cpu_s, right.cpu_s),
@@ -96,7 +91,7 @@ def combine(first: ProposedFix, second: ProposedFix, demand: ServiceDemand) -> P
         each.max_images_per_second * max(other.limit / demand.limit, 1.0)
         for each, other in ((first, right), (second, left))
     ]
-    return ProposedFix(
+    return Fix(
         effort=max(first.effort, second.effort),
         reason="",
         demand=merged,

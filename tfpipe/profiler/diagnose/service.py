@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tfpipe.profiler.types import Bottleneck, Effort, Fix, Profile, ServiceUse
 from tfpipe.system.units import human_bytes, human_rate, human_share
@@ -13,14 +14,9 @@ SATURATED = 0.85
 _IDLE = 0.5  # of the time: workers that are busy less wait for the network, or for this host
 
 
-def find_service_bottleneck(profile: Profile, required: float) -> Bottleneck:
-    """Returns the part of a service that limits the rate, with the numbers that prove it.
-
-    Args:
-        profile: The measured figures, with a service.
-        required: The images per second that the accelerator consumes.
-    """
-    use, rate, host = profile.service, profile.images_per_second, profile.host
+def find_service_bottleneck(profile: Profile) -> Bottleneck:
+    """Returns the part of a service that limits the rate, with the numbers that prove it."""
+    use, rate, host, required = profile.service, profile.images_per_second, profile.host, profile.step.required_rate
     assert use is not None
     if host.cpu_fraction >= host.other_cpu_fraction and host.cpu_fraction + host.other_cpu_fraction >= SATURATED:
         reason = f"This host's {host.cores} cores are {host.cpu_fraction:.0%} busy with taking batches."
@@ -44,21 +40,17 @@ def find_service_bottleneck(profile: Profile, required: float) -> Bottleneck:
     return Bottleneck("service", reason, total)
 
 
-def list_service_fixes(profile: Profile, required: float) -> Iterator[Fix]:
-    """Yields what would make a service faster.
-
-    Args:
-        profile: The measured figures, with a service.
-        required: The images per second that the accelerator consumes.
-    """
-    use = profile.service
+def list_service_fixes(profile: Profile) -> Iterator[Fix]:
+    """Yields what would make a service faster."""
+    use, required = profile.service, profile.step.required_rate
     assert use is not None
     needed = count_needed_workers(use, required)
     if needed is None or needed <= len(use.workers) or is_wire_full(use):
         return
     instruction = f"Run {needed} workers like these with `tfpipe serve`, in place of {len(use.workers)}."
     reason = f"A worker makes {human_rate(_get_mean_rate(use))} images/s."
-    yield Fix({}, reason, required, 0.0, instruction=instruction, action="add_machines", effort=Effort.MORE_MACHINES)
+    fix = Fix(Effort.MORE_MACHINES, reason, instruction=instruction, action="add_machines")
+    yield replace(fix, predicted_images_per_second=required)
 
 
 def is_wire_full(use: ServiceUse) -> bool:

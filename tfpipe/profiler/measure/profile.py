@@ -24,7 +24,7 @@ from tfpipe.pipeline.build import build_stages, get_host
 from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
-from tfpipe.profiler.diagnose.bottleneck import NO_IDLE, compute_idle_fraction
+from tfpipe.profiler.diagnose.bottleneck import NO_IDLE
 from tfpipe.profiler.measure.dataset_facts import get_dataset_facts
 from tfpipe.profiler.measure.engine_stages import Reading, Shape, time_phases
 from tfpipe.profiler.measure.held import find_held
@@ -138,7 +138,7 @@ def profile_pipeline(
                 profile, service=service, stages=(time_taking(run.before, run.after, profile.step, service),)
             )
         stages = () if pipeline.clocks is None else _time_engine(run, profile, plan)
-        if compute_idle_fraction(profile.step) <= NO_IDLE:  # no change makes the training faster
+        if profile.step.idle <= NO_IDLE:  # no change makes the training faster
             profile = replace(profile, stages=stages)
             return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")

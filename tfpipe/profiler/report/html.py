@@ -18,7 +18,6 @@ from markupsafe import Markup, escape
 
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
-from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
 from tfpipe.profiler.hosts.types import HostsReport
 from tfpipe.profiler.report import charts
 from tfpipe.profiler.report.hosts_text_json import advise, describe_source, format_verdict, list_explained
@@ -111,13 +110,13 @@ def render(report: Report) -> str:
             report=report,
             profile=profile,
             step=step,
-            title=f"{profile.dataset.name}: {human_share(compute_idle_fraction(step))} idle",
+            title=f"{profile.dataset.name}: {human_share(step.idle)} idle",
             headline=format_headline(report),
             rates=explain_rates(report),
             idle_for=explain_idle(step),
             memory=explain_memory(profile),
             first_batch=explain_first_batch(profile),
-            gauge=Markup(charts.draw_gauge(compute_idle_fraction(step), step.idle_fraction)),
+            gauge=Markup(charts.draw_gauge(step.idle, step.idle_fraction)),
             figures=_list_key_figures(report),
             filling=explain_filling(profile),
             bottleneck=name_bottleneck(report.bottleneck.stage),
@@ -186,11 +185,11 @@ def _make_environment() -> jinja2.Environment:
 
 def _list_key_figures(report: Report) -> list[_KeyFigure]:
     profile, host = report.profile, report.profile.host
-    cpu, storage = report.cpu_limit_images_per_second, report.storage_limit_images_per_second
+    cpu, storage = profile.cpu_limit, profile.storage_limit
     cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
     memory = f"at most, of {human_bytes(host.memory_limit_bytes)}"
     figures = [
-        _KeyFigure("Required", human_rate(report.required_images_per_second), "images/s"),
+        _KeyFigure("Required", human_rate(report.profile.step.required_rate), "images/s"),
         _KeyFigure("This pipeline", human_rate(profile.images_per_second), "images/s"),
         _KeyFigure("CPU allows", human_rate(cpu), "" if cpu == float("inf") else f"images/s on {cores}"),
         _KeyFigure("Storage allows", "–", "not measured")
@@ -206,7 +205,7 @@ def _list_key_figures(report: Report) -> list[_KeyFigure]:
 
 def _list_rows(report: Report) -> list[_Row]:
     """Returns a row for each stage and one for the time that no stage accounts for."""
-    stages, cpu_s = report.profile.stages, report.demand.cpu_s
+    stages, cpu_s = report.profile.stages, report.profile.demand.cpu_s
     if not stages:
         return []
     total_s = sum(cpu_s.values()) or 1.0
@@ -242,7 +241,7 @@ def _draw_fix(report: Report, fix: Fix, number: int) -> str:
         report.profile.images_per_second,
         fix.predicted_images_per_second,
         fix.measured_images_per_second,
-        report.required_images_per_second,
+        report.profile.step.required_rate,
         f"fix-{number}",
     )
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from tfpipe.profiler.diagnose.bottleneck import compute_idle_fraction
-from tfpipe.profiler.diagnose.diagnosis import compute_idle_after_fixes
 from tfpipe.profiler.diagnose.service import (
     count_needed_workers,
     explain_needed_workers,
@@ -64,23 +62,23 @@ _NOTABLE_SHARE = 0.05
 
 def format_headline(report: Report) -> str:
     """Returns the answer in less than 80 characters, with the bottleneck first."""
-    rate, idle = human_rate(report.profile.images_per_second), compute_idle_fraction(report.profile.step)
+    rate, idle = human_rate(report.profile.images_per_second), report.profile.step.idle
     if report.bottleneck.stage == "accelerator":
         return f"Compute-bound: the accelerator is never idle, at {rate} images/s."
     name = name_bottleneck(report.bottleneck.stage)[:_MOST_NAME]
-    required = human_rate(report.required_images_per_second)
+    required = human_rate(report.profile.step.required_rate)
     return f"{name} limits this pipeline: {rate} of {required} images/s, {human_share(idle)} idle."
 
 
 def explain_rates(report: Report) -> str:
     """Returns the rates that the accelerator needs, that the pipeline gives, and that the machine allows."""
     parts = [
-        f"The accelerator needs {human_rate(report.required_images_per_second)} images/s, and this pipeline gives "
+        f"The accelerator needs {human_rate(report.profile.step.required_rate)} images/s, and this pipeline gives "
         f"{human_rate(report.profile.images_per_second)}",
-        f"this host's cores allow {human_rate(report.cpu_limit_images_per_second)}",
+        f"this host's cores allow {human_rate(report.profile.cpu_limit)}",
     ]
-    if report.storage_limit_images_per_second is not None:
-        parts.append(f"its storage {human_rate(report.storage_limit_images_per_second)}")
+    if report.profile.storage_limit is not None:
+        parts.append(f"its storage {human_rate(report.profile.storage_limit)}")
     return f"{'; '.join(parts)}."
 
 
@@ -148,9 +146,9 @@ def to_json(report: Report) -> dict[str, Any]:
         "summary": use_unit(format_headline(report), report),
         **step_to_json(profile.step),
         "images_per_second": profile.images_per_second,
-        "required_images_per_second": report.required_images_per_second,
-        "cpu_limit_images_per_second": _finite_or_none(report.cpu_limit_images_per_second),
-        "storage_limit_images_per_second": report.storage_limit_images_per_second,
+        "required_images_per_second": report.profile.step.required_rate,
+        "cpu_limit_images_per_second": _finite_or_none(report.profile.cpu_limit),
+        "storage_limit_images_per_second": report.profile.storage_limit,
         "first_batch_s": profile.first_batch_s,
         "warm_up_s": profile.warm_up_s,
         "fill_s": profile.fill_s,
@@ -169,9 +167,7 @@ def to_json(report: Report) -> dict[str, Any]:
             }
             for stage in profile.stages
         ],
-        "fixes": [
-            {**asdict(fix), "changes": dict(fix.changes), "effort": fix.effort.name.lower()} for fix in report.fixes
-        ],
+        "fixes": [_fix_to_json(fix) for fix in report.fixes],
         "combination": None if report.combination is None else asdict(report.combination),
         "shortfall": None if report.shortfall is None else asdict(report.shortfall),
         "after_images_per_second": report.after_images_per_second,
@@ -187,15 +183,22 @@ def to_json(report: Report) -> dict[str, Any]:
     }
 
 
+def _fix_to_json(fix: Fix) -> dict[str, Any]:
+    document = asdict(replace(fix, demand=None, changes=dict(fix.changes)))
+    for name in ("demand", "max_images_per_second", "efficiency"):
+        del document[name]
+    return {**document, "effort": fix.effort.name.lower()}
+
+
 def _service_to_json(use: ServiceUse, report: Report) -> dict[str, Any]:
-    return {**asdict(use), "needed_workers": count_needed_workers(use, report.required_images_per_second)}
+    return {**asdict(use), "needed_workers": count_needed_workers(use, report.profile.step.required_rate)}
 
 
 def step_to_json(step: StepTiming) -> dict[str, Any]:
     """Returns the accelerator's part of the JSON, for every way to measure it."""
     return {
         "method": step.method,
-        "idle_fraction": compute_idle_fraction(step),
+        "idle_fraction": step.idle,
         "idle_fraction_spread": _spread_to_json(step.idle_fraction),
         "input_wait_fraction": step.input_wait_fraction.median,
         "input_wait_fraction_spread": _spread_to_json(step.input_wait_fraction),
@@ -214,7 +217,7 @@ def _summary_lines(report: Report) -> Iterator[str]:
     yield explain_rates(report)
     low, high = human_share(step.idle_fraction.low), human_share(step.idle_fraction.high)
     yield (
-        f"Idle {human_share(compute_idle_fraction(step))} ({low} to {high}) {explain_idle(step)}; {step.steps:,} steps "
+        f"Idle {human_share(step.idle)} ({low} to {high}) {explain_idle(step)}; {step.steps:,} steps "
         f"in {step.wall_s:.1f} s."
     )
     others = f", {human_share(host.other_cpu_fraction)} by others" if host.other_cpu_fraction >= _NOTABLE_SHARE else ""
@@ -233,11 +236,11 @@ def _stage_lines(report: Report) -> Iterator[str]:
     if not report.profile.stages:
         yield NO_STAGES
         return
-    cpu_s = report.demand.cpu_s
+    cpu_s = report.profile.demand.cpu_s
     total_us = 1e6 * sum(cpu_s.values()) or 1.0
     yield f"{'stage':<16}{'µs/image':>10}{'share':>8}{'waits, µs':>11}{'at once':>9}{'out kB':>9}{'out/in':>8}"
     for stage in report.profile.stages:
-        wait_us = 1e6 * report.demand.wait_s.get(stage.name, 0.0)
+        wait_us = 1e6 * report.profile.demand.wait_s.get(stage.name, 0.0)
         yield (
             f"{stage.name:<16}{1e6 * cpu_s[stage.name]:>10,.0f}{cpu_s[stage.name] * 1e6 / total_us:>8.0%}"
             f"{f'{wait_us:,.0f}' if wait_us >= 1 else '':>11}{format_at_once(stage):>9}"
@@ -257,7 +260,7 @@ def list_service_notes(report: Report) -> list[str]:
     use = report.profile.service
     if use is None:
         return []
-    required = report.required_images_per_second
+    required = report.profile.step.required_rate
     return [*filter(None, (explain_wire(use), explain_needed_workers(use, required)))]
 
 
@@ -289,7 +292,7 @@ def format_shortfall(report: Report) -> str:
     needs = report.shortfall
     if needs is None:
         return ""
-    required, best = human_rate(report.required_images_per_second), human_rate(needs.best_images_per_second)
+    required, best = human_rate(report.profile.step.required_rate), human_rate(needs.best_images_per_second)
     helps = f"the best that is known gives {best}" if report.fixes else f"it gives {best}"
     if report.after_images_per_second is not None and any(fix.kept for fix in report.fixes):
         helps = f"what was kept gives {best}"
@@ -298,7 +301,7 @@ def format_shortfall(report: Report) -> str:
         text += f" The stage {needs.stage} is too slow for that however many cores there are."
     here = []
     if needs.cores is not None:
-        here.append(f"{human_count(needs.cores, 'core')} in place of {report.demand.cores:.3g}")
+        here.append(f"{human_count(needs.cores, 'core')} in place of {report.profile.demand.cores:.3g}")
     if needs.storage_bytes_per_second is not None:
         limit = human_bytes(report.profile.host.storage_limit_bytes_per_second or 0.0)
         here.append(f"storage of {human_bytes(needs.storage_bytes_per_second)}/s in place of {limit}/s")
@@ -355,7 +358,7 @@ def format_after(report: Report) -> str:
     """Returns the rate with all fixes that were kept, or an empty text if none was tried."""
     if report.after_images_per_second is None:
         return ""
-    rate, idle = human_rate(report.after_images_per_second), human_share(compute_idle_after_fixes(report))
+    rate, idle = human_rate(report.after_images_per_second), human_share(report.idle_after_fixes)
     return f"With what was kept: {rate} images/s, {idle} idle."
 
 

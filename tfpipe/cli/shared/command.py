@@ -1,0 +1,42 @@
+"""A command with the options that all have, --json and --debug, and the output that --json chooses.
+
+@command("List the layers of a dataset.")
+@click.argument("dataset")
+def log(dataset: str, as_json: bool) -> None: ...
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import click
+
+from tfpipe.cli.shared.console import clean_line
+from tfpipe.cli.shared.help_groups import GroupedCommand
+from tfpipe.cli.shared.params import debug_option
+
+
+def command(
+    short_help: str, *, name: str | None = None, epilog: str | None = None, json_help: str = "Print one JSON object."
+) -> Callable[[Callable[..., Any]], GroupedCommand]:
+    """Makes a command of a function, which gets `as_json` too.
+
+    Args:
+        short_help: The line in the list of commands.
+        name: The name. None: that of the function.
+        epilog: The text below the help.
+        json_help: The help of --json.
+    """
+    json_option = click.option("--json", "as_json", is_flag=True, help=json_help)
+
+    def make(function: Callable[..., Any]) -> GroupedCommand:
+        made = click.command(name, cls=GroupedCommand, short_help=short_help, epilog=epilog)(function)
+        return debug_option(json_option(made))  # an option of a finished command is its last one
+
+    return make
+
+
+def show(document: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> None:
+    """Prints one JSON object or lines of text, in which control characters are replaced."""
+    for line in [json.dumps(document)] if as_json else map(clean_line, lines):
+        click.echo(line)
