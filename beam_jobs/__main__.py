@@ -10,9 +10,7 @@ process that it spawns, but not a module called `__main__`.
 import click
 
 from tfpipe.cli.main import CONTEXT_SETTINGS, Commands, main
-from tfpipe.cli.merge import merge
-from tfpipe.cli.reshard import reshard
-from tfpipe.cli.shard import shard
+from tfpipe.cli.shard import merge, reshard, shard
 from tfpipe.cli.shared.params import debug_option
 
 

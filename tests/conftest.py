@@ -37,6 +37,9 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(ROOT / "tests" / "child_path"), os.environ.get("PYTHONPATH")])
 )
+# All processes keep what they compile, also where containers say that none should: there are hundreds of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 PATH_OF_REPOSITORY = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
 """The same, for processes that begin elsewhere and need this code, not that of an installed package."""
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tfpipe.profiler.measure import alone, simulated_accelerator, turns
+
 
 @pytest.fixture(scope="module")
 def made(foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -101,7 +103,7 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
 
 
 @pytest.mark.parametrize("compression", [pytest.param("", marks=pytest.mark.slow), "GZIP"])
-def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None:
+def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compression, monkeypatch) -> None:
     folder = foreign.imagenet(tmp_path / "data", compression)
     tfpipe("index", folder)
     code, out, _ = tfpipe("doctor", folder, "--batch-size", 8, "--json")
@@ -109,6 +111,9 @@ def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compressi
     assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
     assert checks["first record"]["status"] == "ok"
     assert code == 0
+    monkeypatch.setattr(turns, "_SECONDS", 0.01)
+    monkeypatch.setattr(alone, "SECONDS", 0.01)
+    monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
     code, out, err = tfpipe("profile", folder, "--batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
     assert code == 0, err
     assert json.loads(out)

@@ -42,7 +42,9 @@ if __name__ == "__main__":
         ("tfpipe.integrity.verify", "verify DATASET"),
         ("tfpipe.integrity.repair", "repair DATASET out"),
         ("beam_jobs.shard_job", "reshard DATASET out --num-shards 2"),
-        ("tfpipe.profiler.measure.profile", "profile DATASET --step-ms 10 --batch-size 4"),
+        pytest.param(
+            "tfpipe.profiler.measure.profile", "profile DATASET --step-ms 10 --batch-size 4", marks=pytest.mark.slow
+        ),
         pytest.param("tfpipe.training.tensorflow.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.search", "tune DATASET --batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.bench", "bench DATASET --batch-size 4", marks=pytest.mark.slow),

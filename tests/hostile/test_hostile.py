@@ -28,9 +28,15 @@ GIVEN = {
 Said = Mapping[str, Mapping[str, str]]
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """What each entry point said of each case, or an empty text if it read it; in one process without TensorFlow."""
+@pytest.fixture(
+    scope="module", params=[pytest.param(1, id="all", marks=pytest.mark.slow), pytest.param(3, id="a third")]
+)
+def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What each entry point said of each case, or an empty text if it read it; in one process without TensorFlow.
+
+    The quick run gives an entry point every third case, each another third than the one before it.
+    """
+    given = {entry: names[k % request.param :: request.param] for k, (entry, names) in enumerate(GIVEN.items())}
     folder = tmp_path_factory.mktemp("hostile")
     good = write_good(folder / "good")
     folders = {name: folder / str(k) for k, name in enumerate(CASES)}
@@ -38,12 +44,12 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
         case.change(shutil.copytree(good, folders[name]))
     # The kernel makes pages of a hole when it is read first. That takes up to a second, and is none of tfpipe's time.
     hash_file(str(folders["a hole of a quarter of a gigabyte"] / SHARD))
-    words = [word for entry, names in GIVEN.items() for word in (entry, *(str(folders[name]) for name in names))]
+    words = [word for entry, names in given.items() for word in (entry, *(str(folders[name]) for name in names))]
     command = [sys.executable, "-m", "tests.hostile.measure", *words]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    pairs = [(entry, name) for entry, names in GIVEN.items() for name in names]
-    found: dict[str, dict[str, str]] = {entry: {} for entry in GIVEN}
+    pairs = [(entry, name) for entry, names in given.items() for name in names]
+    found: dict[str, dict[str, str]] = {entry: {} for entry in given}
     for (entry, name), line in zip(pairs, done.stdout.splitlines(), strict=True):
         one = json.loads(line)
         assert one["kind"] != "failed", (entry, name, one)
@@ -71,16 +77,17 @@ def test_records_are_refused(said: Said) -> None:
 
 @pytest.mark.parametrize("entry", ["inspect", "record"])
 def test_inspect_says_so_in_one_sentence(said: Said, entry: str) -> None:
-    for name, case in CASES.items():
+    for name, message in said[entry].items():
+        case = CASES[name]
         if entry == "record" or not case.loads:
-            words = " ".join(said[entry][name].split())
+            words = " ".join(message.split())
             assert words.startswith("Error: "), (name, words)
             assert case.message in words, (name, words)
 
 
 def test_a_pipeline_does_not_begin_with_them(said: Said) -> None:
     """Files and indexes are looked at; what is in a record shows when it is read."""
-    assert [name for name in CASES if name not in RECORDS and not said["source"][name]] == []
+    assert [name for name, message in said["source"].items() if name not in RECORDS and not message] == []
 
 
 def test_verify_finds_them(said: Said) -> None:
@@ -95,4 +102,4 @@ def test_an_export_refuses_what_it_reads(said: Said) -> None:
 
 def test_foreign_files_end_within_the_limits(said: Said) -> None:
     """A first record may be read, with or without an error."""
-    assert said["foreign"].keys() == set(GIVEN["foreign"])
+    assert len(said["foreign"]) in (len(GIVEN["foreign"]), len(GIVEN["foreign"][1::3]))

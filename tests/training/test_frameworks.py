@@ -12,7 +12,7 @@ import pytest
 
 from tfpipe.dataset.load import load_manifest
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.schedule import LearningRate
+from tfpipe.training.learner import LearningRate
 
 START = 4  # in an epoch of 6 steps
 

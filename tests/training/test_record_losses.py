@@ -13,7 +13,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.lookups.data_lock import read_lock
 from tfpipe.lookups.losses import LOSSES, rank_by_loss
 
-FRAMEWORKS = (pytest.param("tensorflow", marks=pytest.mark.slow), "torch", "jax")
+FRAMEWORKS = (*(pytest.param(name, marks=pytest.mark.slow) for name in ("tensorflow", "jax")), "torch")
 STILL = {"record_losses": True, "learning_rate": 1e-30, "weight_decay": 0.0, "augment": "none"}
 """A training that changes nothing: a record has the same loss in each epoch, and in each row."""
 

@@ -165,7 +165,7 @@ def test_a_run_that_is_finished_says_so(train: Train, undisturbed: GetRun, frame
         train(other, output=str(run))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), *FRAMEWORKS[1:]])
 @pytest.mark.usefixtures("without_export")
 def test_a_checkpoint_of_another_model_is_no_checkpoint(
     train: Train, framework: str, caplog: pytest.LogCaptureFixture
@@ -206,7 +206,7 @@ def test_dropout_draws_after_a_stop_what_it_would_have_drawn(train: Train, tmp_p
     assert read_lines(tmp_path / "parts") == read_lines(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
+@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), *FRAMEWORKS[1:]])
 def test_a_loss_that_is_not_a_number_ends_the_run(train: Train, framework: str) -> None:
     pytest.importorskip(framework)
     with pytest.raises(DataError, match=r"The loss is not a number any more at step \d+\. Lower the learning rate"):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfpipe.cli.shared.checks import show_checks
+from tfpipe.cli.shared.command import name_options
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
-from tfpipe.cli.shared.option_names import name_options
 from tfpipe.cli.shared.params import (
     batch_option,
     config_file_option,

@@ -13,8 +13,6 @@ from tfpipe.system.units import human_bytes, human_count
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
     from tfpipe.integrity.foreign.index import IndexReport
-    from tfpipe.integrity.foreign.infer_schema import LabelBase
-    from tfpipe.integrity.foreign.write_index import Export
 
 
 @command("Make a dataset of TFRecords that another tool wrote.")
@@ -38,16 +36,7 @@ if TYPE_CHECKING:
     multiple=True,
     help="Also write index files for NVIDIA DALI or for vahidk's tfrecord package, into dali/ or vahidk/.",
 )
-def index(
-    target: str,
-    output: str | None,
-    split: str | None,
-    image_key: str | None,
-    label_key: str | None,
-    label_base: "LabelBase",
-    export: "tuple[Export, ...]",
-    as_json: bool,
-) -> None:
+def index(target: str, as_json: bool, **options: Any) -> None:
     """Make a dataset of TFRecords that another tool wrote. FILES is a directory, or a pattern such as "/data/train-*".
 
     All files are read once, on all cores, and none is changed. The manifest gets the counts, the place of each
@@ -58,9 +47,8 @@ def index(
     from tfpipe.integrity.foreign.index import IndexConfig
     from tfpipe.integrity.foreign.index import index as run
 
-    options = IndexConfig(target, output, split, image_key, label_key, label_base, export)
     with ScanDisplay("Indexing") as display:
-        report = run(options, display)
+        report = run(IndexConfig(target, **options), display)
     show(_report_json(report), _format(report), as_json)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -76,8 +76,7 @@ def _inspect_dataset(
     page: tuple[int, str] | None,
     as_json: bool,
 ) -> None:
-    from tfpipe.cli.inspect_page import write_page
-    from tfpipe.cli.inspect_sheet import draw_sheet
+    from tfpipe.cli.inspect_images import draw_sheet, write_page
     from tfpipe.cli.inspect_summary import make_document, print_summary
     from tfpipe.engine.source import Source
     from tfpipe.storage.file_io import check_files
@@ -89,7 +88,7 @@ def _inspect_dataset(
             written[name] = {"file": target[1], "records": write(manifest, names, *target)}
     document = make_document(dataset, manifest, splits)
     if as_json:
-        _echo_json({**document, **written})
+        click.echo(json.dumps({**document, **written}))
     else:
         print_summary(document, manifest)
         total = sum(info.records for info in splits.values())
@@ -111,11 +110,8 @@ def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str
     written = records.write_image(one, output) if output is not None else None
     document = records.make_document(one)
     if as_json:
-        return _echo_json({"dataset": dataset, **document, **({} if written is None else {"written": written})})
+        click.echo(json.dumps({"dataset": dataset, **document, **({} if written is None else {"written": written})}))
+        return
     records.print_record(document, one.place.size)
     if written is not None:
         click.echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
-
-
-def _echo_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, allow_nan=False))

@@ -14,7 +14,6 @@ import click
 
 from tfpipe.cli.add import add
 from tfpipe.cli.advise import advise
-from tfpipe.cli.append import append
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
@@ -22,21 +21,17 @@ from tfpipe.cli.help import help_
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.layers import compact, delete, diff, log, rollback
-from tfpipe.cli.merge import merge
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
-from tfpipe.cli.repair import repair
 from tfpipe.cli.report import report
-from tfpipe.cli.reshard import reshard
-from tfpipe.cli.serve import serve
-from tfpipe.cli.serve_check import serve_check
-from tfpipe.cli.shard import shard
-from tfpipe.cli.shared.option_names import name_options
+from tfpipe.cli.serve import serve, serve_check
+from tfpipe.cli.shard import append, merge, reshard, shard
+from tfpipe.cli.shared.command import name_options
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
-from tfpipe.cli.verify import verify
+from tfpipe.cli.verify import repair, verify
 from tfpipe.cli.view import view
 from tfpipe.errors import TfpipeError
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts

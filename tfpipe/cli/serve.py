@@ -1,4 +1,4 @@
-"""`tfpipe serve`: workers on this machine that make batches for trainers."""
+"""`tfpipe serve` and `serve-check`: workers that make batches for trainers, and whether they do."""
 
 import json
 import os
@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfpipe.cli.shared.checks import show_checks
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing
+from tfpipe.cli.shared.inputs import open_data
 from tfpipe.service.config import ServiceConfig
+from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
@@ -65,3 +68,19 @@ def _print(service: "Service") -> None:
 def _print_json(service: "Service") -> None:
     workers = [{"address": address, "pid": pid} for address, pid in zip(service.addresses, service.pids, strict=True)]
     click.echo(json.dumps({"pid": os.getpid(), "workers": workers}))
+
+
+@command("Check running workers from the trainer's machine.", name="serve-check")
+@click.argument("workers", nargs=-1, required=True, metavar="HOST:PORT...")
+@click.option("--dataset", metavar="DATASET", help="A dataset that the workers must read, by its directory or URL.")
+def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool) -> None:
+    """Check whether the workers at each HOST:PORT answer, and have this release of tfpipe.
+
+    With --dataset each worker makes two batches, which must be equal to those of this machine. Exit code 1 if a check
+    fails; warnings do not count.
+    """
+    Addresses().check("HOST:PORT", workers)
+    from tfpipe.doctor.service_checks import check_service
+
+    data, split = (None, None) if dataset is None else open_data(dataset, None)
+    show_checks(check_service(workers, data, split), as_json)

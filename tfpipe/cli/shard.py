@@ -1,5 +1,6 @@
-"""`tfpipe shard`: images in, TFRecord shards out."""
+"""`tfpipe shard`, `append`, `reshard` and `merge`: the jobs that write shards."""
 
+from itertools import takewhile
 from typing import Any
 
 import click
@@ -9,9 +10,12 @@ from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
 from tfpipe.cli.shared.input_options import input_options, kept_form_options
 from tfpipe.cli.shared.inputs import refuse_records
+from tfpipe.cli.shared.params import all_options
 from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
 from tfpipe.cli.shared.shard_command import (
     drop_duplicates_option,
+    drop_features_option,
+    job_options,
     layout_options,
     max_bad_option,
     refuse_nan_option,
@@ -19,7 +23,19 @@ from tfpipe.cli.shared.shard_command import (
     run_options,
     seekable_option,
 )
+from tfpipe.errors import ConfigError
 from tfpipe.format.image_form import ImageForm
+
+_BEAM = "Options after -- go to Beam."
+_beam_argument = click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+_size_options = all_options(
+    config_option(
+        ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX"
+    ),
+    config_option(
+        ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX"
+    ),
+)
 
 
 @command(
@@ -28,7 +44,7 @@ from tfpipe.format.image_form import ImageForm
 )
 @click.argument("input")
 @click.argument("output")
-@click.argument("beam_args", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM OPTIONS]")
+@_beam_argument
 @input_options
 @layout_options("keep them in the order of their paths")
 @config_option(
@@ -37,8 +53,7 @@ from tfpipe.format.image_form import ImageForm
     "keep: leave JPEG and PNG files as they are where every decoder reads them correctly, and convert the others. "
     "jpeg: make all JPEG. raw: uint8 pixels; needs --square.",
 )
-@config_option(ImageForm, "resize_short", "Shrink larger images until their short side has this length.", metavar="PX")
-@config_option(ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX")
+@_size_options
 @kept_form_options
 @seekable_option
 @max_bad_option
@@ -71,3 +86,107 @@ def shard(**options: Any) -> None:
     refuse_records("shard", options["input"])
     form = ImageForm(**take(ImageForm, options))
     run_job(ShardConfig(form=form, **drop_missing(options)), run_args)
+
+
+@command("Add more images to a finished dataset.", epilog=_BEAM)
+@click.argument("dataset")
+@click.argument("input")
+@_beam_argument
+@input_options
+@layout_options("keep them in the order of their paths")
+@max_bad_option
+@config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
+@drop_duplicates_option
+@refuse_nan_option
+@job_options
+def append(dataset: str, **options: Any) -> None:
+    """Write the images in INPUT as a new layer of DATASET. No shard is changed, and its records keep their numbers.
+
+    INPUT is what tfpipe shard takes. The images get the form of those in DATASET, and must have the same features.
+    Classes keep their numbers, and new ones follow. A run that is training goes on with the layer that it began with.
+
+    Run the same command again after an interruption: finished shards are kept.
+    """
+    beam_args = options.pop("beam_args")
+    run_args = RunArgs.take(options, beam_args)
+    refuse_path(beam_args, "DATASET and INPUT must be two paths, got a third")
+    refuse_records("append", options["input"])
+    from beam_jobs.append_job import open_append
+
+    with open_append(dataset, ShardConfig(output=dataset, **drop_missing(options))) as job:
+        run_job(job.config, run_args, job)
+
+
+@command("Rewrite a dataset with other shards or another form of images.", epilog=_BEAM)
+@click.argument("dataset")
+@click.argument("output")
+@_beam_argument
+@layout_options("keep their order")
+@config_option(
+    ImageForm,
+    "encoding",
+    "keep: leave JPEG and PNG as they are. jpeg: make all JPEG. raw: uint8 pixels; needs --square.",
+    default="that of DATASET",
+)
+@_size_options
+@config_option(ImageForm, "quality", metavar="N", default="that of DATASET")
+@config_option(
+    ImageForm,
+    "reencode_progressive",
+    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
+)
+@seekable_option
+@drop_features_option
+@refuse_nan_option
+@max_bad_option
+@run_options
+def reshard(**options: Any) -> None:
+    """Rewrite the records of the finished DATASET into the directory OUTPUT, in more, fewer, larger or smaller shards.
+
+    Splits, labels, boxes, other columns, file names and digests stay the same. So do the bytes of the images, unless
+    --encoding, --resize-short, --square, --reencode-progressive or --seekable changes them.
+
+    DATASET may also be TFRecords that another tool wrote, once `tfpipe index` has described them. Their images, classes
+    and other features become a dataset of tfpipe, compressed or not.
+
+    Run the same command again after an interruption: finished shards are kept.
+    """
+    beam_args = options.pop("beam_args")
+    run_args = RunArgs.take(options, beam_args)
+    refuse_path(
+        beam_args, "DATASET and OUTPUT must be two paths, got a third", "To join several datasets, use `tfpipe merge`."
+    )
+    form, dataset = take(ImageForm, options), options.pop("dataset")
+    run_job(ShardConfig(input=dataset, datasets=(dataset,), form_changes=form, **drop_missing(options)), run_args)
+
+
+@command("Join datasets into one.", epilog=_BEAM)
+@click.argument("paths", nargs=-1, type=click.UNPROCESSED, metavar="DATASET DATASET... OUTPUT [-- BEAM OPTIONS]")
+@layout_options("keep the datasets one after the other")
+@max_bad_option
+@drop_features_option
+@refuse_nan_option
+@drop_duplicates_option
+@run_options
+def merge(**options: Any) -> None:
+    """Write the records of two or more finished datasets into the directory OUTPUT.
+
+    Splits and labels of the same name are joined. The labels of the first dataset keep their numbers. All datasets
+    must have the same features, and images in the same form. The bytes of the images stay the same. Images that occur
+    twice are reported. A dataset may be TFRecords that another tool wrote and `tfpipe index` described.
+
+    Run the same command again after an interruption: finished shards are kept.
+    """
+    arguments: tuple[str, ...] = options.pop("paths")
+    paths = tuple(takewhile(lambda argument: not argument.startswith("-"), arguments))
+    run_args = RunArgs.take(options, arguments[len(paths) :])
+    *datasets, output = paths or ("",)
+    if len(datasets) < 2:
+        raise ConfigError(f"`tfpipe merge` needs at least two datasets and OUTPUT, got {len(paths)} of these paths.")
+    config = ShardConfig(
+        input=", ".join(datasets),
+        output=output,
+        datasets=tuple(datasets),
+        **drop_missing(options),
+    )
+    run_job(config, run_args)

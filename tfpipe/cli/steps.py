@@ -1,16 +1,15 @@
 """`tfpipe steps`: which records a step has, at which steps a record is read, which records have the largest losses."""
 
-import json
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.command import command
+from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_option
-from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.inputs import read_config
 from tfpipe.cli.shared.params import batch_option, config_file_option, split_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -37,7 +36,7 @@ _TILE_PX = 160
     default=_EPOCHS,
     metavar="N",
     show_default=True,
-    help=("For --record: look through so many epochs."),
+    help="For --record: look through so many epochs.",
 )
 @click.option(
     "--worst",
@@ -69,7 +68,6 @@ def steps(
     worst: int | None,
     losses: str | None,
     save: str | None,
-    show: str | None,
     lock_file: str | None,
     as_json: bool,
     **options: Any,
@@ -80,11 +78,12 @@ def steps(
     seed, or all of them with --config. A LOCK is a file that --lock wrote: it holds these options and the checksums of
     the records, so it answers later without the run.
     """
+    sheet: str | None = options.pop("show")
     if step is None and record is None and worst is None and lock_file is None:
         raise ConfigError("Say what to look up: --step N, --record NAME, --worst N, or --lock FILE.")
-    if show is not None and ((step is None) is (worst is None) or not show.lower().endswith(".png")):
+    if sheet is not None and ((step is None) is (worst is None) or not sheet.lower().endswith(".png")):
         raise ConfigError(
-            f"--show draws the images of --step N or --worst N into a file whose name ends in .png, got {show!r}."
+            f"--show draws the images of --step N or --worst N into a file whose name ends in .png, got {sheet!r}."
         )
     for name, value in (("losses", losses), ("save", save)):
         if value is not None and worst is None:
@@ -95,37 +94,33 @@ def steps(
     lock = _open_lock(target, options, step)
     plan = lock.open()
     result: dict[str, Any] = {"data": lock.data, "split": lock.split}
+    lines: list[str] = []
     if step is not None:
         rows = look_up_step(plan, step)
         result |= {"step": step, "rows": [asdict(row) for row in rows]}
-        if not as_json:
-            _print_step(lock, plan, step, rows)
-    if show is not None and step is not None:
-        _draw(plan, step, rows, show)
-        if not as_json:
-            click.echo(clean_line(f"Wrote {show}: {human_count(len(rows), 'image')}."))
+        lines += _format_step(lock, plan, step, rows)
+        if sheet is not None:
+            _draw(plan, step, rows, sheet)
+            lines.append(f"Wrote {sheet}: {human_count(len(rows), 'image')}.")
     if worst is not None:
-        from tfpipe.cli.steps_worst import show_worst
+        from tfpipe.cli.steps_worst import find_worst
 
         if _open_lock(target, options, 0) != lock:
             raise ConfigError(
                 f"Records were deleted during the run in {target}, so its losses have no certain records."
             )
-
-        result |= show_worst(plan, target, worst, losses, show, save, as_json)
+        facts, found = find_worst(plan, target, worst, losses, sheet, save)
+        result, lines = {**result, **facts}, [*lines, *found]
     if record is not None:
         number = _find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))
         result |= {"record": number, "seen": [asdict(place) for place in seen]}
-        if not as_json:
-            _print_seen(lock, record, number, epochs, seen)
+        lines += _format_seen(lock, record, number, epochs, seen)
     if lock_file is not None:
         write_lock(lock_file, lock)
         result["lock"] = lock_file
-        if not as_json:
-            click.echo(clean_line(f"Wrote {lock_file}."))
-    if as_json:
-        click.echo(json.dumps(result))
+        lines.append(f"Wrote {lock_file}.")
+    show(result, lines, as_json)
 
 
 def _open_lock(target: str, options: dict[str, Any], step: int | None) -> "DataLock":
@@ -151,32 +146,25 @@ def _find_number(plan: "BatchPlan", record: str) -> int:
     return int(match[1]) if match else find_number(plan, record)
 
 
-def _print_step(lock: "DataLock", plan: "BatchPlan", step: int, rows: "list[StepRow]") -> None:
+def _format_step(lock: "DataLock", plan: "BatchPlan", step: int, rows: "list[StepRow]") -> Iterator[str]:
     epoch, place = plan.order.locate(step)
-    click.echo(
-        clean_line(
-            f"Step {step:,} of {lock.split!r} in {lock.data}: epoch {epoch:,}, step {place + 1:,} of "
-            f"{plan.steps_per_epoch:,}, {human_count(len(rows), 'record')}"
-        )
-    )
-    click.echo("row  record      class             crop: y x height width     name")
+    place_in_run = f"epoch {epoch:,}, step {place + 1:,} of {plan.steps_per_epoch:,}"
+    yield f"Step {step:,} of {lock.split!r} in {lock.data}: {place_in_run}, {human_count(len(rows), 'record')}"
+    yield "row  record      class             crop: y x height width     name"
     for row in rows[:_SHOWN_ROWS]:
         box = "" if row.box is None else " ".join(map(str, row.box)) + (" mirrored" if row.flip else "")
         label = row.label_name or ("" if row.label is None else str(row.label))
         name = "deleted since" if row.deleted else row.name
-        click.echo(clean_line(f"{row.row:<4} {row.number:<11,} {label[:16]:<17} {box:<27} {name}"))
+        yield f"{row.row:<4} {row.number:<11,} {label[:16]:<17} {box:<27} {name}"
     if len(rows) > _SHOWN_ROWS:
-        click.echo(f"and {len(rows) - _SHOWN_ROWS:,} more (--json lists all)")
+        yield f"and {len(rows) - _SHOWN_ROWS:,} more (--json lists all)"
 
 
-def _print_seen(lock: "DataLock", record: str, number: int, epochs: int, seen: "list[Seen]") -> None:
-    click.echo(clean_line(f"{record} is record {number:,} of {lock.split!r} in {lock.data}"))
-    by_epoch: dict[int, list[Seen]] = {epoch: [] for epoch in range(epochs)}
-    for place in seen:
-        by_epoch[place.epoch].append(place)
-    for epoch, places in by_epoch.items():
-        text = ", ".join(f"step {place.step:,} in row {place.row}" for place in places)
-        click.echo(f"epoch {epoch}: {text or 'left out'}")
+def _format_seen(lock: "DataLock", record: str, number: int, epochs: int, seen: "list[Seen]") -> Iterator[str]:
+    yield f"{record} is record {number:,} of {lock.split!r} in {lock.data}"
+    for epoch in range(epochs):
+        text = ", ".join(f"step {place.step:,} in row {place.row}" for place in seen if place.epoch == epoch)
+        yield f"epoch {epoch}: {text or 'left out'}"
 
 
 def _draw(plan: "BatchPlan", step: int, rows: "list[StepRow]", path: str) -> None:

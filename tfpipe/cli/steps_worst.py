@@ -6,9 +6,6 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
 from tfpipe.lookups.losses import LOSSES, RankedRecord, rank_by_loss
@@ -20,10 +17,10 @@ if TYPE_CHECKING:
 _TILE_PX = 160
 
 
-def show_worst(
-    plan: BatchPlan, target: str, count: int, losses: str | None, show: str | None, save: str | None, as_json: bool
-) -> dict[str, Any]:
-    """Prints the records, and writes their images and their names where that is asked for.
+def find_worst(
+    plan: BatchPlan, target: str, count: int, losses: str | None, show: str | None, save: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Finds the records, and writes their images and their names where that is asked for.
 
     Args:
         plan: The training.
@@ -32,10 +29,9 @@ def show_worst(
         losses: The file of losses. None: that of the run.
         show: The file for the images.
         save: The file for the names.
-        as_json: Whether to print nothing.
 
     Returns:
-        The facts for `--json`.
+        The facts for `--json`, and the lines of text.
     """
     if losses is None:
         if not os.path.isdir(target) or not os.path.exists(os.path.join(target, "run.json")):
@@ -48,22 +44,17 @@ def show_worst(
     if save is not None and not all(one.record.name for one in ranked):
         raise ConfigError("--save writes the names of records, and these have none. Leave it out.")
     facts: dict[str, Any] = {"worst": [_describe(one) for one in ranked]}
-    written = []
+    lines = ["loss     times  record           class             name"]
+    for one in ranked:
+        record = one.record
+        place, label = f"{record.split}:{record.index}", record.label_name or ""
+        lines.append(f"{one.loss:<8.4f} {one.times:<6} {place:<16} {label[:16]:<17} {record.name}")
     for name, path, make in (("sheet", show, _draw), ("names", save, _list_names)):
         if path is not None:
             write_file(path, make(plan, ranked))
             facts[name] = path
-            written.append(path)
-    if as_json:
-        return facts
-    click.echo("loss     times  record           class             name")
-    for one in ranked:
-        record = one.record
-        place, label = f"{record.split}:{record.index}", record.label_name or ""
-        click.echo(clean_line(f"{one.loss:<8.4f} {one.times:<6} {place:<16} {label[:16]:<17} {record.name}"))
-    for path in written:
-        click.echo(clean_line(f"Wrote {path}: {human_count(len(ranked), 'record')}."))
-    return facts
+            lines.append(f"Wrote {path}: {human_count(len(ranked), 'record')}.")
+    return facts, lines
 
 
 def _describe(one: RankedRecord) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tfpipe.training.results import TrainResult
 
 TERMINATED = 128 + signal.SIGTERM
-_Run = Callable[["Output | None"], "TrainResult"]
+_Run = Callable[..., "TrainResult"]
 
 
 @command(
@@ -143,7 +144,7 @@ def _show(options: dict[str, Any], config: TrainConfig, devices: str, run: _Run)
     """Runs a training whose output this process prints."""
     with Output(options["dataset"], config, as_json=options["as_json"]) as output:
         output.begin(devices)
-        result = run(output)
+        result = run(observer=output)
         output.end(result)
     return result
 
@@ -159,11 +160,8 @@ def _train_with_tensorflow(
 
         strategy = resolve_strategy(options["tpu"])
     config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
-
-    def train_with(output: Output | None) -> "TrainResult":
-        return run(manifest, config, strategy, build, output, stop, customize)
-
-    return _show(options, config, describe_strategy(strategy), train_with)
+    train = partial(run, manifest, config, strategy, build, stop=stop, customize=customize)
+    return _show(options, config, describe_strategy(strategy), train)
 
 
 def _train_with_torch(
@@ -176,11 +174,8 @@ def _train_with_torch(
     # torchrun says in the environment how many processes it started, and which this is.
     with join_processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))) as place:
         config = _build_config(options, manifest, split, place.num_ranks)
-
-        def train_with(output: Output | None) -> "TrainResult":
-            return run(manifest, config, place, build, output, stop)
-
-        return train_with(None) if place.rank > 0 else _show(options, config, place.describe(), train_with)
+        train = partial(run, manifest, config, place, build, stop=stop)
+        return train() if place.rank > 0 else _show(options, config, place.describe(), train)
 
 
 def _train_with_jax(
@@ -195,11 +190,8 @@ def _train_with_jax(
     count, index = (_read_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
     with join_processes(coordinator, count, index, is_tpu=options["tpu"] is not None) as place:
         config = _build_config(options, manifest, split, place.mesh.size)
-
-        def train_with(output: Output | None) -> "TrainResult":
-            return run(manifest, config, place, output, stop)
-
-        return train_with(None) if place.process[0] > 0 else _show(options, config, place.describe(), train_with)
+        train = partial(run, manifest, config, place, stop=stop)
+        return train() if place.process[0] > 0 else _show(options, config, place.describe(), train)
 
 
 def _read_number(name: str) -> int | None:

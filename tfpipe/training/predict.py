@@ -80,19 +80,6 @@ class Unreadable:
     reason: str
 
 
-@dataclass(frozen=True)
-class _PreparedFile:
-    """A file in the form of the dataset's images.
-
-    Attributes:
-        file: The path of the file.
-        image: The image that the model gets.
-    """
-
-    file: str
-    image: PreparedImage
-
-
 class Classifier:
     """A loaded model.
 
@@ -131,20 +118,22 @@ class Classifier:
             batch_size: The number of images that go through the model at once, and that are in memory.
             top: The number of classes to name. A smaller number of classes names them all.
         """
-        batch: list[Unreadable | _PreparedFile] = []
-        num_images = 0
+        batch: list[str | Unreadable] = []
+        images: list[PreparedImage] = []
         for file in files:
-            batch.append(self._prepare(file))
-            num_images += isinstance(batch[-1], _PreparedFile)
-            if num_images == batch_size:
-                yield from self._classify_batch(batch, top)
-                batch, num_images = [], 0
-        yield from self._classify_batch(batch, top)
+            prepared = self._prepare(file)
+            if isinstance(prepared, PreparedImage):
+                images.append(prepared)
+            batch.append(prepared if isinstance(prepared, Unreadable) else file)
+            if len(images) == batch_size:
+                yield from self._classify_batch(batch, images, top)
+                batch, images = [], []
+        yield from self._classify_batch(batch, images, top)
 
-    def _prepare(self, file: str) -> Unreadable | _PreparedFile:
+    def _prepare(self, file: str) -> Unreadable | PreparedImage:
+        """Brings a file into the form of the dataset's images."""
         try:
-            data = file_io.read_bytes(file, _MAX_IMAGE_BYTES)
-            return _PreparedFile(file, prepare_image(data, self._form, filename=file))
+            return prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
         except BadImage as error:
             return Unreadable(file, error.reason)
         except FileNotFoundError:
@@ -153,12 +142,11 @@ class Classifier:
             return Unreadable(file, str(error).removeprefix(f"{file} ").rstrip("."))
 
     def _classify_batch(
-        self, batch: Sequence[Unreadable | _PreparedFile], top: int
+        self, batch: Iterable[str | Unreadable], images: list[PreparedImage], top: int
     ) -> Iterator[Prediction | Unreadable]:
-        images = [entry.image for entry in batch if isinstance(entry, _PreparedFile)]
         guesses = iter(self._guess(images, top) if images else ())
         for entry in batch:
-            yield entry if isinstance(entry, Unreadable) else Prediction(entry.file, next(guesses))
+            yield entry if isinstance(entry, Unreadable) else Prediction(entry, next(guesses))
 
     def _guess(self, images: list[PreparedImage], top: int) -> list[tuple[Guess, ...]]:
         probabilities = self._run(images)

@@ -6,7 +6,7 @@ loop.py       the loop over epochs and steps
 learner.py    what the loop asks of a framework;  tensorflow/, torch/ and jax/ answer
 run_dir.py    the folder of the run;  checkpoints.py, run_log.py  what is written to it
 model_files.py  labels and notes beside the exported model
-config.py     the options;  schedule.py  the learning rate;  results.py  the figures
+config.py     the options;  results.py  the figures
 ```
 """
 

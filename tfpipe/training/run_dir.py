@@ -75,12 +75,12 @@ class RunDir:
             FormatError: run.json is damaged.
         """
         try:
-            text = file_io.read_bytes(self.file(RUN), _MAX_BYTES)
+            saved_options = self._read_options()
         except FileNotFoundError:
             if self._is_chief:
                 self._create({**options, RUN_KEY: lock})
             return False
-        self._check_same(text, options)
+        self._check_same(saved_options, options)
         self.metrics = self._read_metrics()
         return True
 
@@ -111,11 +111,12 @@ class RunDir:
         )
 
     def _read_options(self) -> dict[str, Any]:
+        """Reads run.json. Raises FileNotFoundError if there is no run."""
         try:
             options = json.loads(file_io.read_bytes(self.file(RUN), _MAX_BYTES))
         except ValueError:
             options = None
-        if not isinstance(options, dict):
+        if not isinstance(options, dict) or "version" not in options:
             raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.")
         return options
 
@@ -153,14 +154,9 @@ class RunDir:
             raise DataError(f"{self.path} cannot be created: {first_line(error)}.") from error
         self._write(RUN, json.dumps({"version": _VERSION, **options}, indent=2) + "\n")
 
-    def _check_same(self, text: bytes, options: Mapping[str, Any]) -> None:
+    def _check_same(self, saved_options: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """Checks that run.json has the same options."""
-        try:
-            saved_options = json.loads(text)
-            version = saved_options.pop("version")
-        except (ValueError, AttributeError, KeyError, TypeError):
-            raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.") from None
-        if version != _VERSION:
+        if (version := saved_options["version"]) != _VERSION:
             raise FormatError(f"{self.file(RUN)} has version {version}, and this tfpipe reads {_VERSION}.")
         new_options = json.loads(json.dumps(options))  # JSON has lists in place of tuples
         for name, value in new_options.items():

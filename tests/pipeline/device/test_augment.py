@@ -366,7 +366,7 @@ def test_two_replicas_draw_what_one_draws():
 # Mixtures
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(tf.float32, marks=pytest.mark.slow), tf.bfloat16])
 def test_mixup_blends_images_as_labels(dtype):
     images = tf.cast(tf.reshape(tf.range(8.0), [8, 1, 1, 1]) * tf.ones([8, 4, 4, 3]), dtype)
     labels = tf.one_hot(tf.range(8), 8)

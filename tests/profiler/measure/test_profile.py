@@ -151,6 +151,7 @@ def add_own_stages(stages: Stages) -> Stages:
     return stages.insert_after("augment", Stage("jitter", lambda dataset: dataset.map(jitter)), late_cache)
 
 
+@pytest.mark.slow
 def test_stages_of_the_users_own_are_named(manifest: Manifest) -> None:
     profile = profile_pipeline(
         manifest, "train", CONFIG, Accelerator(0.02, 4), ProfileConfig(0.5, 0.1), None, add_own_stages

@@ -22,7 +22,7 @@ CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_SECONDS", 0.1)
+    monkeypatch.setattr(turns, "_SECONDS", 0.03)
 
 
 def open_files(foreign: Any, folder: Path, compression: str, described: bool) -> tuple[Manifest | Source, str | None]:

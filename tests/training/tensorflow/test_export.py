@@ -112,7 +112,7 @@ def exported(datasets: GetDataset, tmp_path_factory: pytest.TempPathFactory) -> 
     ("form", "options"),
     [
         ("as they came", {}),
-        ("as they came", {"image_dtype": "float32"}),
+        pytest.param("as they came", {"image_dtype": "float32"}, marks=pytest.mark.slow),
         pytest.param("as they came", {"augment": "none"}, marks=pytest.mark.slow),
         ("as they came", {"augment": "none", "augment_options": AugmentOptions(dct_scaling=False)}),
         pytest.param("resize-short", {}, marks=pytest.mark.slow),

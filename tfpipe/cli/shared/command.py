@@ -6,6 +6,7 @@ def log(dataset: str, as_json: bool) -> None: ...
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ import click
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.params import debug_option
+
+_FIELD = re.compile(r"`(\w+)`")
+_OF_A_FILE = re.compile(r"[^`]*\.(toml|json): ")  # such a message speaks of the fields in that file
 
 
 def command(
@@ -40,3 +44,14 @@ def show(document: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> No
     """Prints one JSON object or lines of text, in which control characters are replaced."""
     for line in [json.dumps(document)] if as_json else map(clean_line, lines):
         click.echo(line)
+
+
+def name_options(message: str, running: click.Command) -> str:
+    """Returns a library's message with each field that the running command has as an option under that name.
+
+    The library knows no command line, so its messages name the field in backquotes: `max_bad` is --max-bad.
+    """
+    if _OF_A_FILE.match(message):
+        return message
+    options = {option.name: max(option.opts, key=len) for option in running.params if isinstance(option, click.Option)}
+    return _FIELD.sub(lambda match: options.get(match[1], match[0]), message)

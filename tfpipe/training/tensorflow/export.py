@@ -57,6 +57,14 @@ _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
 
 _Features = Mapping[str, tf.Tensor]
 
+_INPUTS = {
+    "image_bytes": (IMAGE_ENCODED, [None], tf.string),
+    "images": ("image", [None, None, None, 3], tf.uint8),
+    "height": (IMAGE_HEIGHT, [None], tf.int64),
+    "width": (IMAGE_WIDTH, [None], tf.int64),
+}
+"""The feature, the shape and the dtype of each input of a signature."""
+
 
 def export_model(
     model: keras.Model,
@@ -136,37 +144,25 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         Raises:
             ConfigError: The number of names is not the number of the model's classes.
         """
-        strings, sizes = tf.TensorSpec([None], tf.string), tf.TensorSpec([None], tf.int64)
-        pixels = tf.TensorSpec([None, None, None, 3], tf.uint8)
-        functions = {
-            FILES: tf.function(lambda image_bytes: self._predict({IMAGE_ENCODED: image_bytes}, self._decode_file)),
-            RECORDS: tf.function(
-                lambda image_bytes, height, width: self._predict(
-                    {IMAGE_ENCODED: image_bytes, IMAGE_HEIGHT: height, IMAGE_WIDTH: width}, self._decode_record
-                )
-            ),
-            IMAGES: tf.function(
-                lambda images, height, width: self._predict(
-                    {"image": images, IMAGE_HEIGHT: height, IMAGE_WIDTH: width}, self._crop_decoded
-                )
-            ),
-        }
-        inputs = {
-            FILES: {"image_bytes": strings},
-            RECORDS: {"image_bytes": strings, "height": sizes, "width": sizes},
-            IMAGES: {"images": pixels, "height": sizes, "width": sizes},
-        }
-        # The inputs of a signature have the names of the function's arguments.
         traced = {
-            name: function.get_concrete_function(
-                **{arg: tf.TensorSpec(spec.shape, spec.dtype, name=arg) for arg, spec in inputs[name].items()}
-            )
-            for name, function in functions.items()
+            FILES: self._trace(self._decode_file, "image_bytes"),
+            RECORDS: self._trace(self._decode_record, "image_bytes", "height", "width"),
+            IMAGES: self._trace(self._crop_decoded, "images", "height", "width"),
         }
         shape, num_names = traced[FILES].structured_outputs["probabilities"].shape, self._label_names.shape[0]
         if shape.rank != 2 or shape[1] != num_names:
             raise ConfigError(f"The model must give one logit for each of the {num_names} names, got {shape}.")
         return traced
+
+    def _trace(self, preprocess: Callable[[_Features], tf.Tensor], *inputs: str) -> Any:
+        """Returns the function of a signature, whose inputs have these names."""
+
+        def predict(**given: tf.Tensor) -> _Features:
+            return self._predict({_INPUTS[name][0]: tensor for name, tensor in given.items()}, preprocess)
+
+        return tf.function(predict).get_concrete_function(
+            **{name: tf.TensorSpec(*_INPUTS[name][1:], name=name) for name in inputs}
+        )
 
     def _predict(self, features: _Features, preprocess: Callable[[_Features], tf.Tensor]) -> _Features:
         """Prepares images one by one, since they differ in size, and runs the model on the batch."""

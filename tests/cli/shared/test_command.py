@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from tfpipe.cli.shared.option_names import name_options
+from tfpipe.cli.shared.command import name_options
 
 
 @click.command()

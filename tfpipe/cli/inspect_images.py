@@ -1,4 +1,4 @@
-"""For `tfpipe inspect --page`: many records as one page to look through in a browser, which needs no other file."""
+"""For `tfpipe inspect --show` and `--page`: the images of many records on one sheet, or as one page for a browser."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.errors import ConfigError
-from tfpipe.images.contact_sheet import color_mask, fit
+from tfpipe.images.contact_sheet import MAX_TILES, color_mask, draw_contact_sheet, encode_png, fit
 from tfpipe.readers.data_source import data_source
-from tfpipe.readers.thumbnails import read_tiles
+from tfpipe.readers.thumbnails import MAX_IMAGES_SHOWN, read_tiles
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
@@ -22,8 +22,37 @@ if TYPE_CHECKING:
 MAX_RECORDS = 5_000
 """The most records of a page. Each takes about 8 KB of it."""
 
-_THUMBNAIL_PX = 224
+_TILE_PX, _THUMBNAIL_PX = 160, 224
 _QUALITY = 80
+
+
+def draw_sheet(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
+    """Draws the images of up to `count` records, spread evenly over the splits, on a contact sheet.
+
+    Several images of a record make a row, up to 8.
+
+    Returns:
+        How many records there are on it.
+
+    Raises:
+        ConfigError: `count` or `path` cannot be used.
+        DataError: There is no record, or `path` cannot be written.
+        FormatError: A record is missing or damaged.
+    """
+    if not 1 <= count <= MAX_TILES:
+        raise ConfigError(f"--show must be from 1 to {MAX_TILES} images, got {count}.")
+    several = [info.images_per_record for name, info in manifest.splits.items() if name in splits]
+    columns = min(max((counts.largest for counts in several if counts is not None), default=0), MAX_IMAGES_SHOWN)
+    if columns and count * columns > MAX_TILES:
+        most = MAX_TILES // columns
+        raise ConfigError(f"--show must be from 1 to {most} records of up to {columns} images, got {count}.")
+    if not path.lower().endswith(".png"):
+        raise ConfigError(f"--show writes a PNG: the file's name must end in .png, got {path!r}.")
+    sources = [data_source(manifest, name) for name in splits]
+    rows: list[list[Tile | None]] = [[*tiles] for _, tiles in read_tiles(sources, count, _TILE_PX)]
+    tiles = [tile for row in rows for tile in ([*row, *[None] * columns][:columns] if columns else row)]
+    write_file(path, encode_png(draw_contact_sheet(tiles, columns=columns or None, tile_px=_TILE_PX)))
+    return len(rows)
 
 
 def write_page(manifest: Manifest, splits: list[str], count: int, path: str) -> int:
