@@ -106,7 +106,6 @@ def _try_fixes(report: "Report", job: "PipelineJob", config: "PipelineConfig", p
     """Tries the fixes, writes the options that are left to a file, and returns the report with what was measured."""
     from tfpipe.profiler.diagnose.diagnosis import add_measured
     from tfpipe.tuning import tuned_file
-    from tfpipe.tuning.paired_benchmark import get_rate
     from tfpipe.tuning.trials import Trials, try_fixes
 
     with status_line("Trying the fixes") as status, Trials(job, config) as trials:
@@ -114,9 +113,9 @@ def _try_fixes(report: "Report", job: "PipelineJob", config: "PipelineConfig", p
         before = after = report.profile.images_per_second
         if trials.config != config:
             status.phase("Measuring all that was kept against the beginning")
-            turns = trials.confirm()
+            confirmed = trials.confirm()
             if trials.config != config:
-                before, after = get_rate(turns.best), get_rate(turns.candidate)
+                _, before, after = confirmed
     result = {"images_per_second_before": before, "images_per_second": after}
     tuned_file.write(path, trials.config, tuned_file.get_place(job.data, job.split), result)
     return add_measured(report, fixes, after)
