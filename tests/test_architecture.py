@@ -141,7 +141,6 @@ HEAVY = {
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),
     "dask": ("beam_jobs.runners.dask",),
-    "matplotlib": ("tfpipe.profiler.report.charts",),
     "jinja2": ("tfpipe.profiler.report.html",),
     "tensorflow_datasets": (),
 }

@@ -30,7 +30,7 @@ try:
     main()
 except SystemExit as stop:
     assert not stop.code
-libraries = {"jinja2", "matplotlib", "tfpipe.profiler.report.html", "tfpipe.profiler.report.charts"}
+libraries = {"jinja2", "tfpipe.profiler.report.html"}
 print(json.dumps(sorted(libraries & set(sys.modules))))
 """
 
@@ -61,7 +61,7 @@ def test_the_page_is_written_and_its_path_printed(small_dataset: Path, tmp_path:
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!doctype html>")
     assert html.endswith("</html>")
-    assert 'id="timeline-wide"' in html
+    assert 'id="timeline"' in html
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
@@ -72,15 +72,14 @@ def test_a_missing_folder_is_refused_before_anything_is_measured(tmp_path: Path)
     assert str(done.exception).startswith(f"{target} cannot be written: the folder {target.parent} does not exist.")
 
 
-@pytest.mark.parametrize(("library", "package"), [("jinja2", "Jinja2"), ("matplotlib", "matplotlib")])
 def test_a_missing_library_is_named_before_anything_is_measured(
-    library: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from importlib.util import find_spec
 
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == library else find_spec(name))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "jinja2" else find_spec(name))
     done = CliRunner().invoke(profile, ["none", "--step-ms", "1", "--html", str(tmp_path / "a.html")])
     assert isinstance(done.exception, MissingDependencyError)
     assert str(done.exception) == (
-        f"`tfpipe profile --html` needs {package}. Install it with: pip install '.[report]' in a checkout of tfpipe."
+        "`tfpipe profile --html` needs Jinja2. Install it with: pip install '.[report]' in a checkout of tfpipe."
     )

@@ -245,8 +245,7 @@ def _check_page(path: str) -> None:
         ConfigError: The page cannot be written there.
         MissingDependencyError: A library that makes it is not installed.
     """
-    for module, package in (("jinja2", "Jinja2"), ("matplotlib", "matplotlib")):
-        check_installed(module, "`tfpipe profile --html`", package, "tfpipe[report]")
+    check_installed("jinja2", "`tfpipe profile --html`", "Jinja2", "tfpipe[report]")
     check_target(path)
 
 
