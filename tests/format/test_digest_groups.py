@@ -1,7 +1,6 @@
 """`tfpipe.format.digest_groups`; what it says of whole datasets is tested with the job and with repair."""
 
 import json
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,18 +17,18 @@ def test_equal_beginnings_are_not_enough() -> None:
     assert equal_rows(np.zeros((1, 32), np.uint8)) == []
 
 
-def test_paths_are_asked_for_once_a_shard_and_for_duplicates_only() -> None:
+def test_paths_are_asked_for_once_and_for_duplicates_only() -> None:
     table = np.arange(7 * 32, dtype=np.uint8).reshape(7, 32)
     table[[1, 4, 6]] = table[0]
-    asked: list[tuple[int, list[int]]] = []
+    asked: list[tuple[int, int]] = []
 
-    def paths(shard: int, records: Sequence[int]) -> list[str]:
-        asked.append((shard, list(records)))
-        return [f"{shard}/{record}" for record in records]
+    def read_path(shard: int, record: int) -> str:
+        asked.append((shard, record))
+        return f"{shard}/{record}"
 
     shards = [("train", 2), ("train", 0), ("train", 2), ("test", 3)]
-    found, lines = list_duplicates(table, shards, paths, 5)
-    assert asked == [(0, [0, 1]), (3, [0, 2])]
+    found, lines = list_duplicates(table, shards, read_path, 5)
+    assert asked == [(0, 0), (0, 1), (3, 0), (3, 2)]
     assert (found.within, found.across, found.dropped) == ({"test": 1, "train": 1}, 1, 5)
     (line,) = map(json.loads, lines)
     assert line["records"] == [
@@ -41,5 +40,5 @@ def test_paths_are_asked_for_once_a_shard_and_for_duplicates_only() -> None:
 
 
 def test_no_images() -> None:
-    found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, records: [], 0)
+    found, lines = list_duplicates(np.zeros((0, 32), np.uint8), [], lambda shard, record: "", 0)
     assert (found.within, found.across, lines) == ({}, 0, [])

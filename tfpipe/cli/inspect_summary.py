@@ -17,7 +17,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import TfpipeError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import FORMAT_VERSION, Manifest, SplitInfo
-from tfpipe.format.manifest_json import images_to_json, label_counts_to_json
+from tfpipe.format.manifest_json import stats_to_json
 from tfpipe.storage.file_io import read_start
 from tfpipe.system.units import human_bytes, human_count
 
@@ -99,7 +99,7 @@ def _count_hidden(manifest: Manifest) -> dict[str, int]:
 def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
     mixed = compute_mixing(manifest, split)
     added = [column.splits[split.name] for column in manifest.columns]
-    tensors = {name: stats.to_json() for info in (split, *added) for name, stats in info.tensors.items()}
+    tensors = {name: stats for info in (split, *added) for name, stats in info.tensors.items()}
     label_counts = {name: counts for info in (split, *added) for name, counts in info.label_counts.items()}
     return {
         "records": split.records,
@@ -109,10 +109,7 @@ def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
         "seekable": split.seekable,
         "seekable_jpegs": split.seekable_jpegs,
         "sizes": asdict(split.sizes),
-        **({"tensors": tensors} if tensors else {}),
-        **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
-        **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
-        **label_counts_to_json(label_counts),
+        **stats_to_json(split, tensors, label_counts),
         "class_counts": list(split.class_counts),
         "mixing": None if mixed is None else mixed._asdict(),
     }

@@ -13,6 +13,8 @@ from tfpipe.views.config import ViewConfig
 if TYPE_CHECKING:
     from tfpipe.format.view import View, ViewSplit
 
+_SPLIT_FACTS = ("records", "stored_records", "epoch_records", "bytes", "class_counts")
+
 
 @command("Name a part of a dataset, or weigh its records.")
 @click.argument("dataset")
@@ -72,10 +74,4 @@ def _read_share(text: str) -> float:
 
 
 def _split_json(split: "ViewSplit") -> dict[str, Any]:
-    return {
-        "records": split.records,
-        "stored_records": split.stored_records,
-        "epoch_records": split.epoch_records,
-        "bytes": split.bytes,
-        "class_counts": list(split.class_counts),
-    }
+    return {name: getattr(split, name) for name in _SPLIT_FACTS}

@@ -14,7 +14,7 @@ from tfpipe.format.manifest import Duplicates
 def list_duplicates(
     table: NDArray[np.uint8],
     shards: Sequence[tuple[str, int]],
-    paths: Callable[[int, Sequence[int]], Sequence[str]],
+    read_path: Callable[[int, int], str],
     dropped: int,
 ) -> tuple[Duplicates, list[bytes]]:
     """Finds the images that occur more than once.
@@ -22,9 +22,8 @@ def list_duplicates(
     Args:
         table: The SHA-256 of each source image, in the order of the shards: uint8 [records, 32].
         shards: The split and the number of records of each shard. The shards of one split stand together.
-        paths: A function that returns the paths of some images of a shard, given the shard's position and the
-            images' positions in it, in order. It is called once for each shard that has duplicates, so memory grows
-            with the duplicates and not with the images.
+        read_path: A function that returns the path of an image, given the shard's position and the image's position
+            in it. It is called once for each duplicate, so memory grows with these and not with the images.
         dropped: The number of images that were left out before.
 
     Returns:
@@ -35,14 +34,13 @@ def list_duplicates(
     first_of_split: dict[str, int] = {}
     for (split, _), start in zip(shards, starts, strict=True):
         first_of_split.setdefault(split, int(start))
-    groups, lines, counts = equal_rows(table), [], GroupCounts()
-    path = _read_paths(groups, starts, paths)
-    for group in groups:
+    lines, counts = [], GroupCounts()
+    for group in equal_rows(table):
         records = []
         for at in group:
             shard = int(np.searchsorted(starts, at, side="right")) - 1  # the last shard that begins at or before it
             split = shards[shard][0]
-            records.append((split, at - first_of_split[split], path[at]))
+            records.append((split, at - first_of_split[split], read_path(shard, at - int(starts[shard]))))
         counts.add(split for split, _, _ in records)
         lines.append(encode_group(table[group[0]].tobytes(), records))
     return counts.describe(dropped), lines
@@ -83,20 +81,6 @@ def encode_group(sha256: bytes, records: Iterable[tuple[str, int, str]]) -> byte
     """
     objects = [{"split": split, "index": index, "path": path} for split, index, path in records]
     return json.dumps({"sha256": sha256.hex(), "records": objects}).encode() + b"\n"
-
-
-def _read_paths(
-    groups: Sequence[Sequence[int]], starts: NDArray[np.int64], paths: Callable[[int, Sequence[int]], Sequence[str]]
-) -> dict[int, str]:
-    """Returns the path of every member of the groups, by its row in the table."""
-    members = np.sort(np.array([at for group in groups for at in group], np.int64))
-    shards = np.searchsorted(starts, members, side="right") - 1
-    path_by_row: dict[int, str] = {}
-    for shard_rows in np.split(members, np.flatnonzero(np.diff(shards)) + 1) if len(members) else ():
-        shard = int(np.searchsorted(starts, shard_rows[0], side="right")) - 1
-        shard_paths = paths(shard, (shard_rows - starts[shard]).tolist())
-        path_by_row.update(zip(shard_rows.tolist(), shard_paths, strict=True))
-    return path_by_row
 
 
 def equal_rows(table: NDArray[np.uint8]) -> list[list[int]]:

@@ -7,13 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 
 from tfpipe.errors import FormatError
-from tfpipe.format.manifest import Duplicates, ImageSizes, ImagesPerRecord, Manifest, SplitInfo
+from tfpipe.format.manifest import Duplicates, Manifest, SplitInfo
 from tfpipe.format.schema import FeatureSpec, Schema
-from tfpipe.format.tensors.mask_stats import MaskStats
-from tfpipe.format.tensors.tensor_stats import TensorStats
+from tfpipe.format.shard_stats import ShardStats, merge_stats
 
 
 def join_manifests(parts: Sequence[Manifest], folders: Sequence[str]) -> Manifest:
@@ -107,51 +106,5 @@ def _join_splits(name: str, parts: Sequence[Manifest], folders: Sequence[str], n
         for info, folder in found
         for shard in info.shards
     ]
-    tensors: dict[str, TensorStats] = {}
-    masks: dict[str, MaskStats] = {}
-    for info in infos:
-        for key, stats in info.tensors.items():
-            tensors.setdefault(key, TensorStats()).merge(stats)
-        for key, mask_stats in info.masks.items():
-            masks.setdefault(key, MaskStats()).merge(mask_stats)
-    lists = dict.fromkeys(key for info in infos for key in info.label_counts)
-    counts = _add_up([info.class_counts for info in infos])
-    return SplitInfo(
-        name,
-        tuple(shards),
-        sum_counts(info.formats for info in infos),
-        (*counts, *[0] * (num_classes - len(counts))) if counts else (),
-        _join_sizes(infos),
-        sum(info.seekable_jpegs for info in infos),
-        tensors,
-        masks,
-        _join_images_per_record([info.images_per_record for info in infos if info.images_per_record is not None]),
-        {key: _add_up([info.label_counts.get(key, ()) for info in infos]) for key in lists},
-    )
-
-
-def _add_up(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
-
-
-def _join_images_per_record(counts: Sequence[ImagesPerRecord]) -> ImagesPerRecord | None:
-    if not counts:
-        return None
-    smallest, largest = min(each.smallest for each in counts), max(each.largest for each in counts)
-    return ImagesPerRecord(sum(each.total for each in counts), smallest, largest)
-
-
-def _join_sizes(infos: Sequence[SplitInfo]) -> ImageSizes:
-    """Returns the sizes of all images. Their means are rounded, so the mean of all is close."""
-    weighed = [(info.sizes, sum(info.formats.values())) for info in infos if info.sizes.max_height]
-    images = sum(count for _, count in weighed)
-    if not images:
-        return infos[0].sizes
-    return ImageSizes(
-        min_height=min(sizes.min_height for sizes, _ in weighed),
-        max_height=max(sizes.max_height for sizes, _ in weighed),
-        mean_height=round(sum(sizes.mean_height * count for sizes, count in weighed) / images, 1),
-        min_width=min(sizes.min_width for sizes, _ in weighed),
-        max_width=max(sizes.max_width for sizes, _ in weighed),
-        mean_width=round(sum(sizes.mean_width * count for sizes, count in weighed) / images, 1),
-    )
+    stats = merge_stats(ShardStats.from_split_info(info) for info in infos)
+    return stats.to_split_info(name, shards, num_classes if any(info.class_counts for info in infos) else 0)

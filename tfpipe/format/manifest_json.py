@@ -74,22 +74,31 @@ def _split_to_json(split: SplitInfo) -> dict[str, object]:
         **({"seekable": split.seekable, "seekable_jpegs": split.seekable_jpegs} if split.seekable_jpegs else {}),
         "class_counts": list(split.class_counts),
         "sizes": asdict(split.sizes),
-        **({"tensors": {name: stats.to_json() for name, stats in split.tensors.items()}} if split.tensors else {}),
-        **({"masks": {name: stats.to_json() for name, stats in split.masks.items()}} if split.masks else {}),
-        **({} if split.images_per_record is None else {"images_per_record": images_to_json(split.images_per_record)}),
-        **label_counts_to_json(split.label_counts),
+        **stats_to_json(split, split.tensors, split.label_counts),
         "shards": [asdict(shard) for shard in split.shards],
     }
 
 
-def images_to_json(counts: ImagesPerRecord) -> dict[str, int]:
-    """Returns the numbers of images in a record as JSON values."""
-    return {"total": counts.total, "min": counts.smallest, "max": counts.largest}
+def stats_to_json(
+    split: SplitInfo, tensors: Mapping[str, TensorStats], label_counts: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
+    """Returns the fields about tensors, masks, several images and lists of classes that a split has.
 
-
-def label_counts_to_json(counts: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, list[int]]]:
-    """Returns the field with the counts of lists of classes; none without such lists."""
-    return {"label_counts": {name: list(numbers) for name, numbers in counts.items()}} if counts else {}
+    Args:
+        split: The split.
+        tensors: The numbers about its tensors, or also about those of its columns.
+        label_counts: The counts of its lists of classes, likewise.
+    """
+    fields: dict[str, Any] = {}
+    if tensors:
+        fields["tensors"] = {name: stats.to_json() for name, stats in tensors.items()}
+    if split.masks:
+        fields["masks"] = {name: stats.to_json() for name, stats in split.masks.items()}
+    if (several := split.images_per_record) is not None:
+        fields["images_per_record"] = {"total": several.total, "min": several.smallest, "max": several.largest}
+    if label_counts:
+        fields["label_counts"] = {name: list(counts) for name, counts in label_counts.items()}
+    return fields
 
 
 def _sorted(mapping: Mapping[str, object]) -> dict[str, object]:

@@ -192,6 +192,20 @@ class ShardStats:
             },
         )
 
+    @classmethod
+    def from_split_info(cls, info: SplitInfo) -> "ShardStats":
+        """Inverts `to_split_info`, but for the means of the sizes, which are rounded there."""
+        images, sizes, several = sum(info.formats.values()), info.sizes, info.images_per_record
+        stats = cls(images, Counter(info.formats), Counter(dict(enumerate(info.class_counts))))
+        if sizes.max_height:
+            stats.heights = SideStats(sizes.min_height, sizes.max_height, round(sizes.mean_height * images))
+            stats.widths = SideStats(sizes.min_width, sizes.max_width, round(sizes.mean_width * images))
+        if several is not None:
+            stats.per_record = SideStats(several.smallest, several.largest, several.total)
+        stats.seekable_jpegs, stats.tensors, stats.masks = info.seekable_jpegs, dict(info.tensors), dict(info.masks)
+        stats.label_counts = {name: Counter(dict(enumerate(counts))) for name, counts in info.label_counts.items()}
+        return stats
+
     def to_json(self) -> dict[str, Any]:
         """Returns all counts except `images`: the caller stores the number of records, and `per_record` the images."""
         sizes: dict[str, int] = {}

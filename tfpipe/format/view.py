@@ -146,8 +146,8 @@ class ViewSplit:
 
     def __reduce__(self) -> tuple[object, ...]:
         # An eighth of a byte for each stored record, and not eight bytes for each chosen one.
-        facts = self.stored_records, self.records, self.bytes, self.class_counts, self.fingerprint
-        return _unpack, (*self.pack(), *facts)
+        facts = self.stored_records, self.bytes, self.class_counts, self.fingerprint
+        return _unpack, (*self.pack(), self.records, *facts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,27 +223,19 @@ def view_file(name: str) -> str:
 def _decode_split(node: Node, chosen: bytes, weights: bytes) -> ViewSplit:
     stored_records = node.field("stored_records").count(0, MAX_RECORDS)
     records = node.field("records").count(0, stored_records)
-    class_counts = node.field("class_counts").tuple(Node.count)
-    fingerprint, num_bytes = node.field("fingerprint").text(), node.field("bytes").count()
+    num_bytes, class_counts = node.field("bytes").count(), node.field("class_counts").tuple(Node.count)
+    facts = stored_records, num_bytes, class_counts, node.field("fingerprint").text()
     try:
-        return _unpack(chosen, weights, stored_records, records, num_bytes, class_counts, fingerprint)
+        return _unpack(chosen, weights, records, *facts)
     except (ValueError, zlib.error) as error:
         raise node.refuse(f"it is damaged: {error}.") from None
 
 
-def _unpack(
-    chosen: bytes,
-    weights: bytes,
-    stored_records: int,
-    records: int,
-    num_bytes: int,
-    class_counts: tuple[int, ...],
-    fingerprint: str,
-) -> ViewSplit:
+def _unpack(chosen: bytes, weights: bytes, records: int, stored_records: int, *facts: Any) -> ViewSplit:
     """Returns the split whose `pack` gave the first two. Raises ValueError or zlib.error if they are damaged."""
     bitmap = np.frombuffer(inflate(chosen, -(-stored_records // 8)), np.uint8)
     numbers = np.flatnonzero(np.unpackbits(bitmap, count=stored_records)).astype(np.int64)
     if len(numbers) != records:
         raise ValueError(f"it has {len(numbers)} records and not {records}")
     table = np.frombuffer(inflate(weights, 4 * records), "<u4").astype(np.uint32) if weights else None
-    return ViewSplit(numbers, table, stored_records, num_bytes, class_counts, fingerprint)
+    return ViewSplit(numbers, table, stored_records, *facts)

@@ -89,7 +89,7 @@ def _describe(staging: RepairFolder, manifest: Manifest, splits: _Splits) -> tup
     duplicates, lines = list_duplicates(
         np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES),
         [(split, shard.info.records) for split in splits for _, shard in splits[split]],
-        lambda shard, records: [_read_image_path(staging, *shards[shard], record) for record in records],
+        lambda shard, record: _read_image_path(staging, *shards[shard], record),
         manifest.duplicates.dropped,
     )
     new = replace(

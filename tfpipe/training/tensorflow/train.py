@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from tfpipe.distribution import distribute_dataset, set_precision, steps_per_epoch
 from tfpipe.distribution.devices import count_hosts, get_device_kind, get_host_index, is_remote_tpu, list_workers
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
@@ -172,19 +173,15 @@ class TensorFlowLearner(Learner):
         # If a loop inside a call takes its batches, only a clock inside the pipeline sees it wait. The pipelines of a
         # remote TPU run on other machines, where no clock of this process can run.
         watch = monitor.watch if steps_per_call > 1 and not is_remote_tpu(self.strategy) else None
-        with explain_customize_errors(self._customize):
-            dataset = distribute_dataset(
-                self.strategy,
-                facts.manifest,
-                config.split,
-                config.training_pipeline,
-                start_step,
-                watch=watch,
-                customize=self._customize,
-            )
+        dataset = self._open(config.split, config.training_pipeline, start_step, watch)
         if steps_per_call == 1:
             return SingleSteps(dataset, self.train, monitor)
         return _StepsInOneCall(dataset, self.train_from, monitor, steps_per_call)
+
+    def _open(self, split: str, pipeline: PipelineConfig, start_step: int = 0, watch: Any = None) -> Any:
+        with explain_customize_errors(self._customize):
+            data = self.facts.manifest, split, pipeline, start_step
+            return distribute_dataset(self.strategy, *data, watch=watch, customize=self._customize)
 
     def train(self, batch: Any) -> Any:
         """Makes one step on the batches of all replicas. Returns its result, with sums float64 [4]; see `SUM_NAMES`."""
@@ -197,14 +194,7 @@ class TensorFlowLearner(Learner):
     def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
         """Yields the sums of each evaluation batch over all replicas, float64 [4]."""
         if self._evaluation_data is None:
-            with explain_customize_errors(self._customize):
-                self._evaluation_data = distribute_dataset(
-                    self.strategy,
-                    self.facts.manifest,
-                    split,
-                    self.facts.config.evaluation_pipeline,
-                    customize=self._customize,
-                )
+            self._evaluation_data = self._open(split, self.facts.config.evaluation_pipeline)
         for batch in self._evaluation_data:
             yield self.evaluate_batch(batch).numpy()
 
