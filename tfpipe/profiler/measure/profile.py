@@ -144,7 +144,7 @@ def profile_pipeline(
         observer.phase("Trying stages and options")
         tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
-        costs = replace(costs, **measure_read_costs(source, config, facts))
+        costs |= measure_read_costs(source, config, facts)
         stages = tried.timings
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
