@@ -259,7 +259,7 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
 def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:
     """Reads an entry with a key, then a Feature of one value or one run of numbers, as most are.
 
-    All its lengths lead to its end. It takes a quarter of the time of `_entry`, which reads whatever is left to it here.
+    All its lengths lead to its end. It takes a quarter of the time of `_entry`, which reads all other entries.
 
     Returns:
         The key, the feature, and the position after the entry; None for every other entry, damaged ones included.
