@@ -10,117 +10,90 @@ from tfpipe._version import __version__
 from tfpipe.system import notebook
 from tfpipe.system.extras import importing
 
-if TYPE_CHECKING:
-    from tfpipe.columns.add import add_column
-    from tfpipe.dataset.load import load_manifest
-    from tfpipe.distribution import (
-        distribute_dataset,
-        distribute_over_mesh,
-        resolve_strategy,
-        set_precision,
-        steps_per_epoch,
-    )
-    from tfpipe.engine.config.augment_config import AugmentOptions
-    from tfpipe.engine.config.pipeline_config import PipelineConfig
-    from tfpipe.engine.config.service_options import ServiceOptions
-    from tfpipe.engine.config.tf_data_options import TfDataOptions
-    from tfpipe.engine.mixture import mix
-    from tfpipe.engine.source import tfrecord_files
-    from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
-    from tfpipe.format.manifest import Manifest
-    from tfpipe.pipeline.build import build_dataset, build_stages
-    from tfpipe.pipeline.stage import Stage, Stages
-    from tfpipe.pipeline.stages.batch import masked_sum
-    from tfpipe.profiler.live.idle_monitor import IdleMonitor, measure_training
-    from tfpipe.readers.data_source import data_source
-    from tfpipe.writer.fields import Image, Images, Label, Labels, Mask, Tensor, Text, Values
-    from tfpipe.writer.write import write
-
-__all__ = [
-    "AugmentOptions",
-    "ConfigError",
-    "DataError",
-    "FormatError",
-    "IdleMonitor",
-    "Image",
-    "Images",
-    "Label",
-    "Labels",
-    "Manifest",
-    "Mask",
-    "MissingDependencyError",
-    "PipelineConfig",
-    "ServiceOptions",
-    "Stage",
-    "Stages",
-    "Tensor",
-    "Text",
-    "TfDataOptions",
-    "TfpipeError",
-    "Values",
-    "__version__",
-    "add_column",
-    "build_dataset",
-    "build_stages",
-    "data_source",
-    "distribute_dataset",
-    "distribute_over_mesh",
-    "load_manifest",
-    "masked_sum",
-    "measure_training",
-    "mix",
-    "resolve_strategy",
-    "set_precision",
-    "steps_per_epoch",
-    "tfrecord_files",
-    "write",
-]
+if TYPE_CHECKING:  # the names of `_MODULES`, for type checkers and editors
+    from tfpipe.columns.add import add_column as add_column
+    from tfpipe.dataset.load import load_manifest as load_manifest
+    from tfpipe.distribution import distribute_dataset as distribute_dataset
+    from tfpipe.distribution import distribute_over_mesh as distribute_over_mesh
+    from tfpipe.distribution import resolve_strategy as resolve_strategy
+    from tfpipe.distribution import set_precision as set_precision
+    from tfpipe.distribution import steps_per_epoch as steps_per_epoch
+    from tfpipe.engine.config.augment_config import AugmentOptions as AugmentOptions
+    from tfpipe.engine.config.pipeline_config import PipelineConfig as PipelineConfig
+    from tfpipe.engine.config.service_options import ServiceOptions as ServiceOptions
+    from tfpipe.engine.config.tf_data_options import TfDataOptions as TfDataOptions
+    from tfpipe.engine.mixture import mix as mix
+    from tfpipe.engine.source import tfrecord_files as tfrecord_files
+    from tfpipe.errors import ConfigError as ConfigError
+    from tfpipe.errors import DataError as DataError
+    from tfpipe.errors import FormatError as FormatError
+    from tfpipe.errors import MissingDependencyError as MissingDependencyError
+    from tfpipe.errors import TfpipeError as TfpipeError
+    from tfpipe.format.manifest import Manifest as Manifest
+    from tfpipe.pipeline.build import build_dataset as build_dataset
+    from tfpipe.pipeline.build import build_stages as build_stages
+    from tfpipe.pipeline.stage import Stage as Stage
+    from tfpipe.pipeline.stage import Stages as Stages
+    from tfpipe.pipeline.stages.batch import masked_sum as masked_sum
+    from tfpipe.profiler.live.idle_monitor import IdleMonitor as IdleMonitor
+    from tfpipe.profiler.live.idle_monitor import measure_training as measure_training
+    from tfpipe.readers.data_source import data_source as data_source
+    from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
+    from tfpipe.readers.grain import GrainBatches as GrainBatches
+    from tfpipe.readers.jax import JaxBatches as JaxBatches
+    from tfpipe.readers.keras import KerasBatches as KerasBatches
+    from tfpipe.readers.numpy import NumpyBatches as NumpyBatches
+    from tfpipe.readers.torch import TorchBatches as TorchBatches
+    from tfpipe.readers.torch import data_loader as data_loader
+    from tfpipe.writer.fields import Image as Image
+    from tfpipe.writer.fields import Images as Images
+    from tfpipe.writer.fields import Label as Label
+    from tfpipe.writer.fields import Labels as Labels
+    from tfpipe.writer.fields import Mask as Mask
+    from tfpipe.writer.fields import Tensor as Tensor
+    from tfpipe.writer.fields import Text as Text
+    from tfpipe.writer.fields import Values as Values
+    from tfpipe.writer.write import write as write
 
 _MODULES = {
-    "AugmentOptions": "tfpipe.engine.config.augment_config",
-    "ConfigError": "tfpipe.errors",
-    "DataError": "tfpipe.errors",
-    "FormatError": "tfpipe.errors",
-    "IdleMonitor": "tfpipe.profiler.live.idle_monitor",
-    "Image": "tfpipe.writer.fields",
-    "Images": "tfpipe.writer.fields",
-    "Label": "tfpipe.writer.fields",
-    "Labels": "tfpipe.writer.fields",
-    "Mask": "tfpipe.writer.fields",
-    "Manifest": "tfpipe.format.manifest",
-    "MissingDependencyError": "tfpipe.errors",
-    "PipelineConfig": "tfpipe.engine.config.pipeline_config",
-    "ServiceOptions": "tfpipe.engine.config.service_options",
-    "Stage": "tfpipe.pipeline.stage",
-    "Stages": "tfpipe.pipeline.stage",
-    "Tensor": "tfpipe.writer.fields",
-    "Text": "tfpipe.writer.fields",
-    "TfpipeError": "tfpipe.errors",
-    "Values": "tfpipe.writer.fields",
-    "add_column": "tfpipe.columns.add",
-    "build_dataset": "tfpipe.pipeline.build",
-    "build_stages": "tfpipe.pipeline.build",
-    "distribute_dataset": "tfpipe.distribution",
-    "distribute_over_mesh": "tfpipe.distribution",
-    "tfrecord_files": "tfpipe.engine.source",
-    "load_manifest": "tfpipe.dataset.load",
-    "TfDataOptions": "tfpipe.engine.config.tf_data_options",
-    "masked_sum": "tfpipe.pipeline.stages.batch",
-    "measure_training": "tfpipe.profiler.live.idle_monitor",
-    "mix": "tfpipe.engine.mixture",
-    "data_source": "tfpipe.readers.data_source",
-    "resolve_strategy": "tfpipe.distribution",
-    "set_precision": "tfpipe.distribution",
-    "steps_per_epoch": "tfpipe.distribution",
-    "write": "tfpipe.writer.write",
+    name: module
+    for module, names in {
+        "tfpipe.columns.add": "add_column",
+        "tfpipe.dataset.load": "load_manifest",
+        "tfpipe.distribution": "distribute_dataset distribute_over_mesh resolve_strategy set_precision steps_per_epoch",
+        "tfpipe.engine.config.augment_config": "AugmentOptions",
+        "tfpipe.engine.config.pipeline_config": "PipelineConfig",
+        "tfpipe.engine.config.service_options": "ServiceOptions",
+        "tfpipe.engine.config.tf_data_options": "TfDataOptions",
+        "tfpipe.engine.mixture": "mix",
+        "tfpipe.engine.source": "tfrecord_files",
+        "tfpipe.errors": "ConfigError DataError FormatError MissingDependencyError TfpipeError",
+        "tfpipe.format.manifest": "Manifest",
+        "tfpipe.pipeline.build": "build_dataset build_stages",
+        "tfpipe.pipeline.stage": "Stage Stages",
+        "tfpipe.pipeline.stages.batch": "masked_sum",
+        "tfpipe.profiler.live.idle_monitor": "IdleMonitor measure_training",
+        "tfpipe.readers.data_source": "data_source",
+        "tfpipe.readers.device_images.device_images": "DeviceImages",
+        "tfpipe.readers.grain": "GrainBatches",
+        "tfpipe.readers.jax": "JaxBatches",
+        "tfpipe.readers.keras": "KerasBatches",
+        "tfpipe.readers.numpy": "NumpyBatches",
+        "tfpipe.readers.torch": "TorchBatches data_loader",
+        "tfpipe.writer.fields": "Image Images Label Labels Mask Tensor Text Values",
+        "tfpipe.writer.write": "write",
+    }.items()
+    for name in names.split()
 }
+
+__all__ = ["__version__", *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with importing(f"`tfpipe.{name}`", "TensorFlow", "tfpipe[tensorflow]"):  # the one extra that a name here may need
+    with importing(f"`tfpipe.{name}`", "TensorFlow", "tfpipe[tensorflow]"):  # readers name their own
         value = globals()[name] = getattr(import_module(module), name)  # the next access does not come here
     return value
 

@@ -31,3 +31,12 @@ def test_a_check_names_what_to_install_and_loads_nothing() -> None:
     loaded = "this" in sys.modules
     check_installed("this", "Flying", "Wings", "tfpipe[wings]")
     assert ("this" in sys.modules) == loaded
+
+
+def test_what_an_inner_block_needs_is_named() -> None:
+    with pytest.raises(MissingDependencyError) as caught, importing("Flying", "Wings", "tfpipe[wings]"):  # noqa: SIM117
+        with importing("Landing", "Wheels", "tfpipe[wheels]"):
+            import no_such_package  # type: ignore[import-not-found]  # noqa: F401
+    assert (
+        str(caught.value) == "Landing needs Wheels. Install it with: pip install '.[wheels]' in a checkout of tfpipe."
+    )

@@ -18,7 +18,7 @@ _PLACE, _WHERE = ".", " in a checkout of tfpipe"
 
 @contextlib.contextmanager
 def importing(user: str, package: str, requirement: str) -> Iterator[None]:
-    """Turns an `ImportError` of the block into an error that says what to install.
+    """Turns an `ImportError` of the block into an error that says what to install; one that says so already stays.
 
     Args:
         user: The subject of the sentence: the part of tfpipe that needs the package.
@@ -30,6 +30,8 @@ def importing(user: str, package: str, requirement: str) -> Iterator[None]:
     """
     try:
         yield
+    except MissingDependencyError:
+        raise
     except ImportError as error:
         raise _missing(user, package, requirement) from error
 
