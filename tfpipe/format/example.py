@@ -109,6 +109,8 @@ def _key_fields(keys: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
 def _feature(key: str, value: FeatureLike) -> list[bytes]:
     """Returns the body of a Feature message in pieces. The first tests are for the usual kinds of an image record."""
     kind = type(value)
+    if kind is bytes:
+        return _bytes_list([value])  # type: ignore[list-item]
     if kind is int or kind is bool:
         return _int64_list(key, [value])  # type: ignore[list-item]
     if kind is str:
