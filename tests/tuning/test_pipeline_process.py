@@ -20,7 +20,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import DataError
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.tuning import pipeline_process
-from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, WarmUp, build_endless_dataset
+from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, build_endless_dataset
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BATCHES = partial(itertools.repeat, 0)
 SLOW = partial(map, time.sleep, [0, 0, 3600])
 STEP = Accelerator(0.01, 100)
-SOON = WarmUp(0.05)
+SOON_S = 0.05
 
 
 def state(pid: int) -> tuple[str, int]:
@@ -56,7 +56,7 @@ def get_pid(process: PipelineProcess) -> int:
 @pytest.fixture
 def busy() -> Iterator[PipelineProcess]:
     """One that never waits: as much processor time as it can have."""
-    with PipelineProcess(BATCHES, Accelerator(1e-9, 100), SOON) as process:
+    with PipelineProcess(BATCHES, Accelerator(1e-9, 100), max_warm_up_s=SOON_S) as process:
         yield process
 
 
@@ -75,7 +75,7 @@ def test_a_halted_pipeline_uses_no_processor_time(busy: PipelineProcess) -> None
 
 
 def test_turns_and_rates_are_those_of_the_accelerator() -> None:
-    with PipelineProcess(BATCHES, STEP, WarmUp(0.2, steps_to_fill=5)) as process:
+    with PipelineProcess(BATCHES, STEP, 5, max_warm_up_s=0.2) as process:
         # Never faster; slower only where the machine does something else.
         assert 100 < process.start.images_per_second <= 10_000 * 1.001
         assert 0 <= process.start.first_batch_s < process.start_s
@@ -102,7 +102,7 @@ def test_turns_and_rates_are_those_of_the_accelerator() -> None:
 )
 def test_what_goes_wrong_is_said(make: Callable[[], object], message: str) -> None:
     with pytest.raises(DataError) as caught:
-        PipelineProcess(make, STEP, SOON)
+        PipelineProcess(make, STEP, max_warm_up_s=SOON_S)
     assert str(caught.value) == message
 
 
@@ -119,13 +119,13 @@ def test_one_that_is_killed_says_so(busy: PipelineProcess) -> None:
 def test_the_wait_for_a_start_can_be_given_up() -> None:
     before = children()
     with pytest.raises(TimeIsUpError):
-        PipelineProcess(partial(time.sleep, 3600), STEP, SOON, deadline=time.monotonic() + 0.2)
+        PipelineProcess(partial(time.sleep, 3600), STEP, deadline=time.monotonic() + 0.2)
     assert children() == before
 
 
 def test_a_turn_that_takes_too_long_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_process, "_GRACE_S", 0.2)
-    with PipelineProcess(SLOW, Accelerator(1e-9, 100), WarmUp(0.0)) as slow:
+    with PipelineProcess(SLOW, Accelerator(1e-9, 100), max_warm_up_s=0.0) as slow:
         with pytest.raises(DataError, match=r"^A pipeline gave no batch for 0 s\. Look at its storage"):
             slow.turn(0.01)
         assert not slow.is_alive
@@ -140,7 +140,9 @@ def test_a_dataset_that_is_damaged(small_dataset: Path, tmp_path: Path) -> None:
     (folder / shard.file).write_bytes(data)
     config = PipelineConfig(batch_size=4, image_size=16)
     with pytest.raises(DataError, match=rf"{shard.file}: Record at byte 0 is damaged") as caught:
-        PipelineProcess(partial(build_endless_dataset, manifest, "train", config), Accelerator(1e-9, 4), SOON)
+        PipelineProcess(
+            partial(build_endless_dataset, manifest, "train", config), Accelerator(1e-9, 4), max_warm_up_s=SOON_S
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -149,9 +151,9 @@ PARENT = """
 import sys, time
 from functools import partial
 from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-from tfpipe.tuning.pipeline_process import PipelineProcess, WarmUp
+from tfpipe.tuning.pipeline_process import PipelineProcess
 make = partial(eval, sys.argv[1])
-one = PipelineProcess(make, Accelerator(0.01, 100), WarmUp(0.05))
+one = PipelineProcess(make, Accelerator(0.01, 100), max_warm_up_s=0.05)
 print(one._process.pid, flush=True)
 """
 

@@ -21,9 +21,9 @@ from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.system.progress import Observer
 from tfpipe.tuning import search
-from tfpipe.tuning.paired_benchmark import Interval, PairedTurns, Turn
+from tfpipe.tuning.paired_benchmark import Interval
 from tfpipe.tuning.pipeline_process import TimeIsUpError
-from tfpipe.tuning.trials import PipelineJob, Trial
+from tfpipe.tuning.trials import Confirmed, PipelineJob, Trial
 
 CONFIG = PipelineConfig(batch_size=100, tf_data=TfDataOptions(num_parallel_calls=1))
 
@@ -72,14 +72,13 @@ class FakeTrials:
             self.config, self.images_per_second = replace_options(self.config, changes), rate
         return self.trials[-1]
 
-    def confirm(self, until: float) -> PairedTurns:
+    def confirm(self, until: float) -> Confirmed:
         assert FakeTrials.now + 2 * START_S + 7 < until
         FakeTrials.now += 2 * START_S + 7
         now, before = FakeTrials.rate(self.config), FakeTrials.rate(self.first)
         if not self.confirms:
             self.config, now = self.first, before
-        turns = [[Turn(round(rate), 1.0, 1.0, 0)] for rate in (now, before)]
-        return PairedTurns(turns[0], turns[1], Interval(now / before, now / before, now / before))
+        return Confirmed(Interval(now / before, now / before, now / before), before, now)
 
     def __enter__(self) -> FakeTrials:
         return self

@@ -15,7 +15,6 @@ from tfpipe.profiler.measure.simulated_accelerator import Accelerator
 from tfpipe.system import host_limits
 from tfpipe.tuning import stored_forms
 from tfpipe.tuning.paired_benchmark import Interval, Turn
-from tfpipe.tuning.pipeline_process import WarmUp
 from tfpipe.tuning.stored_forms import (
     Candidate,
     Speed,
@@ -85,10 +84,10 @@ def log(monkeypatch: pytest.MonkeyPatch, runner: Any) -> list[str]:
     log: list[str] = []
 
     class Process(runner):  # type: ignore[misc]
-        def __init__(self, make_dataset: Any, accelerator: Accelerator, warm_up: WarmUp) -> None:
+        def __init__(self, make_dataset: Any, accelerator: Accelerator, steps_to_fill: int) -> None:
             *_, config = make_dataset.args
             self.name = f"{config.cache} {config.augment}"
-            log.append(f"{self.name}: {accelerator.images_per_step} images, {warm_up.steps_to_fill} steps to fill")
+            log.append(f"{self.name}: {accelerator.images_per_step} images, {steps_to_fill} steps to fill")
             super().__init__(2000.0 if config.cache == "decoded" else 500.0)
 
         def turn(self, seconds: float) -> Turn:

@@ -106,9 +106,7 @@ def test_the_result_is_confirmed_in_new_processes(fake_job) -> None:
         with pytest.raises(ConfigError, match="There is no change to confirm: none was kept"):
             trials.confirm()
         trials.attempt({"tf_data.cycle_length": 16})
-        turns = trials.confirm()
-        assert (turns.candidate[0].images_per_second, turns.best[0].images_per_second) == (2000, 1000)
-        assert turns.gain == Interval(*[pytest.approx(2.0)] * 3)
+        assert trials.confirm() == (Interval(*[pytest.approx(2.0)] * 3), 1000, 2000)
         assert [config.tf_data.cycle_length or 8 for config, _ in job.runners] == [8, 16, 16, 8]
         assert all(runner.closed for _, runner in job.runners)
         assert trials.config.tf_data.cycle_length == 16
@@ -128,8 +126,8 @@ def test_what_is_not_confirmed_is_not_the_result(fake_job, how: str) -> None:
 
     with Trials(fake_job(lucky_once), CONFIG) as trials:
         assert trials.attempt({"tf_data.cycle_length": 16}).kept
-        gain = trials.confirm(0.0 if how == "late" else time.monotonic() + 1000).gain
-        assert gain == (Interval(*[pytest.approx(1.0)] * 3) if how == "slower" else None)
+        confirmed = trials.confirm(0.0 if how == "late" else time.monotonic() + 1000)
+        assert confirmed == (Interval(1.0, 1.0, 1.0), *[1000 if how == "slower" else 2000] * 2)
         assert trials.config == CONFIG
 
 

@@ -361,12 +361,12 @@ def get_options(config: Any) -> dict[str, Option]:
 
 
 def get_names(config: Any, *affects: Affects) -> tuple[str, ...]:
-    """Returns the names of the options that affect one of these things, as in "tf_data.cycle_length"."""
+    """Returns the names of the options, as in "tf_data.cycle_length"; with `affects` of those that affect one of it."""
     names: list[str] = []
     for name, facts in get_options(config).items():
         if isinstance(facts.kind, Nested):
             names += [f"{name}.{inner}" for inner in get_names(facts.kind.type, *affects)]
-        elif facts.affects in affects:
+        elif not affects or facts.affects in affects:
             names.append(name)
     return tuple(names)
 

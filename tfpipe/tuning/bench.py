@@ -34,7 +34,7 @@ from tfpipe.tuning.paired_benchmark import (
     get_ratio_of_means,
     take_turns,
 )
-from tfpipe.tuning.pipeline_process import MAX_WARM_UP_S, PipelineProcess, WarmUp
+from tfpipe.tuning.pipeline_process import PipelineProcess
 from tfpipe.tuning.trials import PipelineJob
 from tfpipe.tuning.tuned_file import Place, get_place
 
@@ -126,7 +126,7 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
     with ExitStack() as stack:
         observer.phase("Starting the yardstick")
         no_accelerator = Accelerator(NO_TIME_S, _YARDSTICK_BATCH)
-        yardstick_process = stack.enter_context(PipelineProcess(build_yardstick, no_accelerator, WarmUp(MAX_WARM_UP_S)))
+        yardstick_process = stack.enter_context(PipelineProcess(build_yardstick, no_accelerator))
         began = time.monotonic()
         for number in range(processes):
             left_s = (time.monotonic() - began) / max(number, 1) * (processes - number)

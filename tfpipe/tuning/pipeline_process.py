@@ -50,19 +50,6 @@ class TimeIsUpError(Exception):
 
 
 @dataclass(frozen=True)
-class WarmUp:
-    """The run of a pipeline before its first turn.
-
-    Attributes:
-        max_s: The seconds after which the rate counts as settled, see `simulated_accelerator.is_settled`.
-        steps_to_fill: The steps before that, which fill a cache: until then its rate is unknown.
-    """
-
-    max_s: float
-    steps_to_fill: int = 0
-
-
-@dataclass(frozen=True)
 class Start:
     """The start of a pipeline.
 
@@ -99,7 +86,8 @@ class PipelineProcess:
     Args:
         make_dataset: The function that builds the dataset, in the other process.
         accelerator: The accelerator that takes the batches. With a step time near 0 the pipeline runs at its full rate.
-        warm_up: The run before the first turn.
+        steps_to_fill: The steps before the warm-up, which fill a cache: until then the rate is unknown.
+        max_warm_up_s: The seconds after which the rate counts as settled, see `simulated_accelerator.is_settled`.
         deadline: A time of `time.monotonic`. A wait for the process ends then with `TimeIsUpError`.
 
     Attributes:
@@ -113,14 +101,21 @@ class PipelineProcess:
     """
 
     def __init__(
-        self, make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp, deadline: float = math.inf
+        self,
+        make_dataset: MakeDataset,
+        accelerator: Accelerator,
+        steps_to_fill: int = 0,
+        deadline: float = math.inf,
+        max_warm_up_s: float = MAX_WARM_UP_S,
     ) -> None:
         began = time.monotonic()
         context = multiprocessing.get_context("spawn")  # TensorFlow's threads do not survive a fork
         self._pipe, child_pipe = context.Pipe()
         self.deadline = deadline
         self._process = context.Process(
-            target=_serve, args=(child_pipe, os.getpid(), make_dataset, accelerator, warm_up), daemon=True
+            target=_serve,
+            args=(child_pipe, os.getpid(), make_dataset, accelerator, (steps_to_fill, max_warm_up_s)),
+            daemon=True,
         )
         with hold_interrupts(), silence_stderr():  # TensorFlow's libraries log there; errors come through the pipe
             self._process.start()
@@ -215,13 +210,13 @@ class PipelineProcess:
 
 
 def _serve(
-    pipe: Connection, parent_pid: int, make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp
+    pipe: Connection, parent_pid: int, make_dataset: MakeDataset, accelerator: Accelerator, warm_up: tuple[int, float]
 ) -> None:
     """Runs in the other process: warms up, then makes one turn for each number of seconds that it is sent."""
     die_with_direct_parent(parent_pid)
     os.setpgid(0, 0)  # a terminal's signals to a group, Ctrl-Z and `fg` too, are for the parent
     try:
-        steps, start = _warm_up(make_dataset, accelerator, warm_up)
+        steps, start = _warm_up(make_dataset, accelerator, *warm_up)
         pipe.send(start)
         while True:
             pipe.send(_take_turn(steps, accelerator, pipe.recv()))
@@ -232,16 +227,18 @@ def _serve(
             pipe.send(str(explain_pipeline_error(error)))
 
 
-def _warm_up(make_dataset: MakeDataset, accelerator: Accelerator, warm_up: WarmUp) -> tuple[Iterator[Step], Start]:
+def _warm_up(
+    make_dataset: MakeDataset, accelerator: Accelerator, steps_to_fill: int, max_s: float
+) -> tuple[Iterator[Step], Start]:
     started, first_batch_at = time.perf_counter(), 0.0
     steps = drive(iter(make_dataset()), accelerator)
     begins: list[float] = []
     for number, step in enumerate(steps):
         first_batch_at = first_batch_at or step.begins_s
-        if number < warm_up.steps_to_fill:
+        if number < steps_to_fill:
             continue
         begins.append(step.begins_s)
-        if len(begins) > 1 and (begins[-1] - begins[0] >= warm_up.max_s or is_settled(begins)):
+        if len(begins) > 1 and (begins[-1] - begins[0] >= max_s or is_settled(begins)):
             late = begins[len(begins) // 2 - 1 :]
             rate = (len(late) - 1) * accelerator.images_per_step / (late[-1] - late[0])
             return steps, Start(first_batch_at - started, rate)

@@ -28,9 +28,9 @@ from tfpipe.tuning.candidates import (
     is_mechanical,
     reset_to_defaults,
 )
-from tfpipe.tuning.paired_benchmark import MIN_PAIRS, Interval, get_rate
+from tfpipe.tuning.paired_benchmark import MIN_PAIRS, Interval
 from tfpipe.tuning.pipeline_process import TimeIsUpError
-from tfpipe.tuning.trials import BUSY_SHARE, NO_GAIN, PipelineJob, Trial, Trials
+from tfpipe.tuning.trials import BUSY_SHARE, NO_GAIN, Confirmed, PipelineJob, Trial, Trials
 
 VERSION = 1
 
@@ -91,16 +91,13 @@ def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_cha
     until = started + seconds
     observer.phase("Starting the pipeline")
     with _start_trials(job, config, until) as trials:
-        first_rate = trials.images_per_second
         finished = _try_candidates(trials, until, input_may_change, observer)
-        gain, rates = NO_GAIN, (first_rate, first_rate)
+        done = Confirmed(NO_GAIN, trials.images_per_second, trials.images_per_second)
         if trials.config != config:
             observer.phase(f"{_describe_best(trials)}; measuring it against where it began")
-            gain, rates = _confirm(trials, until)
-        elif trials.trials:
-            rates = (trials.images_per_second, trials.images_per_second)
-        passed_s = time.monotonic() - started
-        return Tuned(trials.config, *rates, gain, tuple(trials.trials), passed_s, finished)
+            done = trials.confirm(until)
+        passed_s, (gain, before, after) = time.monotonic() - started, done
+        return Tuned(trials.config, before, after, gain, tuple(trials.trials), passed_s, finished)
 
 
 def to_json(tuned: Tuned, first: PipelineConfig) -> dict[str, Any]:
@@ -206,16 +203,6 @@ def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> I
         yield from filter(is_new, map(limit_cache, advise(best)))
         if trials.config == best:  # nothing helps any more
             return
-
-
-def _confirm(trials: Trials, until: float) -> tuple[Interval, tuple[float, float]]:
-    """Returns the gain, and the rates before and after."""
-    best_rate, best_config = trials.images_per_second, trials.config
-    turns = trials.confirm(until)
-    if trials.config == best_config and turns.gain is not None:
-        return turns.gain, (get_rate(turns.best), get_rate(turns.candidate))
-    rate = get_rate(turns.best) if turns.best else best_rate
-    return NO_GAIN, (rate, rate)
 
 
 def _estimate_turns_s(trials: Trials) -> float:

@@ -24,7 +24,7 @@ from tfpipe.system.progress import Observer
 from tfpipe.tuning.advise_config import Crop
 from tfpipe.tuning.candidates import Changes
 from tfpipe.tuning.paired_benchmark import Interval, Turn, choose_turn_s, get_rate
-from tfpipe.tuning.pipeline_process import MAX_WARM_UP_S, PipelineProcess, WarmUp, build_endless_dataset
+from tfpipe.tuning.pipeline_process import PipelineProcess, build_endless_dataset
 
 ROUNDS, MIN_TURN_S = 6, 1.0
 _MAX_BATCH = 64
@@ -156,9 +156,9 @@ def _measure_in_turns(
             observer.phase(f"Starting the pipeline of {candidate.name}, crop on the {candidate.crop}")
             data = datasets[candidate.form]
             batches = math.ceil(data.splits[split].records / accelerator.images_per_step)
-            warm_up = WarmUp(MAX_WARM_UP_S, batches if candidate.caches_decoded else 0)
             make = partial(build_endless_dataset, data, split, replace(config, **candidate.changes))
-            pipelines.append((stack.enter_context(PipelineProcess(make, accelerator, warm_up)), []))
+            process = PipelineProcess(make, accelerator, batches if candidate.caches_decoded else 0)
+            pipelines.append((stack.enter_context(process), []))
         order = list(pipelines)
         for round_number in range(ROUNDS):
             observer.phase(f"Measuring {len(candidates)} pipelines in turns, round {round_number + 1} of {ROUNDS}")

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
+from typing import NamedTuple
 
 from tfpipe.engine.cache import MAX_CACHE_SHARE, estimate_cache_bytes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -39,13 +40,7 @@ from tfpipe.tuning.paired_benchmark import (
     get_rate,
     is_better,
 )
-from tfpipe.tuning.pipeline_process import (
-    MAX_WARM_UP_S,
-    PipelineProcess,
-    TimeIsUpError,
-    WarmUp,
-    build_endless_dataset,
-)
+from tfpipe.tuning.pipeline_process import PipelineProcess, TimeIsUpError, build_endless_dataset
 
 # A pipeline that gives this share of the accelerator's rate practically never leaves it idle.
 BUSY_SHARE = 1 - NO_IDLE
@@ -100,8 +95,8 @@ class PipelineJob:
             deadline: A time of `time.monotonic`. The wait ends then with `TimeIsUpError`.
         """
         make_dataset = partial(build_endless_dataset, self.data, self.split, config, self.customize)
-        warm_up = WarmUp(MAX_WARM_UP_S, self.count_steps_to_fill(config))
-        return PipelineProcess(make_dataset, self.get_accelerator(config), warm_up, deadline)
+        steps = self.count_steps_to_fill(config)
+        return PipelineProcess(make_dataset, self.get_accelerator(config), steps, deadline)
 
     def find_cache_bytes(self, config: PipelineConfig, free_bytes: int) -> str | None:
         """Finds the `cache_bytes` of a cache in memory that does not fit as a whole; None for any other config.
@@ -148,6 +143,14 @@ class Trial:
     gain: Interval | None
     kept: bool
     note: str = ""
+
+
+class Confirmed(NamedTuple):
+    """The gain of all changes that were kept, and the rates without and with them; both are one if the gain is 1."""
+
+    gain: Interval
+    before_images_per_second: float
+    after_images_per_second: float
 
 
 class Trials:
@@ -213,7 +216,7 @@ class Trials:
             self._replace_best(self.job.start_process(self.config))
         return trial
 
-    def confirm(self, until: float = math.inf) -> PairedTurns:
+    def confirm(self, until: float = math.inf) -> Confirmed:
         """Measures the best pipeline once more, against the first one; the gain is that of all changes kept.
 
         Both run in new processes: the best one was the best of many, and a part of that was luck, which stays with a
@@ -235,9 +238,11 @@ class Trials:
                 turns = compare_with_best(candidate, first, self.turn_s, lambda: time.monotonic() > until)
         except (DataError, TimeIsUpError):
             pass
+        before = get_rate(turns.best) if turns.best else self.images_per_second
         if turns.gain is None or turns.gain.low <= 1:
             self.config = self.first
-        return turns
+            return Confirmed(NO_GAIN, before, before)
+        return Confirmed(turns.gain, before, get_rate(turns.candidate))
 
     def __enter__(self) -> Trials:
         return self

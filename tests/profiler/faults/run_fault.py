@@ -38,7 +38,7 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.system import host_limits
 from tfpipe.system.options import replace_options
 from tfpipe.tuning.paired_benchmark import Turn, get_paired_ratio, take_turns
-from tfpipe.tuning.pipeline_process import PipelineProcess, WarmUp
+from tfpipe.tuning.pipeline_process import PipelineProcess
 from tfpipe.tuning.trials import PipelineJob
 
 SECONDS, MAX_WARM_UP_S, BATCH = 3.0, 3.0, 64
@@ -139,7 +139,7 @@ def start(job: PipelineJob, fault: Fault, config: PipelineConfig) -> PipelinePro
     if not (fault.transform or fault.batch_transform or fault.num_threads):
         return job.start_process(config)
     make = partial(make_batches, job.data, job.split, config, fault)
-    return PipelineProcess(make, job.get_accelerator(config), WarmUp(MAX_WARM_UP_S))
+    return PipelineProcess(make, job.get_accelerator(config))
 
 
 def make_batches(data: Manifest, split: str, config: PipelineConfig, fault: Fault) -> Iterator[Any]:

@@ -128,7 +128,7 @@ def profile_pipeline(
     fill_steps = plan.steps_per_epoch if config.cache != "none" and config.cache_dir is None else 0
     try:
         started = time.perf_counter()
-        run = _run(pipeline, accelerator, _Limits(run_config, fill_steps), observer)
+        run = _run(pipeline, accelerator, run_config, fill_steps, observer)
         profile = _describe(run, started, plan, facts, accelerator)
         profile = replace(profile, host_place=run_config.host)
         if config.service.workers:
@@ -192,7 +192,7 @@ def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, a
         stages=(),
         host=_get_host_use(run, plan.source, plan.config, timing),
         images_per_second=_compute_rate(timing),
-        first_batch_s=run.first_batch_at - started,
+        first_batch_s=run.first.begins_s - started,
         warm_up_s=run.steps[0].begins_s - started,
         config=plan.config,
         dataset=facts,
@@ -218,66 +218,61 @@ def _time_engine(run: _Run, profile: Profile, plan: BatchPlan) -> tuple[StageTim
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """The limits of a run.
-
-    Attributes:
-        config: The duration that was asked for.
-        fill_steps: The number of steps that fill a cache in memory; 0 if there is none.
-    """
-
-    config: ProfileConfig
-    fill_steps: int
-
-
-@dataclass(frozen=True)
 class _Run:
     """A run of the pipeline in steady state.
 
     Attributes:
+        first: The first step of all.
         steps: The steps, beginning with the last one of the warm-up.
         readings: The clocks of the engine, from the begin to the end.
         before: The processor time at the begin.
         after: The processor time at the end.
-        first_batch_at: When the first batch came, by `time.perf_counter`.
         missing_steps: The number of steps after the run that would still fill the cache.
         peak_memory_bytes: The most memory that the process has held since the pipeline began.
     """
 
+    first: Step
     steps: list[Step]
     readings: list[Reading]
     before: HostTime
     after: HostTime
-    first_batch_at: float
     missing_steps: int
     peak_memory_bytes: int
 
 
-def _run(pipeline: AnyPipeline, accelerator: Accelerator, limits: _Limits, observer: Observer) -> _Run:
-    """Drives the accelerator.
+def _run(
+    pipeline: AnyPipeline, accelerator: Accelerator, config: ProfileConfig, fill_steps: int, observer: Observer
+) -> _Run:
+    """Drives the accelerator, first for as many steps as fill a cache in memory.
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
     earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
-    held: list[Any] = [pipeline.open()]
-    arrivals: list[float] = []
+    steps = enumerate(drive(pipeline.open(), accelerator), 1)
+    held: list[Any] = [steps]
     clocks = pipeline.clocks or Clocks()
-    steps = _CountedSteps(drive(_note_first(held[0], arrivals), accelerator))
-    _fill_cache(steps, limits, observer)
-    measured = [_warm_up(steps, limits.config.max_warm_up_s, observer)]
+    count, first = next(steps)
+    if fill_steps > 1:
+        count = _fill_cache(steps, first, fill_steps, config.max_fill_s, observer)
+    begin = _warm_up(steps, None if fill_steps else first, config.max_warm_up_s, observer)
+    measured, is_filling = [begin], count < fill_steps
+    observer.phase(f"Measuring for {config.seconds:g} s")
     before, readings = HostTime.now(), [Reading.now(clocks.read())]
-    for step in _measure(steps, measured[0], limits, observer):
+    for count, step in steps:
         measured.append(step)
-        if time.perf_counter() - readings[-1].at > limits.config.seconds / _READINGS:
+        passed_s = step.begins_s - begin.begins_s
+        observer.progress(Progress(round(passed_s), round(config.seconds), "s"))
+        if time.perf_counter() - readings[-1].at > config.seconds / _READINGS:
             readings.append(Reading.now(clocks.read()))
+        # It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
+        if passed_s >= config.seconds or (is_filling and count >= fill_steps):
+            break
     after = HostTime.now()
     readings.append(Reading.now(clocks.read()))
-    peak_bytes, taken = host_limits.peak_memory_bytes_since(earlier_peak), steps.count
-    held.append(steps)
+    peak_bytes = host_limits.peak_memory_bytes_since(earlier_peak)
     del steps
     _drop(held)
-    missing = max(limits.fill_steps - taken, 0)
-    return _Run(measured, readings, before, after, arrivals[0], missing, peak_bytes)
+    return _Run(first, measured, readings, before, after, max(fill_steps - count, 0), peak_bytes)
 
 
 def _drop(held: list[Any]) -> None:
@@ -291,68 +286,31 @@ def _drop(held: list[Any]) -> None:
     thread.join(timeout=_DROP_S)
 
 
-class _CountedSteps(Iterator[Step]):
-    """An iterator of steps that knows how many were taken."""
-
-    def __init__(self, steps: Iterator[Step]) -> None:
-        self._steps = steps
-        self.count = 0
-
-    def __next__(self) -> Step:
-        step = next(self._steps)
-        self.count += 1
-        return step
-
-
-def _note_first(iterator: Iterator[Any], arrivals: list[float]) -> Iterator[None]:
-    """Yields once for each batch, notes when the first one came, and keeps no batch alive."""
-    for _ in iterator:
-        if not arrivals:
-            arrivals.append(time.perf_counter())
-        yield None
-
-
-def _fill_cache(steps: _CountedSteps, limits: _Limits, observer: Observer) -> None:
-    """Takes the steps that fill a cache in memory, unless that would take too long."""
-    if not limits.fill_steps:
-        return
+def _fill_cache(
+    steps: Iterator[tuple[int, Step]], first: Step, fill_steps: int, max_s: float, observer: Observer
+) -> int:
+    """Takes the steps that fill a cache in memory, unless that would take too long; returns the number of all steps."""
     observer.phase("Filling the cache")
-    first = next(steps)
-    for step in steps:
+    for count, step in steps:
         passed_s = step.begins_s - first.begins_s
-        observer.progress(Progress(steps.count, limits.fill_steps, "steps"))
-        needed_s = passed_s / (steps.count - 1) * limits.fill_steps
-        too_long = passed_s >= MIN_WARM_UP_S and needed_s > limits.config.max_fill_s
-        if steps.count >= limits.fill_steps or too_long:
-            return
+        observer.progress(Progress(count, fill_steps, "steps"))
+        too_long = passed_s >= MIN_WARM_UP_S and passed_s / (count - 1) * fill_steps > max_s
+        if count >= fill_steps or too_long:
+            return count
+    raise AssertionError("a pipeline that repeats has no end")
 
 
-def _warm_up(steps: Iterator[Step], max_s: float, observer: Observer) -> Step:
-    """Returns the step with which the steady state begins."""
+def _warm_up(steps: Iterator[tuple[int, Step]], first: Step | None, max_s: float, observer: Observer) -> Step:
+    """Returns the step with which the steady state begins; `first` is a step that was taken already."""
     observer.phase("Warming up")
-    begins: list[float] = []
-    for step in steps:
+    begins = [] if first is None else [first.begins_s]
+    for _, step in steps:
         begins.append(step.begins_s)
         passed_s = step.begins_s - begins[0]
         observer.progress(Progress(round(passed_s), unit="s"))
         if passed_s >= max_s or is_settled(begins):
             return step
     raise AssertionError("a pipeline that repeats has no end")
-
-
-def _measure(steps: _CountedSteps, first: Step, limits: _Limits, observer: Observer) -> Iterator[Step]:
-    """Yields the steps of the steady state, and the one with which the time is up.
-
-    It never goes on from the epoch that fills a cache into the next one, which is another pipeline.
-    """
-    seconds, filling = limits.config.seconds, steps.count < limits.fill_steps
-    observer.phase(f"Measuring for {seconds:g} s")
-    for step in steps:
-        yield step
-        passed_s = step.begins_s - first.begins_s
-        observer.progress(Progress(round(passed_s), round(seconds), "s"))
-        if passed_s >= seconds or (filling and steps.count >= limits.fill_steps):
-            return
 
 
 def _get_host_use(run: _Run, source: Source, profiled: PipelineConfig, timing: StepTiming) -> HostUse:

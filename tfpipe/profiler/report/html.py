@@ -44,7 +44,7 @@ from tfpipe.profiler.report.text_json import (
     use_unit,
 )
 from tfpipe.profiler.types import Fix, IdleMethod, OptionValue, Report, Spread, StageTiming
-from tfpipe.system.options import Nested, get_options
+from tfpipe.system.options import get_names, get_value
 from tfpipe.system.units import human_bytes, human_rate, human_share
 
 _METHODS: Mapping[IdleMethod, str] = {
@@ -81,6 +81,7 @@ def render(report: Report) -> str:
     """
     profile, step = report.profile, report.profile.step
     rows = _list_rows(report)
+    options = {name: get_value(profile.config, name) for name in get_names(profile.config)}
 
     def list_rates(fix: Fix) -> list[tuple[str, float, str]]:
         """Returns the name, the rate and the color of each bar of a fix."""
@@ -115,7 +116,7 @@ def render(report: Report) -> str:
         fastest=max((rate for fix in report.fixes for _, rate, _ in list_rates(fix)), default=0),
         combination=format_combination(report),
         shortfall=format_shortfall(report),
-        tables=(("Options of the pipeline", _list_options(profile.config)), ("The data", asdict(profile.dataset))),
+        tables=(("Options of the pipeline", options), ("The data", asdict(profile.dataset))),
         notes={"no_stages": NO_STAGES, "no_fixes": NO_FIXES, "service": SERVICE_NOTE, "ranking": RANKING},
         efforts=EFFORTS,
         service_notes=list_service_notes(report),
@@ -210,16 +211,6 @@ def _changes_to_toml(changes: Mapping[str, OptionValue]) -> str:
     given = [name + toml_json.to_toml({"x": value}).strip()[1:] for name, value in changes.items() if value is not None]
     left_out = [f"# {name}: leave it out" for name, value in changes.items() if value is None]
     return "\n".join([*given, *left_out])
-
-
-def _list_options(config: Any) -> dict[str, Any]:
-    """Returns the value of each option, those of a nested object by names as in "tf_data.cycle_length"."""
-    values: dict[str, Any] = {}
-    for name, facts in get_options(config).items():
-        value = getattr(config, name)
-        inner = _list_options(value) if isinstance(facts.kind, Nested) else None
-        values |= {name: value} if inner is None else {f"{name}.{each}": part for each, part in inner.items()}
-    return values
 
 
 def _value_to_text(value: Any, name: str) -> str:
