@@ -125,6 +125,6 @@ def test_pixels_and_images_of_each_class_are_counted() -> None:
     count_masks(stats, schema, {IMAGE_MASK: [small]}, MAX)
     other = ShardStats()
     count_masks(other, schema, {IMAGE_MASK: large}, MAX)
-    stats.merge(ShardStats.from_json(other.to_json(), 1))
+    stats.merge(ShardStats.from_json(other.to_json()))
     pixels = [3, 0, 6, *[0] * 252, 1]
     assert stats.masks == {IMAGE_MASK: MaskStats(3, pixels, [3, 0, 2, *[0] * 252, 1], 2)}

@@ -123,37 +123,34 @@ class FeatureSpec:
         object.__setattr__(self, "_numbers", {name: number for number, name in enumerate(self.names)})
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
             raise ConfigError(f"A feature's name must be printable text, got {self.name!r}.")
+        if (fault := self._find_fault()) is not None:
+            raise ConfigError(f"Feature {self.name!r}: {fault}")
+
+    def _find_fault(self) -> str | None:
+        """Returns what is not valid, or what does not fit; None if all does."""
         if self.dtype not in get_args(DType):
-            raise ConfigError(
-                f"Feature {self.name!r}: dtype must be one of {', '.join(get_args(DType))}, got {self.dtype!r}."
-            )
+            return f"dtype must be one of {', '.join(get_args(DType))}, got {self.dtype!r}."
         if self.shape is not None and (
             len(self.shape) > _MAX_DIMENSIONS
             or not all(type(n) is int and 1 <= n <= _MAX_DIMENSION for n in self.shape)
         ):
-            raise ConfigError(f"Feature {self.name!r}: every dimension must be at least 1, got {self.shape}.")
+            return f"every dimension must be at least 1, got {self.shape}."
         if self.kind not in get_args(Kind):
-            raise ConfigError(
-                f"Feature {self.name!r}: kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}."
-            )
+            return f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}."
         if (self.kind == "tensor") != (self.tensor is not None):
-            raise ConfigError(f"Feature {self.name!r}: `tensor` belongs to the kind tensor, got {self.kind!r}.")
+            return f"`tensor` belongs to the kind tensor, got {self.kind!r}."
         if self.kind != "values" and self.dtype != "bytes":
-            raise ConfigError(f"Feature {self.name!r}: {self.kind} is stored as bytes, got {self.dtype!r}.")
+            return f"{self.kind} is stored as bytes, got {self.dtype!r}."
         if self.kind == "mask" and self.shape != ():
-            raise ConfigError(f"Feature {self.name!r}: a mask is one value, got the shape {self.shape}.")
+            return f"a mask is one value, got the shape {self.shape}."
         if self.tensor is not None and (self.shape != () or self.tensor.needs_sizes != bool(self.tensor.sizes)):
-            raise ConfigError(
-                f"Feature {self.name!r}: a tensor is one value, and with two unknown axes or more it names the feature "
-                "of their `sizes`."
-            )
+            return "a tensor is one value, and with two unknown axes or more it names the feature of their `sizes`."
         if self.names and (self.dtype, self.kind) != ("int64", "values"):
-            raise ConfigError(
-                f"Feature {self.name!r}: `names` belong to values of int64, got {self.kind} {self.dtype}."
-            )
+            return f"`names` belong to values of int64, got {self.kind} {self.dtype}."
         if len(self._numbers) < len(self.names):
             twice = Counter(self.names).most_common(1)[0][0]
-            raise ConfigError(f"Feature {self.name!r}: the names of classes must be different, got {twice!r} twice.")
+            return f"the names of classes must be different, got {twice!r} twice."
+        return None
 
     @classmethod
     def make_tensor(cls, name: str, tensor: TensorType, doc: str = "") -> "FeatureSpec":

@@ -207,63 +207,38 @@ class ShardStats:
         return stats
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all counts except `images`: the caller stores the number of records, and `per_record` the images."""
-        sizes: dict[str, int] = {}
-        for name, side in (("height", self.heights), ("width", self.widths)):
-            if side.smallest is not None:
-                sizes |= {f"sum_{name}": side.total, f"max_{name}": side.largest, f"min_{name}": side.smallest}
+        """Returns all counts as JSON values."""
         return {
-            "formats": dict(self.formats),
-            "labels": _to_json(self.labels),
-            "changed": dict(self.changed),
-            "noticed": dict(self.noticed),
-            "sizes": sizes,
-            **({"seekable_jpegs": self.seekable_jpegs} if self.seekable_jpegs else {}),
-            **({"tensors": {name: stats.to_json() for name, stats in self.tensors.items()}} if self.tensors else {}),
-            **({"masks": {name: stats.to_json() for name, stats in self.masks.items()}} if self.masks else {}),
-            **({} if self.per_record.smallest is None else {"per_record": asdict(self.per_record)}),
-            **(
-                {"label_counts": {name: _to_json(counts) for name, counts in self.label_counts.items()}}
-                if self.label_counts
-                else {}
-            ),
+            "images": self.images,
+            "seekable_jpegs": self.seekable_jpegs,
+            **{name: dict(getattr(self, name)) for name in ("formats", "labels", "changed", "noticed")},
+            **{name: asdict(getattr(self, name)) for name in ("heights", "widths", "per_record")},
+            "tensors": {name: stats.to_json() for name, stats in self.tensors.items()},
+            "masks": {name: stats.to_json() for name, stats in self.masks.items()},
+            "label_counts": {name: dict(counts) for name, counts in self.label_counts.items()},
         }
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any], images: int) -> "ShardStats":
-        """Inverts `to_json`.
-
-        Args:
-            fields: The counts by name. Other fields are ignored.
-            images: The number of images, or of records with several.
+    def from_json(cls, fields: Mapping[str, Any]) -> "ShardStats":
+        """Inverts `to_json`, also if the fields were in a file between. Other fields are ignored.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: The fields do not come from `to_json`.
         """
-        sizes = fields["sizes"]
-        heights, widths = (
-            SideStats(sizes.get(f"min_{name}"), sizes.get(f"max_{name}", 0), sizes.get(f"sum_{name}", 0))
-            for name in ("height", "width")
-        )
-        per_record = SideStats(**fields.get("per_record", {}))
         return cls(
-            images=images if per_record.smallest is None else per_record.total,
+            images=fields["images"],
             formats=Counter(fields["formats"]),
             labels=_from_json(fields["labels"]),
             changed=Counter(fields["changed"]),
             noticed=Counter(fields["noticed"]),
-            seekable_jpegs=fields.get("seekable_jpegs", 0),
-            heights=heights,
-            widths=widths,
-            tensors={name: TensorStats.from_json(stats) for name, stats in Node(fields.get("tensors", {})).items()},
-            masks={name: MaskStats.from_json(stats) for name, stats in Node(fields.get("masks", {})).items()},
-            per_record=per_record,
-            label_counts={name: _from_json(counts) for name, counts in fields.get("label_counts", {}).items()},
+            seekable_jpegs=fields["seekable_jpegs"],
+            heights=SideStats(**fields["heights"]),
+            widths=SideStats(**fields["widths"]),
+            tensors=Node(fields["tensors"]).mapping(TensorStats.from_json),
+            masks=Node(fields["masks"]).mapping(MaskStats.from_json),
+            per_record=SideStats(**fields["per_record"]),
+            label_counts={name: _from_json(counts) for name, counts in fields["label_counts"].items()},
         )
-
-
-def _to_json(counts: Mapping[int, int]) -> dict[str, int]:
-    return {str(number): count for number, count in counts.items()}
 
 
 def _from_json(fields: Mapping[str, int]) -> Counter[int]:

@@ -15,7 +15,7 @@ import logging
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,16 +61,9 @@ class Position:
         return self.epoch * steps_per_epoch + self.step
 
 
-class Saved(NamedTuple):
-    """The part of a checkpoint that is not the model's or the optimizer's.
-
-    Attributes:
-        position: The place of the run.
-        sums: The sums of the epoch so far, float64.
-    """
-
-    position: Position
-    sums: NDArray[np.float64]
+Saved: TypeAlias = tuple[Position, NDArray[np.float64]]
+"""The part of a checkpoint that is not the model's or the optimizer's: the place of the run, and the sums of the epoch
+so far."""
 
 
 class Stateful(Protocol):
@@ -134,7 +127,7 @@ class Checkpoints:
             except Exception as error:  # a damaged file, or one of another model, raises anything
                 logger.warning("%s cannot be read (%s); the one before it is used.", path, first_line(error))
                 continue
-            if saved.position.seed != seed:
+            if saved[0].seed != seed:
                 raise DataError(f"{path} belongs to a run with another seed. Choose another folder for this one.")
             return saved
         if paths:
@@ -167,4 +160,4 @@ class Checkpoints:
             check_version(version, f"The run of {path}")
             names = [name for name in arrays.files if name.startswith(_STATE)]
             self._trained.set_state({name.removeprefix(_STATE): arrays[name] for name in names})
-            return Saved(Position(seed, epoch, step), arrays["sums"])
+            return Position(seed, epoch, step), arrays["sums"]

@@ -45,7 +45,7 @@ class WrittenShard:
     def from_json(cls, fields: Mapping[str, Any]) -> WrittenShard:
         """Inverts `to_json`. Raises KeyError, TypeError, ValueError or AttributeError for any other value."""
         info, left_out = ShardInfo(**fields["info"]), fields["left_out"]
-        return cls(info, ShardStats.from_json(fields, info.records), left_out, len(left_out))
+        return cls(info, ShardStats.from_json(fields), left_out, len(left_out))
 
 
 def renumber(split: str, shards: Iterable[WrittenShard]) -> list[tuple[str, WrittenShard]]:

@@ -29,7 +29,7 @@ from tfpipe.storage import file_io
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from beam_jobs.estimate import ConfidenceInterval, Estimate
+    from beam_jobs.estimate import Estimate
     from beam_jobs.plan.choose import Choice
     from beam_jobs.plan.plan import Plan
     from beam_jobs.shard_job import ShardResult
@@ -160,16 +160,12 @@ def _describe_estimate(estimate: "Estimate", prices: PriceConfig) -> dict[str, A
     return {
         "sampled": estimate.sampled,
         "bad": estimate.bad,
-        **{key: _describe_interval(guess) for key, guess in guesses.items()},
+        **{key: asdict(guess) for key, guess in guesses.items()},
         "serial_s": round(estimate.serial_s, 3),
         "worker_processes": estimate.processes,
         "job_cost": prices.estimate_job_cost((cpu.low, cpu.high), (held.low, held.high)),
         "storage_cost_per_month": prices.estimate_storage_cost((size.low, size.high)),
     }
-
-
-def _describe_interval(guess: "ConfidenceInterval") -> dict[str, float]:
-    return {"value": guess.value, "low": guess.low, "high": guess.high}
 
 
 def _format_hours(hours: float) -> str:
