@@ -23,20 +23,6 @@ _MIXED_ENOUGH = 0.7  # below this score clearly fewer images of a batch are inde
 IntArray = NDArray[np.int64]
 
 
-class FileFacts(NamedTuple):
-    """The sizes of the files that were looked at, in bytes.
-
-    Attributes:
-        expected: Sizes by path; None if any size above 0 will do.
-        actual: Sizes by path; None for a file that is missing or cannot be read.
-        total: Files of the split, also those that were not looked at.
-    """
-
-    expected: Mapping[str, int | None]
-    actual: Mapping[str, int | None]
-    total: int
-
-
 class LabelFacts(NamedTuple):
     """The labels in the order of the files, and the mixing of the training order.
 
@@ -55,43 +41,31 @@ class LabelFacts(NamedTuple):
     buffer_share: float = 0.0
 
 
-class ImageFacts(NamedTuple):
-    """The short sides of images, in pixels.
+def check_files(expected: Mapping[str, int | None], actual: Mapping[str, int | None], total: int) -> Check:
+    """Checks that shards and indexes exist with the sizes in the manifest.
 
-    Attributes:
-        stored: The mean side as stored.
-        target: The side that the model gets.
-        subject: The images in a sentence: "The stored images" or "The first image".
-        fixed: Whether all images are stored in one size.
+    Args:
+        expected: The bytes of each file that was looked at; None if any size above 0 will do.
+        actual: The bytes that it has; None for a file that is missing or cannot be read.
+        total: The number of files of the split, also those that were not looked at.
     """
-
-    stored: float
-    target: int
-    subject: str
-    fixed: bool = False
-
-
-def check_files(facts: FileFacts) -> Check:
-    """Checks that shards and indexes exist with the sizes in the manifest."""
     advice = "Copy the dataset again; `tfpipe verify` looks at every record."
-    missing = [path for path in facts.expected if facts.actual.get(path) is None]
+    missing = [path for path in expected if actual.get(path) is None]
     if missing:
         return Check("files", "failure", f"{_name_first(missing)} missing.", advice)
-    odd_sized = [path for path, size in facts.expected.items() if facts.actual[path] != size and size is not None]
+    odd_sized = [path for path, size in expected.items() if actual[path] != size and size is not None]
     if odd_sized:
         path = odd_sized[0]
-        finding = (
-            f"{path} must have {facts.expected[path]:,} bytes, got {facts.actual[path]:,}{_count_more(odd_sized)}."
-        )
+        finding = f"{path} must have {expected[path]:,} bytes, got {actual[path]:,}{_count_more(odd_sized)}."
         return Check("files", "failure", finding, advice)
-    empty = [path for path in facts.expected if facts.actual[path] == 0]
+    empty = [path for path in expected if actual[path] == 0]
     if empty:
         return Check("files", "warning", f"{_name_first(empty)} empty.", "Check how the files were written.")
-    num_checked = len(facts.expected)
+    num_checked = len(expected)
     which = (
         f"All {num_checked:,} files are"
-        if num_checked == facts.total
-        else f"{num_checked:,} of {facts.total:,} files were looked at:"
+        if num_checked == total
+        else f"{num_checked:,} of {total:,} files were looked at:"
     )
     return Check("files", "ok", f"{which} there, with the sizes they should have.")
 
@@ -146,19 +120,24 @@ def check_shard_size(num_shards: int, mean_bytes: float, largest_bytes: int) -> 
     return Check(name, "ok", f"{finding}.")
 
 
-def check_image_size(facts: ImageFacts | None) -> Check:
-    """Checks that images are stored about as large as the model takes them."""
+def check_image_size(stored: float, target: int, subject: str, fixed: bool = False) -> Check:
+    """Checks that images are stored about as large as the model takes them.
+
+    Args:
+        stored: The mean short side as stored, in pixels.
+        target: The side that the model gets, in pixels.
+        subject: The images in a sentence: "The stored images" or "The first image".
+        fixed: Whether all images are stored in one size.
+    """
     name = "image size"
-    if facts is None:
-        return Check(name, "skipped", "The size of the images is not known.")
-    about = "a short side of" if facts.fixed or facts.subject.startswith("The first") else "a mean short side of about"
-    verb = "has" if facts.subject.startswith("The first") else "have"
-    finding = f"{facts.subject} {verb} {about} {facts.stored:,.0f} px, and the model gets {facts.target}"
-    if facts.stored < _TOO_SMALL * facts.target:
+    about = "a short side of" if fixed or subject.startswith("The first") else "a mean short side of about"
+    verb = "has" if subject.startswith("The first") else "have"
+    finding = f"{subject} {verb} {about} {stored:,.0f} px, and the model gets {target}"
+    if stored < _TOO_SMALL * target:
         advice = "Use a smaller `image_size`, or shard larger originals."
         return Check(name, "warning", f"{finding}: they are enlarged, which costs time and adds no detail.", advice)
-    if facts.stored > _TOO_LARGE * facts.target:
-        keep = round(facts.target * 8 / 7 / 32 + 0.5) * 32
+    if stored > _TOO_LARGE * target:
+        keep = round(target * 8 / 7 / 32 + 0.5) * 32
         advice = f"`tfpipe shard --resize-short {keep}` or so makes them faster to read and to decode."
         return Check(name, "warning", f"{finding}.", advice)
     return Check(name, "ok", f"{finding}.")
