@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ from tfpipe.training.run_dir import MODEL, RunDir, get_tflite_name
 from tfpipe.training.tensorflow.models import BuildModel, build_model
 
 _STEPS_PER_CALL_ON_TPU = 50
-_CALIBRATION_IMAGES = 256
+_CALIBRATION_IMAGES = 256  # as the model gets them, to show the range of each layer's values
 _NUM_SUMS = len(SUM_NAMES)
 
 Batch = dict[str, tf.Tensor]
@@ -251,13 +252,12 @@ class TensorFlowLearner(Learner):
         export_model(model, evaluation, manifest.label_names, run_dir.file(MODEL), read_form(manifest))
         if config.tflite is None:
             return None
-        from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite
+        from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite, iterate_images
 
         path = run_dir.file(get_tflite_name(config.tflite))
-        training_images = self._read_images(config.split)
-        evaluation_images = self._read_images(self.facts.evaluation_split or config.split)
-        export_tflite(model, evaluation, config.tflite, _read_calibration_images(training_images), path)
-        return evaluate_tflite(path, evaluation_images)
+        training_images = islice(iterate_images(self._read_images(config.split)), _CALIBRATION_IMAGES)
+        export_tflite(model, evaluation, config.tflite, (image for image, _ in training_images), path)
+        return evaluate_tflite(path, self._read_images(self.facts.evaluation_split or config.split))
 
     def _read_images(self, split: str) -> tf.data.Dataset:
         """Reads a split as for evaluation, on this process alone."""
@@ -408,9 +408,3 @@ class _StepsInOneCall:
 
     def close(self) -> None:
         """Does nothing: the pipeline ends with its iterator."""
-
-
-def _read_calibration_images(batches: tf.data.Dataset) -> Iterator[NDArray[np.generic]]:
-    """Yields a few training images as the model gets them, to show the range of each layer's values."""
-    for example in batches.unbatch().filter(lambda example: example["mask"]).take(_CALIBRATION_IMAGES):
-        yield example["image"].numpy()
