@@ -82,11 +82,21 @@ def test_a_wrong_type_is_a_sentence(function: Callable[..., object], small_datas
         with pytest.raises(tfpipe.ConfigError) as caught:
             function(small_dataset, "train", config)
         assert str(caught.value) == f"{needs}got {got}."
-    with pytest.raises(tfpipe.ConfigError) as caught:
-        function(small_dataset, "train", CONFIG, batch_size=4)
-    assert str(caught.value) == (
-        "`batch_size` takes the place of a config, got both. The config has 2 already: leave `batch_size` out."
-    )
+    for wrong, advice in [("batchsize", "did you mean `batch_size`?"), ("fuzz", "see the fields of PipelineConfig.")]:
+        with pytest.raises(tfpipe.ConfigError) as caught:
+            function(small_dataset, "train", **{wrong: 4})
+        assert str(caught.value) == f"PipelineConfig: `{wrong}` is not an option; {advice}"
+
+
+def test_options_stand_in_place_of_a_config_or_change_it(small_dataset: Path) -> None:
+    alone = NumpyBatches(small_dataset, "train", batch_size=2, image_size=24)
+    assert next(iter(alone))["image"].shape == (2, 24, 24, 3)
+    assert alone.read(5)["label"].tolist() == NumpyBatches(small_dataset, "train", CONFIG).read(5)["label"].tolist()
+    changed = NumpyBatches(small_dataset, "train", CONFIG, image_size=24, batch_size=3)
+    assert next(iter(changed))["image"].shape == (3, 24, 24, 3)
+    assert CONFIG.batch_size == 2
+    with pytest.raises(tfpipe.ConfigError, match=r"^`batch_size` must be at least 1, got 0"):
+        NumpyBatches(small_dataset, "train", CONFIG, batch_size=0)
 
 
 @pytest.mark.parametrize("function", WITHOUT_CONFIG)

@@ -151,7 +151,7 @@ def test_the_command_prints_what_it_did(layered: str, tfpipe: Tfpipe) -> None:
             "train: 15 records",
             "validation: 4 records",
             "2 hidden records removed; 12 shards kept, 2 written anew",
-            "views without a record that is left: first, removed",
+            "removed, as none of their records is left or a rollback took some: the views first",
             f"{layered} is complete",
         ],
     )

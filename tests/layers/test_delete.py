@@ -162,7 +162,11 @@ def test_wrong_deletions(pets: str, names: list[str], tmp_path: Path) -> None:
     cases: list[tuple[str, list[str], str]] = [
         (pets, [], "`names` must be a list of one name or more, got []."),
         (pets, names[0], f"`names` must be a list of one name or more, got {names[0]!r}."),
-        (pets, ["x", names[0]], f"`names` must name records, and none of {pets} has 1 of the names, such as 'x'. "),
+        (
+            pets,
+            ["x", names[0]],
+            f"Each name must belong to a record of {pets}, got 1 of 2 that do not, such as 'x'. Nothing ",
+        ),
         (f"{pets}@v", ["x"], f"Layers belong to a dataset and not to {pets}@v. Leave the @ out."),
         ("gs://bucket/pets", ["x"], "A dataset is read from a local directory, got 'gs://bucket/pets'. Copy it to "),
         (str(tmp_path / "no"), ["x"], f"{tmp_path}/no does not exist."),
@@ -204,7 +208,7 @@ def test_a_kill_before_the_entry_has_its_name_changes_nothing(
 def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:
     with hold_lock(f"{pets}.tfpipe-layers/lock", pytest.fail), pytest.raises(DataError) as caught:
         delete_records(pets, names[:1])
-    message = f"Another process changes the layers of {pets}; wait for it or choose another directory."
+    message = f"Another process changes the layers of {pets}; wait until it is done."
     assert str(caught.value) == message
 
 

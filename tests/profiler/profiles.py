@@ -12,7 +12,6 @@ from tfpipe.profiler.types import (
     Effort,
     Fix,
     HostUse,
-    OptionCosts,
     OptionValue,
     Profile,
     ServiceUse,
@@ -84,7 +83,7 @@ PROFILE = Profile(
         by_engine=True,
         shuffled_records=8192,
     ),
-    option_costs=OptionCosts(now=4000.0, device=4400.0, cached=1000.0, smaller=2000.0, smaller_bytes=0.5),
+    option_costs={"now": 4000.0, "device": 4400.0, "cached": 1000.0, "smaller": 2000.0, "smaller_bytes": 0.5},
     handover_us=0.0,
 )
 
@@ -100,10 +99,11 @@ SERVICE = ServiceUse(
 
 def make_profile(**changes: Any) -> Profile:
     """Returns `PROFILE` with other values; those of its parts may be given as dictionaries, with dots in names."""
-    for name in ("config", "dataset", "host", "option_costs"):
+    for name in ("config", "dataset", "host"):
         if isinstance(part := changes.get(name), dict):
             changes[name] = replace_options(getattr(PROFILE, name), part)
-    return replace(PROFILE, **changes)
+    costs = {**PROFILE.option_costs, **changes.pop("option_costs", {})}
+    return replace(PROFILE, **changes, option_costs={name: cost for name, cost in costs.items() if cost is not None})
 
 
 def make_fix(changes: Mapping[str, OptionValue], reason: str, rate: float, idle: float, **fields: Any) -> Fix:

@@ -163,7 +163,9 @@ def test_a_sample_is_the_share_asked_for(pets: str) -> None:
 def test_records_are_left_out_by_name(pets: str) -> None:
     names = list_names(pets)
     assert list_names(add(pets, without=(names[3], names[7]))) == names[:3] + names[4:7] + names[8:]
-    with pytest.raises(ConfigError, match=r"^`without` must name records, and none has 1 of the names, such as 'x'\.$"):
+    with pytest.raises(
+        ConfigError, match=r"^Each name of `without` must belong to a record, got 1 of \d that do not, such as 'x'\.$"
+    ):
         choose(pets, without=("x", names[0]))
 
 

@@ -158,5 +158,5 @@ def test_a_second_process_is_refused(inputs: Path, tmp_path: Path, name: str) ->
     output = tmp_path / "out"
     with hold_lock(f"{output}{place}/lock", pytest.fail), pytest.raises(DataError) as error:
         write(inputs, output)
-    assert str(error.value) == f"Another process {work} {output}; wait for it or choose another directory."
+    assert str(error.value) == f"Another process {work} {output}; wait until it is done."
     write(inputs, output)  # the lock that was left behind holds nobody up

@@ -80,7 +80,8 @@ def _format_compacted(dataset: str, done: "Compacted | None") -> Iterator[str]:
     shards = f"{human_count(done.kept_shards, 'shard')} kept, {done.written_shards:,} written anew"
     yield f"{human_count(done.removed, 'hidden record')} removed; {shards}"
     if done.dropped_views:
-        yield f"views without a record that is left: {', '.join(done.dropped_views)}, removed"
+        names = ", ".join(done.dropped_views)
+        yield f"removed, as none of their records is left or a rollback took some: the views {names}"
     yield f"{dataset} is complete"
 
 

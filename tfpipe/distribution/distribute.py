@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -40,8 +41,7 @@ def distribute_dataset(
     options: tf.distribute.InputOptions | None = None,
     watch: Callable[[tf.data.Dataset], tf.data.Dataset] | None = None,
     customize: Customize | None = None,
-    *,
-    batch_size: int | None = None,
+    **changes: Any,
 ) -> tf.distribute.DistributedDataset:
     """Builds the pipeline of every host, each for its share of the records, and joins them.
 
@@ -62,7 +62,7 @@ def distribute_dataset(
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
         watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
         customize: A function that changes the stages of each host's pipeline.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Returns:
         A dataset of the batches of `build_dataset`, one for each replica and step. Training repeats without end, or
@@ -74,7 +74,7 @@ def distribute_dataset(
         DataError: There are no records, or an index cannot be read.
         FormatError: An index is damaged.
     """
-    config = _choose_pipeline(strategy, prefer_textbook(choose_config(config, batch_size), customize))
+    config = _choose_pipeline(strategy, prefer_textbook(choose_config(config, changes), customize))
     opened = open_any(data)
     plan = _make_plan(strategy, opened, split, config, start_step, epochs)
     if epochs is None:
@@ -102,8 +102,7 @@ def steps_per_epoch(
     split: str | None,
     config: PipelineConfig | None = None,
     strategy: tf.distribute.Strategy | None = None,
-    *,
-    batch_size: int | None = None,
+    **changes: Any,
 ) -> int:
     """Returns the steps of an epoch, for Keras' `steps_per_epoch` and for a schedule of learning rates.
 
@@ -113,12 +112,12 @@ def steps_per_epoch(
         config: The options of the pipeline. In training a step is a full global batch; in evaluation the last batch may
             be filled up.
         strategy: The strategy that trains; by default the one in scope, else one replica.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Raises:
         ConfigError: The records were never counted, do not fill a batch, or cannot be shared equally.
     """
-    config = choose_config(config, batch_size)
+    config = choose_config(config, changes)
     plan = _make_plan(strategy or tf.distribute.get_strategy(), open_any(data), split, config)
     steps = plan.steps_per_epoch
     if not steps:

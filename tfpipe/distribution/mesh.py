@@ -76,8 +76,7 @@ def distribute_over_mesh(
     config: PipelineConfig | None = None,
     start_step: int = 0,
     customize: Customize | None = None,
-    *,
-    batch_size: int | None = None,
+    **changes: Any,
 ) -> MeshBatches:
     """Builds this process's pipeline for a mesh of DTensor, whose batches lie on the devices of all processes.
 
@@ -93,7 +92,7 @@ def distribute_over_mesh(
         config: The options of `build_dataset`. Each part of `data` gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
         customize: A function that changes the stages of each host's pipeline.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Returns:
         An iterable of the batches of `build_dataset`, as DTensors. Training repeats without end.
@@ -109,7 +108,7 @@ def distribute_over_mesh(
     held_by = _list_held_parts(mesh)
     host = find_host(held_by, mesh.local_device_ids()[0] // mesh.num_local_devices())
     host = replace(host, start_step=start_step)
-    config = prefer_textbook(choose_config(config, batch_size), customize)
+    config = prefer_textbook(choose_config(config, changes), customize)
     opened = open_any(data)
     plan = plan_batches(get_whole_source(opened, split), config, host)
     check_shares(plan)

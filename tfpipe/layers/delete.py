@@ -82,8 +82,8 @@ def _check_names(table: FactsTable, manifest: Manifest, names: Sequence[str]) ->
         raise ConfigError(f"Records are deleted by their names, and those of {manifest.directory} have none.")
     if unknown := table.list_unknown(tuple(names), "stored"):
         raise ConfigError(
-            f"`names` must name records, and none of {manifest.directory} has {len(unknown)} of the names, such as "
-            f"{unknown[0]!r}. Nothing is deleted."
+            f"Each name must belong to a record of {manifest.directory}, got {len(unknown):,} of {len(names):,} that "
+            f"do not, such as {unknown[0]!r}. Nothing is deleted."
         )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,8 +53,7 @@ def build_dataset(
     context: tf.distribute.InputContext | None = None,
     start_step: int = 0,
     epochs: int | None = None,
-    *,
-    batch_size: int | None = None,
+    **changes: Any,
 ) -> tf.data.Dataset:
     """Builds the input pipeline of one host.
 
@@ -72,7 +72,7 @@ def build_dataset(
         epochs: The epochs of one pass over the dataset. The next pass goes on with the epochs after them, so with 1
             each epoch of Keras' `fit` is one of the run; a pass that is left before its last batch is begun again.
             None: no pass ends.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Returns:
         Batches for one replica each. A host with several replicas takes one batch for each of them. Dictionaries of
@@ -90,7 +90,7 @@ def build_dataset(
         DataError: There are no records, the directory is not a finished dataset, or an index cannot be read.
         FormatError: A manifest or an index is damaged.
     """
-    config = choose_config(config, batch_size)
+    config = choose_config(config, changes)
     dataset = build_stages(data, split, config, context, start_step, epochs, fill_first=False).dataset()
     if epochs is None:
         warn_endless(config)
@@ -105,9 +105,9 @@ def build_stages(
     start_step: int = 0,
     epochs: int | None = None,
     *,
-    batch_size: int | None = None,
     fill_first: bool = True,
     customize: Customize | None = None,
+    **changes: Any,
 ) -> Stages:
     """Builds the stages of `build_dataset`, to print, cut or time them.
 
@@ -120,7 +120,7 @@ def build_stages(
         context: The host's place among the hosts, or None for one host.
         start_step: The step, counted from 0, to begin with.
         epochs: The epochs of one pass, or None for passes without end.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
@@ -128,7 +128,7 @@ def build_stages(
     """
     host = get_host(context, start_step, epochs)
     opened = open_any(data)
-    config = choose_config(config, batch_size)
+    config = choose_config(config, changes)
     return build_host_stages(opened, split, config, host, fill_first=fill_first, customize=customize)
 
 

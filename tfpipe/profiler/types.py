@@ -1,6 +1,6 @@
 """Everything that the profiler measures and concludes, as plain frozen values. Pure: nothing here loads TensorFlow.
 
-    Profile (StepTiming, StageTiming ..., HostUse, DatasetFacts, OptionCosts)  measured
+    Profile (StepTiming, StageTiming ..., HostUse, DatasetFacts)               measured
     ServiceDemand -> Bottleneck -> Fix ...                                      concluded
     Report                                                                     both together
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
@@ -313,49 +313,22 @@ class DatasetFacts:
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
-"""The stages whose processor time `OptionCosts` adds up."""
-READING_STAGES = ("read", "shuffle")
-"""The stages whose processor time is `OptionCosts.read`."""
+"""The stages whose processor time `Profile.option_costs` adds up."""
 
+TriedChange: TypeAlias = str
+"""The changes whose costs are measured: the processor time of an image from `parse` to `batch`, in microseconds.
 
-@dataclass(frozen=True)
-class OptionCosts:
-    """The processor time of an image from `parse` to `batch`, in microseconds, as it is and with one thing changed.
-
-    The engine parses the records of a batch when it has read them, so there parsing is a part of `read`.
-
-    A cost is None if the config has this change already, or if the change could not be tried. `now` is None only if
-    nothing was tried.
-
-    Attributes:
-        now: The cost with the config as it is.
-        uint8: The cost with images handed over as bytes.
-        device: The cost with augmentation on the device.
-        dct_scaling: The cost with decoding at a lower scale where a crop allows it.
-        cached: The cost with decoded images that are fetched from memory.
-        cached_device: The cost with decoded images from memory and augmentation on the device.
-        smaller: The cost with images that are stored with a short side of `DatasetFacts.short_side`.
-        smaller_bytes: The share of a record's bytes that is left then.
-        native: The cost with the native library as the decoder.
-        seekable: The cost with JPEGs that have restart markers: the native library decodes no more of them than a crop.
-        read: The cost of reading a record from a local file in memory, apart from `now`.
-        read_without_unread: The cost of reading without `DatasetFacts.unread_features`.
-        read_unpacked: The cost of reading from a file that is not compressed.
-    """
-
-    now: float | None = None
-    uint8: float | None = None
-    device: float | None = None
-    dct_scaling: float | None = None
-    cached: float | None = None
-    cached_device: float | None = None
-    smaller: float | None = None
-    smaller_bytes: float | None = None
-    native: float | None = None
-    seekable: float | None = None
-    read: float | None = None
-    read_without_unread: float | None = None
-    read_unpacked: float | None = None
+    now              the config as it is; the engine parses what it reads at once, so there parsing is a part of `read`
+    uint8, device    images handed over as bytes; augmentation on the device
+    dct_scaling      decoding at a lower scale where a crop allows it
+    cached           decoded images that are fetched from memory; `cached_device` with augmentation on the device
+    smaller          images stored with a short side of `DatasetFacts.short_side`, and as `smaller_bytes` the share of a
+                     record's bytes that is left
+    native           the native library as the decoder
+    seekable         JPEGs with restart markers: the native library decodes no more of them than a crop
+    read             reading a record from a local file in memory, which `now` has not; `read_without_unread` leaves out
+                     `DatasetFacts.unread_features`, `read_unpacked` reads a file that is not compressed
+"""
 
 
 @dataclass(frozen=True)
@@ -497,7 +470,7 @@ class Profile:
         warm_up_s: The seconds of warming up, which no figure above includes.
         config: The options that the pipeline ran with.
         dataset: The data that was read.
-        option_costs: The costs of other options.
+        option_costs: The costs of the changes that were tried. One that the config has already is not among them.
         call_costs: The costs of the user's own stages that declare `per_image`, by name; those that were tried.
         held: The memory that stages hold, the most bytes first.
         handover_us: The processor time of handing elements from stage to stage for an image, in microseconds: the
@@ -522,7 +495,7 @@ class Profile:
     warm_up_s: float
     config: PipelineConfig
     dataset: DatasetFacts
-    option_costs: OptionCosts = OptionCosts()
+    option_costs: Mapping[TriedChange, float] = field(default_factory=dict)
     call_costs: Mapping[str, CallCosts] = field(default_factory=dict)
     held: tuple[Held, ...] = ()
     handover_us: float | None = None

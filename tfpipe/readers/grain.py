@@ -191,7 +191,7 @@ class GrainBatches:
             each. None: one for each core, or what `cpu_budget` leaves.
         transform: A function in place of crop, resize and flip, as for `NumpyBatches`.
         batch_transform: A function for finished batches, as for `NumpyBatches`.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     A batch is that of `tfpipe.readers.numpy.NumpyBatches`.
 
@@ -213,9 +213,9 @@ class GrainBatches:
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
-        batch_size: int | None = None,
+        **changes: Any,
     ) -> None:
-        config = choose_config(config, batch_size)
+        config = choose_config(config, changes)
         if config.prefetch_batches is not None:
             raise ConfigError(
                 f"`prefetch_batches` {config.prefetch_batches} is decided by Grain: give "

@@ -66,7 +66,7 @@ class JaxBatches(EpochBatches):
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary of arrays
             with as many rows that is copied to the devices. It may turn text into numbers, or leave it out. The threads
             that make batches call it.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 [batch, height, width, 3] or normalized if `image_dtype` is a float, for
     several images of a record [batch, images, height, width, 3],
@@ -90,9 +90,9 @@ class JaxBatches(EpochBatches):
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
-        batch_size: int | None = None,
+        **changes: Any,
     ) -> None:
-        config = choose_config(config, batch_size)
+        config = choose_config(config, changes)
         rows, seeded = sharding or _shard_rows(), seed_transform(transform)
         only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
         maker = open_data(data, split, config, _find_host(rows), seeded, for_devices=only_arrays)

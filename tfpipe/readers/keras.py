@@ -53,7 +53,7 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
             numbers depend on no thread, host or resume. Several threads may call the function at once.
         batch_transform: A function from a finished batch, as a dictionary of NumPy arrays, to the dictionary whose
             image and label Keras gets. The threads that make batches call it.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Attributes:
         config: The options of the pipeline.
@@ -76,11 +76,11 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
-        batch_size: int | None = None,
+        **changes: Any,
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)  # threads of this object work ahead
         index, ranks = rank
-        self.config = replace(choose_config(config, batch_size), as_supervised=True)
+        self.config = replace(choose_config(config, changes), as_supervised=True)
         self._maker = open_data(data, split, self.config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish = Finish(self._maker, batch_transform)
         self.epoch, step = self._next = locate(self._maker, start_step)

@@ -48,7 +48,7 @@ class NumpyBatches(EpochBatches):
             numbers depend on no thread, host or resume. Several threads may call the function at once.
         batch_transform: A function from a finished batch, as a dictionary, to the dictionary that the trainer gets. The
             threads that make batches call it.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 or float32 [batch, height, width, 3], where bfloat16 comes as its bits,
     uint16; "label", int64 [batch] or one-hot float32 [batch, classes]; the features in `extra_features`, or all if
@@ -73,9 +73,9 @@ class NumpyBatches(EpochBatches):
         *,
         transform: ImageTransform | None = None,
         batch_transform: BatchTransform | None = None,
-        batch_size: int | None = None,
+        **changes: Any,
     ) -> None:
-        config = choose_config(config, batch_size)
+        config = choose_config(config, changes)
         index, ranks = rank
         maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish, self._num_threads = Finish(maker, batch_transform), num_threads

@@ -72,7 +72,7 @@ class TorchBatches(IterableDataset[Any]):
             processes of `torch.distributed` if it is initialized, else one process.
         batch_transform: A function from a finished batch, as a dictionary of tensors, to the dictionary that the
             trainer gets. The thread that makes the batch calls it, in a worker if there are workers.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] in channels-last memory format, or normalized if
     `image_dtype` is a float, or the stacked results of `transform`, for several images of a record with an axis for
@@ -97,11 +97,10 @@ class TorchBatches(IterableDataset[Any]):
         transform: Callable[[Any], torch.Tensor] | None = None,
         rank: tuple[int, int] | DeviceMesh | None = None,
         batch_transform: BatchTransform | None = None,
-        *,
-        batch_size: int | None = None,
+        **changes: Any,
     ) -> None:
         super().__init__()
-        config = choose_config(config, batch_size)
+        config = choose_config(config, changes)
         number, ranks = find_rank(rank)
         seeded_transform = None if transform is None else _SeededTransform(transform)
         self._has_transform, self._batch_transform = transform is not None, batch_transform

@@ -226,7 +226,8 @@ def check_names(table: FactsTable, names: tuple[str, ...]) -> None:
         raise ConfigError("`without` names records, and those of this dataset have no names.")
     if unknown := table.list_unknown(names):
         raise ConfigError(
-            f"`without` must name records, and none has {len(unknown)} of the names, such as {unknown[0]!r}."
+            f"Each name of `without` must belong to a record, got {len(unknown):,} of {len(names):,} that do not, "
+            f"such as {unknown[0]!r}."
         )
 
 

@@ -76,7 +76,7 @@ class WorkingFolder:
             return
 
         def refuse() -> None:
-            raise DataError(f"Another process {busy}; wait for it or choose another directory.")
+            raise DataError(f"Another process {busy}; wait until it is done.")
 
         is_new = not os.path.exists(self.output)
         with contextlib.ExitStack() as stack:

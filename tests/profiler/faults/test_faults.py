@@ -17,7 +17,6 @@ from tests.profiler.faults import run_fault
 from tests.profiler.faults.cases import FAULTS
 from tests.profiler.faults.run_in_process import run_fault as run_in_process
 from tests.profiler.faults.run_in_process import why_unavailable
-from tfpipe.profiler.types import OptionCosts
 
 QUICK = ("slow_accelerator",)
 """Faults that are clear within seconds, also on a machine that runs other tests; the others need a quiet one."""
@@ -58,7 +57,7 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(FAULTS, name, replace(fault, shards=shards))
     for setting, value in (("SECONDS", 1.5), ("MAX_WARM_UP_S", 1.5), ("TRIES", 1), ("CALM_S", 0.0)):
         monkeypatch.setattr(run_fault, setting, value)
-    monkeypatch.setattr("tfpipe.profiler.measure.profile.measure_option_costs", lambda *_: OptionCosts())
+    monkeypatch.setattr("tfpipe.profiler.measure.profile.measure_option_costs", lambda *_: {})
     monkeypatch.setattr("tfpipe.profiler.measure.host_usage._read_machine_s", lambda: None)
     check(run_fault.diagnose_fault(name, tmp_path, follow=False))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.profiler.measure import option_costs, turns
 from tfpipe.profiler.measure.option_costs import measure_option_costs
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
-from tfpipe.profiler.types import OptionCosts
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
@@ -36,10 +35,6 @@ def source(small_dataset: Path) -> Source:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "_SECONDS", 0.01)
-
-
-def list_tried(costs: OptionCosts) -> list[str]:
-    return [name for name, cost in asdict(costs).items() if cost is not None]
 
 
 def compute(us: float) -> None:
@@ -65,26 +60,26 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
     without = measure_option_costs(source, config, None)
     share = 1.0
     costs = measure_option_costs(source, config, None)
-    assert list_tried(costs) == list_tried(without)
+    assert list(costs) == list(without)
     planted_us = {"now": 4_000, "cached": 2_000, "uint8": 2_000, "device": 2_000}
     for name, expected_us in planted_us.items():
-        assert getattr(costs, name) - getattr(without, name) == pytest.approx(expected_us, rel=0.25), name
+        assert costs[name] - without[name] == pytest.approx(expected_us, rel=0.25), name
 
 
 @pytest.mark.usefixtures("native_library")
 def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None:
     config = replace(CONFIG, image_dtype="float32", augment_options=AugmentOptions(dct_scaling=False))
     tried = ["now", "uint8", "device", "dct_scaling", "cached", "cached_device"]
-    assert list_tried(measure_option_costs(source, config, None, late_cache=True)) == tried
+    assert set(measure_option_costs(source, config, None, late_cache=True)) == set(tried)
     config = replace(CONFIG, decoder="pillow")
-    assert list_tried(measure_option_costs(source, config, None)) == ["now", "device", "cached", "native"]
+    assert set(measure_option_costs(source, config, None)) == {"now", "device", "cached", "native"}
 
 
 def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
     config = replace(CONFIG, order="throughput", image_dtype="float32")
     costs = measure_option_costs(source, config, None)
-    assert list_tried(costs) == ["now", "uint8", "device", "cached"]
-    assert min(costs.now or 0, costs.uint8 or 0, costs.device or 0, costs.cached or 0) > 1
+    assert set(costs) == {"now", "uint8", "device", "cached"}
+    assert min(costs.values()) > 1
 
 
 @pytest.mark.usefixtures("native_library")
@@ -93,13 +88,13 @@ def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_pat
     foreign.write(tmp_path / "train-0.tfrecord", records)
     index(IndexConfig(str(tmp_path)))
     source = Source.from_manifest(load_manifest(str(tmp_path)), "train")
-    assert list_tried(measure_option_costs(source, CONFIG, None)) == ["now", "device", "cached", "seekable"]
-    assert measure_option_costs(source, replace(CONFIG, decoder="pillow"), None).seekable is None
+    assert set(measure_option_costs(source, CONFIG, None)) == {"now", "device", "cached", "seekable"}
+    assert "seekable" not in measure_option_costs(source, replace(CONFIG, decoder="pillow"), None)
 
 
 def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     costs = measure_option_costs(source, replace(CONFIG, augment="device"), 16)
-    assert list_tried(costs) == ["now", "cached", "smaller", "smaller_bytes"]
+    assert set(costs) == {"now", "cached", "smaller", "smaller_bytes"}
     payloads = sample_records(source)
     assert len(payloads) == RECORDS  # of 12 records: some come again
     smaller = option_costs._shrink_images(source, payloads, 16)
@@ -113,19 +108,18 @@ def test_squares_are_tried_as_smaller_squares(draw_images: Any, tmp_path: Path, 
     shard_job.run(ShardConfig(input=str(images), output=str(tmp_path / "pets"), num_shards=2, workers=1, form=form))
     source = Source.from_manifest(load_manifest(str(tmp_path / "pets")), "train")
     costs = measure_option_costs(source, CONFIG, 20)
-    assert costs.smaller is not None
-    assert costs.smaller_bytes is not None
-    assert (costs.smaller_bytes < 0.4) == (encoding == "raw")  # a small JPEG is mostly its header
+    assert costs["smaller"] > 0
+    assert (costs["smaller_bytes"] < 0.4) == (encoding == "raw")  # a small JPEG is mostly its header
 
 
 def test_an_evaluation_of_the_engine_is_tried_as_a_training(source: Source) -> None:
     config = replace(CONFIG, training=False)
-    assert list_tried(measure_option_costs(source, config, None)) == ["now", "device", "cached"]
-    assert measure_option_costs(source, replace(config, order="throughput"), None) == OptionCosts()
+    assert set(measure_option_costs(source, config, None)) == {"now", "device", "cached"}
+    assert measure_option_costs(source, replace(config, order="throughput"), None) == {}
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source) -> None:
-    assert measure_option_costs(source, replace(CONFIG, cache="decoded"), None) == OptionCosts()
+    assert measure_option_costs(source, replace(CONFIG, cache="decoded"), None) == {}
 
 
 @pytest.mark.parametrize("order", ["auto", "throughput"])
@@ -133,7 +127,7 @@ def test_a_damaged_image_is_left_to_the_pipeline(source: Source, monkeypatch: py
     features: dict[str, Any] = dict(decode_example(sample_records(source)[0]))
     damaged = encode_example({**features, "image/encoded": [b"no image"]})
     monkeypatch.setattr(option_costs, "sample_records", lambda *_: [damaged] * RECORDS)
-    assert measure_option_costs(source, replace(CONFIG, order=order), None) == OptionCosts()
+    assert measure_option_costs(source, replace(CONFIG, order=order), None) == {}
 
 
 def test_a_damaged_record_is_left_to_the_pipeline(source: Source, tmp_path: Path) -> None:
@@ -141,4 +135,4 @@ def test_a_damaged_record_is_left_to_the_pipeline(source: Source, tmp_path: Path
     data = bytearray(Path(source.files[0]).read_bytes())
     data[40] ^= 1
     damaged.write_bytes(data)
-    assert measure_option_costs(replace(source, files=(str(damaged),)), CONFIG, None) == OptionCosts()
+    assert measure_option_costs(replace(source, files=(str(damaged),)), CONFIG, None) == {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.engine.config import toml_json
@@ -272,29 +272,25 @@ class PipelineConfig:
         return _without_none(asdict(self))
 
 
-def choose_config(config: PipelineConfig | None, batch_size: int | None) -> PipelineConfig:
-    """Returns the config that a reader was given, or the config of a batch size alone.
+def choose_config(config: PipelineConfig | None, changes: Mapping[str, Any]) -> PipelineConfig:
+    """Returns the config that a reader was given, with the options that were named beside it or in its place.
 
     Args:
-        config: The config; None with a batch size.
-        batch_size: The batch size in place of a config; None with a config.
+        config: The config, or None.
+        changes: Values of its options.
 
     Raises:
-        ConfigError: Both are given or none, or one of them cannot be used.
+        ConfigError: Neither a config nor a batch size is given, an option is unknown, or a value cannot be used.
     """
-    if config is None and batch_size is not None:
-        return PipelineConfig(batch_size=batch_size)
+    toml_json.refuse_unknown(changes, PipelineConfig, "PipelineConfig")
+    if config is None and "batch_size" in changes:
+        return PipelineConfig(**changes)
     if not isinstance(config, PipelineConfig):
         raise ConfigError(
             "A reader needs `batch_size=256`, or a `config` such as tfpipe.PipelineConfig(batch_size=256, "
             f"image_size=224), got {'neither' if config is None else shorten(config)}."
         )
-    if batch_size is not None:
-        raise ConfigError(
-            f"`batch_size` takes the place of a config, got both. The config has {config.batch_size} already: leave "
-            "`batch_size` out."
-        )
-    return config
+    return replace(config, **changes)
 
 
 def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite, write_anew
-from tfpipe.profiler.types import OPTION_COST_STAGES, Effort, Fix, HostUse, OptionValue, Profile, ServiceDemand
+from tfpipe.profiler.types import (
+    OPTION_COST_STAGES,
+    Effort,
+    Fix,
+    HostUse,
+    OptionValue,
+    Profile,
+    ServiceDemand,
+    TriedChange,
+)
 from tfpipe.system.units import format_mebibytes, human_bytes
 
-_ON_DEVICE: Mapping[str, OptionValue] = {"augment": "device", "image_dtype": "uint8"}
+_BYTES: Mapping[str, OptionValue] = {"image_dtype": "uint8"}
 _LEFT_WITH_NATIVE_LIBRARY = 0.2
 """The share of the time of making batches that is left when the native library takes the place of NumPy and Pillow. It
 cannot be tried before it is installed, so this is an estimate, and the fix says so."""
@@ -33,33 +42,20 @@ def propose(profile: Profile) -> Iterator[Fix]:
 
 def _change_options(profile: Profile) -> Iterator[Fix]:
     """Yields the options that make an image cheaper from `parse` to `batch`."""
-    costs, width = profile.option_costs, "four" if profile.config.image_dtype == "float32" else "two"
-    rows: tuple[tuple[float | None, Effort, str, Mapping[str, OptionValue]], ...] = (
-        (
-            costs.uint8,
-            Effort.VISIBLE_OPTION,
-            f"A byte for each value instead of {width}: the device normalizes.",
-            {"image_dtype": "uint8"},
-        ),
-        (costs.device, Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", _ON_DEVICE),
-        (
-            costs.dct_scaling,
-            Effort.OPTION,
-            "If a crop is twice as large as needed, libjpeg decodes half of each side.",
-            {"augment_options.dct_scaling": True},
-        ),
-        (
-            costs.native,
-            Effort.OPTION,
-            "The native library, which is there, decodes, crops and resizes in one call.",
-            {"decoder": "auto"},
-        ),
+    width = "four" if profile.config.image_dtype == "float32" else "two"
+    crop = "If a crop is twice as large as needed, libjpeg decodes half of each side."
+    native = "The native library, which is there, decodes, crops and resizes in one call."
+    rows: tuple[tuple[TriedChange, Effort, str, Mapping[str, OptionValue]], ...] = (
+        ("uint8", Effort.VISIBLE_OPTION, f"A byte for each value instead of {width}: the device normalizes.", _BYTES),
+        ("device", Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", {"augment": "device", **_BYTES}),
+        ("dct_scaling", Effort.OPTION, crop, {"augment_options.dct_scaling": True}),
+        ("native", Effort.OPTION, native, {"decoder": "auto"}),
     )
-    for cost_us, effort, reason, changes in rows:
-        if lighter := scale_cpu(profile, cost_us):
+    for change, effort, reason, changes in rows:
+        if lighter := scale_cpu(profile, change):
             yield Fix(effort, reason, lighter, changes)
-    installed_us = None if costs.now is None else _LEFT_WITH_NATIVE_LIBRARY * costs.now
-    if profile.dataset.lacks_native_library and (lighter := scale_cpu(profile, installed_us)):
+    if profile.dataset.lacks_native_library and (now := scale_cpu(profile, "now")):
+        lighter = now.scale(dict.fromkeys(OPTION_COST_STAGES, _LEFT_WITH_NATIVE_LIBRARY))
         reason = "The native library decodes, crops and resizes in one call; the gain is an estimate."
         instruction = "Install tfpipe again where a C compiler is, so that it has its native library."
         yield Fix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
@@ -81,7 +77,7 @@ def _add_cache(profile: Profile) -> Iterator[Fix]:
     if dataset.late_caches:
         if decoded_bytes <= compute_cache_room(profile.host):
             yield from _move_cache(profile, dataset.late_caches[0], decoded_bytes)
-    elif decoded := scale_cpu(profile, profile.option_costs.cached):
+    elif decoded := scale_cpu(profile, "cached"):
         cached = demand.without_reading({**decoded.cpu_s, "read": 0.0})
         yield from _keep(profile, cached, "decoded", decoded_bytes)
 
@@ -128,7 +124,8 @@ def _move_cache(profile: Profile, name: str, num_bytes: float) -> Iterator[Fix]:
     reason = f"{why} {_explain_cache('decoded', num_bytes)}"
     on_host: dict[str, OptionValue] = {"cache": "decoded"}
     costs, demand = profile.option_costs, profile.demand
-    for cost_us, changes in ((costs.cached, on_host), (costs.cached_device, {**on_host, **_ON_DEVICE})):
+    on_device = {**on_host, "augment": "device", **_BYTES}
+    for cost_us, changes in ((costs.get("cached"), on_host), (costs.get("cached_device"), on_device)):
         if cost_us is None:
             continue
         skipped = dict.fromkeys(("read", *OPTION_COST_STAGES, name), 0.0)
@@ -143,8 +140,8 @@ def _store_otherwise(profile: Profile) -> Iterator[Fix]:
     """Yields new shards: with images as small as the model allows, or with restart markers in JPEGs."""
     dataset, short_side = profile.dataset, profile.dataset.short_side
     size = dataset.stored_size or dataset.mean_size
-    if short_side and size and (smaller := scale_cpu(profile, profile.option_costs.smaller)):
-        left = min(profile.option_costs.smaller_bytes or 1.0, 1.0)
+    if short_side and size and (smaller := scale_cpu(profile, "smaller")):
+        left = min(profile.option_costs.get("smaller_bytes", 1.0), 1.0)
         height, width = size
         average = "" if dataset.stored_size else " on average"
         model = short_side * 7 // 8
@@ -154,7 +151,7 @@ def _store_otherwise(profile: Profile) -> Iterator[Fix]:
         instruction = describe_rewrite(dataset, options) if dataset.foreign else f"tfpipe shard INPUT OUTPUT {options}"
         smaller = smaller.scale({"read": left}).read_less(left)
         yield Fix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
-    if seekable := scale_cpu(profile, profile.option_costs.seekable):
+    if seekable := scale_cpu(profile, "seekable"):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
         yield write_anew(dataset, reason, seekable, "--seekable")
 
@@ -179,17 +176,13 @@ def can_be_served(profile: Profile) -> bool:
     return dataset.by_engine and not dataset.own_stages and profile.config.cache == "none"
 
 
-def scale_cpu(profile: Profile, cost_us: float | None) -> ServiceDemand | None:
+def scale_cpu(profile: Profile, change: TriedChange) -> ServiceDemand | None:
     """Returns the demand with a change from `parse` to `batch`, in the proportion that was measured for the change.
-
-    Args:
-        profile: The measured figures.
-        cost_us: The cost with the change, a value of `OptionCosts`.
 
     Returns:
         None if the change was not tried, or if images are not decoded in every epoch.
     """
-    now_us, demand = profile.option_costs.now, profile.demand
+    now_us, demand, cost_us = profile.option_costs.get("now"), profile.demand, profile.option_costs.get(change)
     if not now_us or cost_us is None or not any(demand.cpu_s.get(stage) for stage in ("parse", "decode")):
         return None
     return demand.scale(dict.fromkeys(OPTION_COST_STAGES, cost_us / now_us))

@@ -1,6 +1,6 @@
 """Proposals that write the data anew, so that less is read: without unread features, not compressed. Pure.
 
-What reading costs was measured with a few of the records: see `OptionCosts`.
+What reading costs was measured with a few of the records: see `TriedChange`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ _MUCH_UNREAD = 0.1
 def propose(profile: Profile) -> Iterator[Fix]:
     """Yields the changes of the files that could leave less to read, in no order."""
     dataset, costs, demand = profile.dataset, profile.option_costs, profile.demand
-    if costs.read is None or profile.config.cache != "none":
+    read_us = costs.get("read")
+    if read_us is None or profile.config.cache != "none":
         return
-    if dataset.unread_share >= _MUCH_UNREAD and costs.read_without_unread is not None:
+    if dataset.unread_share >= _MUCH_UNREAD and "read_without_unread" in costs:
         lighter = demand.read_less(1 - dataset.unread_share)
-        lighter = lighter.scale({"read": min(costs.read_without_unread / costs.read, 1.0)})
+        lighter = lighter.scale({"read": min(costs["read_without_unread"] / read_us, 1.0)})
         options = " ".join(f"--drop-feature {shlex.quote(name)}" for name in dataset.unread_features)
         reason = f"{dataset.unread_share:.0%} of the bytes read are features that nobody reads."
         yield write_anew(dataset, reason, lighter, options)
-    if costs.read_unpacked is not None:
-        lighter = demand.scale({"read": min(costs.read_unpacked / costs.read, 1.0)})
+    if "read_unpacked" in costs:
+        lighter = demand.scale({"read": min(costs["read_unpacked"] / read_us, 1.0)})
         reason = f"Nothing has to be unpacked: the files are {dataset.compression} compressed."
         yield write_anew(dataset, reason, lighter)
 

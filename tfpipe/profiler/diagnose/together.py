@@ -120,7 +120,7 @@ def _is_raw_enough(profile: Profile, enough: float) -> bool:
 
     They cost what decoded images from a cache cost, and more bytes are read.
     """
-    raw, dataset = scale_cpu(profile, profile.option_costs.cached), profile.dataset
+    raw, dataset = scale_cpu(profile, "cached"), profile.dataset
     if raw is None or not dataset.formats or "RAW" in dataset.formats or dataset.late_caches:
         return False
     height, width = dataset.decoded_size

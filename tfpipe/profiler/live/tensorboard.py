@@ -4,8 +4,8 @@
 events.out.tfevents.*   TFRecords, each an Event: the time, the step, and a Summary with the values of some curves
 ```
 
-The messages are those that `tf.summary.scalar` writes; that function asks for TensorBoard to be installed. On a local
-disk they are written without TensorFlow, since the trainers for PyTorch and JAX do not load it.
+The messages are those that `tf.summary.scalar` writes; that function asks for TensorBoard to be installed. They are
+written without TensorFlow, since the trainers for PyTorch and JAX do not load it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tfpipe.errors import DataError, first_line
 from tfpipe.format.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, varint
@@ -37,8 +36,7 @@ class Scalars:
             log_dir: A folder for this run alone, which may be a URL.
         """
         self._log_dir = str(log_dir)
-        self._path: str | None = None
-        self._remote_writer: Any = None
+        self._path, self._events = "", b""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the values of some curves, by name, at one step.
@@ -46,34 +44,21 @@ class Scalars:
         Raises:
             DataError: The file cannot be written.
         """
-        if file_io.is_url(self._log_dir):
-            self._write_remote(step, values)
-            return
-        event = _encode_event(time.time(), step, values)
+        event = _frame(_encode_event(time.time(), step, values))
         try:
-            if self._path is None:
+            if not self._path:
                 file_io.make_folder(self._log_dir)
                 name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
                 self._path = file_io.join(self._log_dir, name)
-                event = _frame(_encode_header(time.time())) + _frame(event)
-            else:
-                event = _frame(event)
+                event = _frame(_encode_header(time.time())) + event
+            if file_io.is_url(self._path):  # an object store cannot append
+                self._events += event
+                file_io.write_file(self._path, self._events)
+                return
             with open(self._path, "ab") as file:
                 file.write(event)
         except OSError as error:
             raise DataError(f"The curves in {self._log_dir} cannot be written: {first_line(error)}.") from error
-
-    def _write_remote(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes to an object store, which cannot append: TensorFlow's writer keeps the whole file for that."""
-        import tensorflow as tf
-
-        plugin = tf.compat.v1.SummaryMetadata.PluginData(plugin_name=_SCALARS.decode())
-        metadata = tf.compat.v1.SummaryMetadata(plugin_data=plugin, data_class=_DATA_CLASS_SCALAR)
-        self._remote_writer = self._remote_writer or tf.summary.create_file_writer(self._log_dir)
-        with self._remote_writer.as_default(step=step):
-            for name, value in values.items():
-                tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)
-        self._remote_writer.flush()
 
 
 def _frame(payload: bytes) -> bytes:

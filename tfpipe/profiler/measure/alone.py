@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
-from tfpipe.profiler.measure.host_usage import read_queue_s, read_threads
+from tfpipe.profiler.measure.host_usage import HostTime, read_threads
 from tfpipe.system import host_limits
 
 SECONDS = 0.12
@@ -148,11 +148,10 @@ def run_for_a_while(dataset: Any) -> Run:
     """Runs a dataset that has no end for half a second, after its first elements."""
     iterator = iter(_count(dataset, _COUNTED))
     next(iterator)
-    number, began_s, cpu_s, queue_s = 0, time.perf_counter(), time.process_time(), read_queue_s()
-    while not number or time.perf_counter() - began_s < _RECORD_S:
+    number, before = 0, HostTime.now()
+    while not number or time.perf_counter() - before.at < _RECORD_S:
         number += len(next(iterator, ())) or _COUNTED
-    passed_s, cpu_end_s, queue_end_s = time.perf_counter() - began_s, time.process_time(), read_queue_s()
-    return Run(number, passed_s / number, (cpu_end_s - cpu_s) / number, (queue_end_s - queue_s) / number)
+    return Run.since(before, number)
 
 
 def _count(dataset: Any, counted: int) -> Any:
@@ -168,17 +167,8 @@ def run(dataset: Any, counted: int = _COUNTED) -> Run:
         counted: The elements that Python takes at once.
     """
     iterator = iter(_count(dataset, counted))
-    first = len(next(iterator, ()))
-    began_s, cpu_s, queue_s = time.perf_counter(), time.process_time(), read_queue_s()
-    others = sum(len(batch) for batch in iterator)
-    passed_s, cpu_end_s, queue_end_s = time.perf_counter() - began_s, time.process_time(), read_queue_s()
-    number = max(others, 1)
-    return Run(
-        first + others,
-        passed_s / number,
-        max(cpu_end_s - cpu_s, 0.0) / number,
-        max(queue_end_s - queue_s, 0.0) / number,
-    )
+    first, before = len(next(iterator, ())), HostTime.now()
+    return Run.since(before, sum(len(batch) for batch in iterator), first)
 
 
 def _make_options() -> tf.data.Options:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.measure.host_usage import read_own_queue_s
+from tfpipe.profiler.measure.host_usage import HostTime, read_own_queue_s
 from tfpipe.system import host_limits
 
 SECONDS, TURNS = 0.1, 3
@@ -48,6 +48,13 @@ class Run:
     wall_s: float
     cpu_s: float
     queue_s: float
+
+    @classmethod
+    def since(cls, before: HostTime, calls: int, earlier: int = 0) -> Run:
+        """Returns what calls took since a moment, beside some that were made earlier."""
+        now, number = HostTime.now(), max(calls, 1)
+        spent = (now.at - before.at, now.process - before.process, now.queue - before.queue)
+        return cls(calls + earlier, *(max(seconds, 0.0) / number for seconds in spent))
 
 
 class CallTimes(NamedTuple):

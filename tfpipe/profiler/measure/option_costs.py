@@ -30,7 +30,7 @@ from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder
 from tfpipe.profiler.measure.record_sample import sample_records
-from tfpipe.profiler.types import OptionCosts
+from tfpipe.profiler.types import TriedChange
 from tfpipe.system.options import replace_options
 
 _RECORDS_ALONE = "records alone"
@@ -53,7 +53,7 @@ class _Trial(NamedTuple):
 
 def measure_option_costs(
     source: Source, config: PipelineConfig, short_side: int | None, late_cache: bool = False
-) -> OptionCosts:
+) -> dict[TriedChange, float]:
     """Measures the processor time of an image with the config as it is, and with each possible change.
 
     Args:
@@ -70,10 +70,10 @@ def measure_option_costs(
     one_image = source.has_images and source.per_record is None
     by_engine = is_by_engine(source, config)
     if config.service.workers or config.cache == "decoded" or not one_image or not (config.training or by_engine):
-        return OptionCosts()
+        return {}
     payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not payloads:
-        return OptionCosts()
+        return {}
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, natively, late_cache)}
@@ -83,12 +83,14 @@ def measure_option_costs(
     if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable, source)
     costs_us = _try_engine(trials) if by_engine else _try_stages(source, trials)
-    share = sum(map(len, smaller)) / sum(map(len, payloads)) if smaller else None
-    return OptionCosts(**{name: max(cost, 1.0) for name, cost in costs_us.items()}, smaller_bytes=share)
+    costs = {name: max(cost, 1.0) for name, cost in costs_us.items()}
+    return costs | ({"smaller_bytes": sum(map(len, smaller)) / sum(map(len, payloads))} if smaller else {})
 
 
-def _list_changes(config: PipelineConfig, natively: bool, late_cache: bool) -> Iterator[tuple[str, PipelineConfig]]:
-    """Yields each change that needs no other records: its field of `OptionCosts`, and its config."""
+def _list_changes(
+    config: PipelineConfig, natively: bool, late_cache: bool
+) -> Iterator[tuple[TriedChange, PipelineConfig]]:
+    """Yields each change that needs no other records: its name, and its config."""
     yield "now", config
     if config.image_dtype != "uint8":
         yield "uint8", replace(config, image_dtype="uint8")
@@ -103,7 +105,7 @@ def _list_changes(config: PipelineConfig, natively: bool, late_cache: bool) -> I
         yield "cached_device", replace(config, cache="decoded", augment="device", image_dtype="uint8")
 
 
-def _try_engine(trials: Mapping[str, _Trial]) -> dict[str, float]:
+def _try_engine(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
     """Measures the engine, in the calling thread; there is no cost if a record is damaged."""
     try:
         decoders = {name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()}
@@ -112,7 +114,7 @@ def _try_engine(trials: Mapping[str, _Trial]) -> dict[str, float]:
         return {}
 
 
-def _try_stages(source: Source, trials: Mapping[str, _Trial]) -> dict[str, float]:
+def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float]:
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
     import tensorflow as tf
 

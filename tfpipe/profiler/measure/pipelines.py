@@ -55,7 +55,7 @@ class TensorFlowPipeline:
 
     Args:
         stages: The stages.
-        training: Whether they have no end.
+        config: The options that they were built with.
 
     Attributes:
         stages: The stages.
@@ -64,26 +64,23 @@ class TensorFlowPipeline:
         clocks: The clocks of the engine; None if it does not make the batches.
     """
 
-    def __init__(self, stages: Stages, training: bool) -> None:
+    def __init__(self, stages: Stages, config: PipelineConfig) -> None:
         self.stages, self.built = stages, tuple(_build_each(stages))
         self.own_stages = tuple(stage.name for stage in self.built if stage.is_own)
         self.clocks = next((stage.clocks for stage in stages if stage.clocks is not None), None)
-        self._training = training
+        self._config = config
 
     def open(self) -> Iterator[Any]:
         """Begins to make batches, without end."""
         dataset, options = self.built[-1].dataset, self.stages.make_options()
         dataset = dataset if options is None else dataset.with_options(options)
-        batches: Iterator[Any] = iter(dataset if self._training else dataset.repeat())
+        batches: Iterator[Any] = iter(dataset if self._config.training else dataset.repeat())
         return batches
 
-    def try_parts(self, config: PipelineConfig, files_at_once: int, images_per_step: int) -> TriedStages:
-        """Runs each stage of tf.data's operations alone."""
-        return try_stages(self.stages, self.built, config, files_at_once, images_per_step)
-
-    def judge_functions(self, timings: Sequence[StageTiming]) -> tuple[StageTiming, ...]:
-        """Returns the stages as they are: the engine runs no function of the user's here."""
-        return tuple(timings)
+    def try_parts(self, timings: Sequence[StageTiming], files_at_once: int, images_per_step: int) -> TriedStages:
+        """Runs each stage of tf.data's operations alone, and puts their figures behind those of the engine."""
+        tried = try_stages(self.stages, self.built, self._config, files_at_once, images_per_step)
+        return replace(tried, timings=(*timings, *tried.timings))
 
 
 class NumpyPipeline:
@@ -124,11 +121,7 @@ class NumpyPipeline:
         """Begins to make batches, without end."""
         return itertools.chain.from_iterable(itertools.repeat(self._batches))
 
-    def try_parts(self, config: PipelineConfig, files_at_once: int, images_per_step: int) -> TriedStages:
-        """Runs nothing: the clocks tell all stages."""
-        return TriedStages()
-
-    def judge_functions(self, timings: Sequence[StageTiming]) -> tuple[StageTiming, ...]:
+    def try_parts(self, timings: Sequence[StageTiming], files_at_once: int, images_per_step: int) -> TriedStages:
         """Runs each function alone on recorded images or batches, with 1 thread and with 2."""
         judged = []
         for timing in timings:
@@ -140,7 +133,7 @@ class NumpyPipeline:
                 timing = replace(timing, wait_us_per_image=waits_us, hold_us_per_image=hold_us)
                 timing = replace(timing, holds_python_lock=times.is_pythons)
             judged.append(timing)
-        return tuple(judged)
+        return TriedStages(tuple(judged))
 
     def _get_call(self, name: str) -> Callable[[int], Any] | None:
         """Returns a call of one of the functions on recorded examples; None for any other part."""

@@ -142,10 +142,10 @@ def profile_pipeline(
             profile = replace(profile, stages=stages)
             return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")
-        tried = pipeline.try_parts(config, facts.cycle_length, accelerator.images_per_step)
+        tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
-        costs = replace(costs, **measure_read_costs(source, config, facts))
-        stages = (*pipeline.judge_functions(stages), *tried.timings)
+        costs |= measure_read_costs(source, config, facts)
+        stages = tried.timings
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
     if not run.missing_steps:
@@ -175,7 +175,7 @@ def _open(
     """Opens the pipeline."""
     if functions is None or not functions.names:
         stages = build_stages(data, split, config, run_config.context, customize=customize)
-        return TensorFlowPipeline(stages, config.training)
+        return TensorFlowPipeline(stages, config)
     given = " and ".join(f"`{name}`" for name in functions.names)
     if customize is not None:
         raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")

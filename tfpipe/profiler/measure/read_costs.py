@@ -22,11 +22,11 @@ from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import engine_sample, stock_sample
 from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
 from tfpipe.profiler.measure.turns import Rest, measure_costs_us
-from tfpipe.profiler.types import DatasetFacts
+from tfpipe.profiler.types import DatasetFacts, TriedChange
 from tfpipe.storage.file_io import is_url
 
 
-def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[str, float]:
+def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFacts) -> dict[TriedChange, float]:
     """Measures the processor time of reading a record: as it is, without unread features, and not compressed.
 
     The engine parses what it reads at once, so its figures include this.
@@ -37,10 +37,10 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
         facts: The facts about the data.
 
     Returns:
-        The costs by the fields of `OptionCosts`. None are measured of files that are not local, where records are not
+        The costs by the names of the changes. None are measured of files that are not local, where records are not
         read in each epoch, or if the files cannot be written.
     """
-    changes: dict[str, tuple[str, ...]] = {}
+    changes: dict[TriedChange, tuple[str, ...]] = {}
     if facts.unread_features:
         changes["read_without_unread"] = facts.unread_features
     if source.compression:

@@ -7,7 +7,7 @@ pipeline: a stage that drops three of four makes all stages before it four times
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def try_stages(
                 break
             tried[stage.name], given = done
             if of.is_own:
-                tried[stage.name] = _replace_times(tried[stage.name], _time_own(of, tried[stage.name], elements))
+                tried[stage.name] = replace(done[0], times=_time_own(of, done[0], elements))
                 if costs := _try_calls(stages, stage.name, elements, tried[stage.name].times.cpu_s, given):
                     call_costs[stage.name] = costs
         except tf.errors.OpError:  # of a function that counts its calls, say: the rest is not known
@@ -164,10 +164,6 @@ def _time_own(stage: BuiltStage, tried: Alone, elements: Sequence[Any]) -> CallT
     if function is not None and stage.calls_python:
         return alone.run_map(function, elements)
     return tried.times if stage.count_threads(2, False) == 1 else tried.times._replace(wait_s=0.0)
-
-
-def _replace_times(tried: Alone, times: CallTimes) -> Alone:
-    return Alone(times, tried.out_per_in, tried.out_bytes, tried.in_bytes)
 
 
 def _measure_handover(elements: Sequence[Any]) -> float:

@@ -140,7 +140,6 @@ def use_unit(text: str, report: Report) -> str:
 def to_json(report: Report) -> dict[str, Any]:
     """Returns the report as one object of plain values, in which infinite limits are None."""
     profile = report.profile
-    costs = asdict(profile.option_costs)
     return {
         "version": VERSION,
         "summary": use_unit(format_headline(report), report),
@@ -178,7 +177,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "config": asdict(profile.config),
         "call_costs": {name: asdict(costs) for name, costs in profile.call_costs.items()},
         "held": [asdict(held) for held in profile.held],
-        "what_if": {name: cost for name, cost in costs.items() if cost is not None},
+        "what_if": dict(profile.option_costs),
         "timeline": [asdict(step) for step in profile.timeline],
     }
 

@@ -79,7 +79,7 @@ class DeviceImages(EpochBatches):
         rank: The number of this process, from 0, and the number of processes, or a mesh, as for `TorchBatches`.
         device_config: The number of threads and of batches ahead, and the memory format. None: the defaults.
         decoder: A decoder in place of torchvision's or torchcodec's, or on the CPU of Pillow's.
-        batch_size: The batch size in place of a config, with the defaults of all other options.
+        changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     A batch is a dictionary of "image", uint8 [n, 3, height, width] or normalized if `image_dtype` is a float; "label",
     int64 [n] or one-hot float32 [n, classes]; and the features in `extra_features`: text as lists of bytes, all other
@@ -109,10 +109,9 @@ class DeviceImages(EpochBatches):
         rank: tuple[int, int] | DeviceMesh | None = None,
         device_config: DeviceConfig | None = None,
         decoder: JpegDecoder | None = None,
-        *,
-        batch_size: int | None = None,
+        **changes: Any,
     ) -> None:
-        config = choose_config(config, batch_size)
+        config = choose_config(config, changes)
         self.device = find_device(device)
         options = _limit_threads(device_config or DeviceConfig(), config)
         number, ranks = find_rank(rank)
