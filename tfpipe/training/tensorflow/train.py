@@ -126,6 +126,9 @@ class TensorFlowLearner(Learner):
         strategy: The strategy under which everything runs.
         model: The model.
         optimizer: The model's optimizer.
+        train: A function that makes one step on the batches of all replicas and returns its result, with sums float64
+            [4]; see `SUM_NAMES`.
+        evaluate_batch: A function that returns the sums of one evaluation batch, float64 [4]. Padding does not count.
     """
 
     failures = (tf.errors.OpError,)
@@ -158,9 +161,9 @@ class TensorFlowLearner(Learner):
             self.optimizer.build(self.model.trainable_variables)
         self._gradients = tf.function(self._replica_gradients, jit_compile=True)
         self._predict = tf.function(self._replica_predict, jit_compile=True)
-        self._train_once = tf.function(self._train_step)
+        self.train = tf.function(self._train_step)
         self._train_many = tf.function(self._train_steps)
-        self._evaluate_once = tf.function(self._evaluation_step)
+        self.evaluate_batch = tf.function(self._evaluation_step)
         self._evaluation_data: Any = None
 
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
@@ -177,20 +180,12 @@ class TensorFlowLearner(Learner):
         dataset = self._open(config.split, config.training_pipeline, start_step, watch)
         if steps_per_call == 1:
             return SingleSteps(dataset, self.train, monitor)
-        return _StepsInOneCall(dataset, self.train_from, monitor, steps_per_call)
+        return _StepsInOneCall(dataset, self._train_many, monitor, steps_per_call)
 
     def _open(self, split: str, pipeline: PipelineConfig, start_step: int = 0, watch: Any = None) -> Any:
         with explain_customize_errors(self._customize):
             data = self.facts.manifest, split, pipeline, start_step
             return distribute_dataset(self.strategy, *data, watch=watch, customize=self._customize)
-
-    def train(self, batch: Any) -> Any:
-        """Makes one step on the batches of all replicas. Returns its result, with sums float64 [4]; see `SUM_NAMES`."""
-        return self._train_once(batch)
-
-    def train_from(self, iterator: Iterator[Any], steps: int) -> tf.Tensor:
-        """Makes several steps inside one call. Returns the sums of all, float64 [4]."""
-        return self._train_many(iterator, tf.constant(steps))
 
     def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
         """Yields the sums of each evaluation batch over all replicas, float64 [4]."""
@@ -198,10 +193,6 @@ class TensorFlowLearner(Learner):
             self._evaluation_data = self._open(split, self.facts.config.evaluation_pipeline)
         for batch in self._evaluation_data:
             yield self.evaluate_batch(batch).numpy()
-
-    def evaluate_batch(self, batch: Any) -> tf.Tensor:
-        """Returns the sums of one evaluation batch, float64 [4]. Padding does not count."""
-        return self._evaluate_once(batch)
 
     def any_process(self, flag: bool) -> bool:
         """Returns whether `flag` is True in any process."""
@@ -394,7 +385,7 @@ class _StepsInOneCall:
     """
 
     def __init__(
-        self, dataset: Any, train: Callable[[Iterator[Any], int], Any], monitor: IdleMonitor, steps_per_call: int
+        self, dataset: Any, train: Callable[[Iterator[Any], tf.Tensor], Any], monitor: IdleMonitor, steps_per_call: int
     ) -> None:
         """Begins with the first batch of a dataset."""
         self.steps_per_call, self.monitor = steps_per_call, monitor
@@ -403,7 +394,7 @@ class _StepsInOneCall:
     def make(self, count: int) -> tf.Tensor:
         """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute."""
         with self.monitor.step(count) as step:
-            step.result = self._train(self._batches, count)
+            step.result = self._train(self._batches, tf.constant(count))
         return step.result
 
     def close(self) -> None:
