@@ -47,8 +47,10 @@ def test_other_splits_are_refused(name):
     )
 
 
-def cut(lines: list[bytes], part_bytes: int | None = None) -> list[list[bytes]]:
-    return [list(part) for part in file_names.cut_list(lines, part_bytes)]
+def cut(lines: list[bytes], part_bytes: int = file_names.LIST_PART_BYTES) -> list[list[bytes]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_names, "LIST_PART_BYTES", part_bytes)
+        return [list(part) for part in file_names.cut_list(lines)]
 
 
 def test_a_part_of_a_list_has_the_lines_that_begin_in_its_bytes() -> None:

@@ -52,8 +52,9 @@ def check_restored(tmp_path: Path, step: int) -> None:
     model, checkpoints = open_run(tmp_path)
     saved = checkpoints.restore(SEED)
     assert saved is not None
-    assert saved.position == Position(SEED, 7, step)
-    assert saved.sums.tolist() == [[step + 0.1] * 4] * 2
+    position, sums = saved
+    assert position == Position(SEED, 7, step)
+    assert sums.tolist() == [[step + 0.1] * 4] * 2
     assert {name: set(values.ravel().tolist()) for name, values in model.state.items()} == {
         "weights/0": {float(step)},
         "steps": {step},
@@ -107,7 +108,7 @@ def test_any_flipped_bit_is_found_or_changes_no_value(tmp_path: Path, caplog: py
 def is_refused(tmp_path: Path) -> bool:
     saved = open_run(tmp_path)[1].restore(SEED)
     assert saved is not None
-    return saved.position.step == 2
+    return saved[0].step == 2
 
 
 def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """`tfpipe inspect`: what is in a dataset, one record of it, or many of its images on one sheet."""
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 import click
@@ -63,7 +62,9 @@ def inspect(
     if split is not None and split not in manifest.splits:
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
     if record is not None:
-        _inspect_record(dataset, manifest, record, output, as_json)
+        from tfpipe.cli.inspect_records import show_record
+
+        show_record(dataset, manifest, record, output, as_json)
     else:
         _inspect_dataset(dataset, manifest, list(manifest.splits) if split is None else [split], show, page, as_json)
 
@@ -98,20 +99,3 @@ def _inspect_dataset(
         for stored in (manifest, *manifest.columns):
             source = Source.from_manifest(stored, name)
             check_files(source.files, source.file_bytes)
-
-
-def _inspect_record(dataset: str, manifest: "Manifest", record: str, output: str | None, as_json: bool) -> None:
-    from tfpipe.cli import inspect_records as records
-
-    match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
-    if not match:
-        raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
-    one = records.read_one(manifest, match[1], int(match[2]))
-    written = records.write_image(one, output) if output is not None else None
-    document = records.make_document(one)
-    if as_json:
-        click.echo(json.dumps({"dataset": dataset, **document, **({} if written is None else {"written": written})}))
-        return
-    records.print_record(document, one.place.size)
-    if written is not None:
-        click.echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")

@@ -1,18 +1,20 @@
 """For `tfpipe inspect --record`: one record as JSON values, as text, and its image in a file."""
 
 import contextlib
+import json
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import click
 import numpy as np
 
 from tfpipe.cli.inspect_summary import describe_range
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.outputs import write_file
-from tfpipe.engine.record_reader import RecordPlace, RecordReader
-from tfpipe.errors import FormatError
+from tfpipe.engine.record_reader import RecordReader
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_stats import TensorStats
@@ -24,52 +26,42 @@ _MAX_VALUES_SHOWN = 8
 _MAX_TEXT_SHOWN = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record and its place.
-
-    Attributes:
-        split: The name of its split.
-        index: The number of the record in its split, from 0.
-        manifest: The manifest of the dataset.
-        place: The shard and the byte where it begins.
-        features: The features by name.
-    """
-
-    split: str
-    index: int
-    manifest: Manifest
-    place: RecordPlace
-    features: dict[str, Feature]
-
-
-def read_one(manifest: Manifest, split: str, index: int) -> Record:
-    """Reads one record; `index` below 0 counts from the end.
+def show_record(dataset: str, manifest: Manifest, record: str, output: str | None, as_json: bool) -> None:
+    """Prints one record, such as train:0, and writes its image where that is asked for; -1 is the last one.
 
     Raises:
-        ConfigError: There is no such split or record.
-        FormatError: The record is missing or damaged.
+        ConfigError: There is no such split or record, or `output` is something else than a file.
+        DataError: The image cannot be written.
+        FormatError: The record is missing or damaged, or has no image that can be written.
     """
+    match = re.fullmatch(r"(.+):(-?[0-9]{1,18})", record)
+    if not match:
+        raise ConfigError(f"--record must be SPLIT:INDEX, such as train:0, got {record!r}.")
+    split, index = match[1], int(match[2])
     with RecordReader(manifest.directory, manifest, split) as reader:
-        features = reader[index]
-        # People know the order of the schema; the bytes have keys in alphabetical order.
-        in_schema_order = {name: features[name] for name in manifest.full_schema.names if name in features}
-        return Record(split, index % len(reader), manifest, reader.locate(index), {**in_schema_order, **features})
-
-
-def make_document(record: Record) -> dict[str, Any]:
-    """Returns the record as JSON values: bytes are text if they are UTF-8, else their length, as images and masks."""
-    files = {record.manifest.image_key, *(spec.name for spec in record.manifest.schema.masks)}
-    return {
-        "split": record.split,
-        "index": record.index,
-        "shard": record.place.shard.file,
-        "offset": record.place.offset,
+        features, place, index = reader[index], reader.locate(index), index % len(reader)
+    written = None if output is None else write_image(manifest, f"{split}:{index}", features, output)
+    files = {manifest.image_key, *(spec.name for spec in manifest.schema.masks)}
+    # People know the order of the schema; the bytes have keys in alphabetical order.
+    names = dict.fromkeys([*(name for name in manifest.full_schema.names if name in features), *features])
+    document = {
+        "split": split,
+        "index": index,
+        "shard": place.shard.file,
+        "offset": place.offset,
+        # Bytes are text if they are UTF-8, else their length, as images and masks.
         "features": {
-            name: _describe_tensor(record, name) or _describe_feature(feature, name in files)
-            for name, feature in record.features.items()
+            name: _describe_tensor(manifest, name, features) or _describe_feature(features[name], name in files)
+            for name in names
         },
     }
+    if as_json:
+        whole = {"dataset": dataset, **document, **({} if written is None else {"written": written})}
+        click.echo(json.dumps(whole))
+        return
+    print_record(document, place.size)
+    if written is not None:
+        click.echo(f"Wrote {written['file']}: {written['format']}, {written['bytes']:,} bytes.")
 
 
 def print_record(document: Mapping[str, Any], size: int) -> None:
@@ -88,8 +80,8 @@ def print_record(document: Mapping[str, Any], size: int) -> None:
     console.print(table)
 
 
-def write_image(record: Record, path: str) -> dict[str, Any]:
-    """Writes the record's image, or the first of several, as it is stored; raw pixels as PNG.
+def write_image(manifest: Manifest, place: str, features: dict[str, Feature], path: str) -> dict[str, Any]:
+    """Writes a record's image, or the first of several, as it is stored; raw pixels as PNG.
 
     Returns:
         The `file`, its `format` and its `bytes`.
@@ -99,12 +91,12 @@ def write_image(record: Record, path: str) -> dict[str, Any]:
         DataError: It cannot be written.
         FormatError: The record has no image, or raw pixels of another number than those of a square.
     """
-    place, images = f"{record.split}:{record.index}", record.features.get(record.manifest.image_key or "")
+    images = features.get(manifest.image_key or "")
     if not (isinstance(images, list) and images):
         raise FormatError(f"Record {place} has no image.")
     data = images[0]
     try:
-        kind = get_kind(record.manifest, record.features, data)
+        kind = get_kind(manifest, features, data)
         if kind == "RAW":
             data, kind = encode_png(make_raw_image(data)), "PNG"
     except BadImage as error:
@@ -113,13 +105,13 @@ def write_image(record: Record, path: str) -> dict[str, Any]:
     return {"file": path, "format": kind, "bytes": len(data)}
 
 
-def _describe_tensor(record: Record, name: str) -> dict[str, Any] | None:
+def _describe_tensor(manifest: Manifest, name: str, features: dict[str, Feature]) -> dict[str, Any] | None:
     """Returns the type and the range of a tensor; None for anything else, and for damaged bytes."""
-    spec = next((spec for spec in record.manifest.full_schema.tensors if spec.name == name), None)
+    spec = next((spec for spec in manifest.full_schema.tensors if spec.name == name), None)
     if spec is None or spec.tensor is None:
         return None
     with contextlib.suppress(FormatError):
-        bits, stats = spec.check_stored(record.features), TensorStats()
+        bits, stats = spec.check_stored(features), TensorStats()
         stats.add(spec.tensor, bits)
         numbers = {key: getattr(stats, key) for key in ("low", "high", "nan", "infinite")}
         return {"dtype": spec.tensor.dtype, "shape": list(bits.shape), **numbers}
@@ -147,7 +139,7 @@ def _describe_bytes(value: bytes, is_file: bool) -> Any:
 
 
 def _format(value: Any) -> str:
-    """Returns a value of `make_document` as text."""
+    """Returns a value of the document as text."""
     if value is None or value == []:
         return "none"
     if isinstance(value, list):

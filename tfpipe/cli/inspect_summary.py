@@ -6,7 +6,7 @@ Names come out of files, so they are shown as `Text`, which knows no markup, wit
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.console import clean_line, new_console
 from tfpipe.cli.shared.dataset_facts import list_columns, read_quarantined
@@ -35,28 +35,15 @@ _BATCH_SIZE = 256
 _MAX_MIXED_RECORDS = 2**30  # a manifest may claim any number, and the score looks at each group of records
 
 
-class Mixing(NamedTuple):
-    """The score of the default order, which says how it mixes a split.
-
-    Attributes:
-        score: The mixing score, from 0 to 1.
-        batch_size: The batch size of the score, in images.
-        block_records: The adjacent records that the order reads at once.
-    """
-
-    score: float
-    batch_size: int
-    block_records: int
-
-
-def compute_mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
+def compute_mixing(manifest: Manifest, split: SplitInfo) -> dict[str, float] | None:
     """Computes how well the default order mixes a split.
 
     The batch has 256 images, or the largest power of two that the split fills. See `tfpipe.engine.order.mixing_score`.
 
     Returns:
-        None if the split is empty or too large to be looked at, if its records cannot be found by their number, or if
-        a view weighs them.
+        The score, from 0 to 1, the batch size in images, and the adjacent records that the order reads at once. None if
+        the split is empty or too large to be looked at, if its records cannot be found by their number, or if a view
+        weighs them.
     """
     is_weighted = split.chosen is not None and split.chosen.weights is not None
     if not 0 < split.records <= _MAX_MIXED_RECORDS or manifest.compression or is_weighted:
@@ -64,7 +51,7 @@ def compute_mixing(manifest: Manifest, split: SplitInfo) -> Mixing | None:
     batch_size = min(_BATCH_SIZE, 1 << split.records.bit_length() - 1)
     plan = plan_batches(Source.from_manifest(manifest, split.name), PipelineConfig(batch_size=batch_size))
     score = mixing_score(plan.order, split.records_per_shard)
-    return Mixing(score, batch_size, plan.order.block_records)
+    return {"score": score, "batch_size": batch_size, "block_records": plan.order.block_records}
 
 
 def make_document(dataset: str, manifest: Manifest, splits: Mapping[str, SplitInfo]) -> dict[str, Any]:
@@ -97,7 +84,6 @@ def _count_hidden(manifest: Manifest) -> dict[str, int]:
 
 
 def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
-    mixed = compute_mixing(manifest, split)
     added = [column.splits[split.name] for column in manifest.columns]
     tensors = {name: stats for info in (split, *added) for name, stats in info.tensors.items()}
     label_counts = {name: counts for info in (split, *added) for name, counts in info.label_counts.items()}
@@ -111,7 +97,7 @@ def _describe_split(manifest: Manifest, split: SplitInfo) -> dict[str, Any]:
         "sizes": asdict(split.sizes),
         **stats_to_json(split, tensors, label_counts),
         "class_counts": list(split.class_counts),
-        "mixing": None if mixed is None else mixed._asdict(),
+        "mixing": compute_mixing(manifest, split),
     }
 
 

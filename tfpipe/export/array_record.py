@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import IO
 
-from tfpipe.errors import ConfigError
-from tfpipe.format import file_names, tfds_metadata
+from tfpipe.format import tfds_metadata
 from tfpipe.format.manifest import Manifest
 
 ENDING = "array_record"
@@ -35,11 +34,4 @@ def describe_for_tfds(manifest: Manifest, splits: Iterable[str]) -> dict[str, by
     if manifest.foreign is not None:
         return {}
     part = replace(manifest, splits={name: manifest.splits[name] for name in splits})
-    try:
-        texts = {
-            file_names.TFDS_FEATURES: tfds_metadata.features_json(part),
-            file_names.TFDS_INFO: tfds_metadata.dataset_info_json(part, "array_record"),
-        }
-    except ConfigError:
-        return {}
-    return {name: text.encode() for name, text in (texts | tfds_metadata.label_files(part)).items()}
+    return {name: text.encode() for name, text in tfds_metadata.make_files(part, ENDING).items()}

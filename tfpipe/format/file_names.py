@@ -91,29 +91,25 @@ def find_missing_parts(name: str, files: Iterable[str]) -> list[str]:
     return [list_part_name(name, part) for part in wanted if part not in parts]
 
 
-def cut_list(lines: Iterable[bytes], part_bytes: int | None = None) -> Iterator[Iterator[bytes]]:
+def cut_list(lines: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
     """Yields the lines of each part of a list. They must be read before the next part is asked for.
 
-    Part k has the lines that begin in bytes k to k + 1 times `part_bytes` of the list, so tasks can write parts side by
-    side. It is empty if a line before it is longer than a part.
-
-    Args:
-        lines: The lines, each with its end.
-        part_bytes: The bytes. None: `LIST_PART_BYTES`.
+    Part k has the lines, each with its end, that begin in bytes k to k + 1 times `LIST_PART_BYTES` of the list, so
+    tasks can write parts side by side. It is empty if a line before it is longer than a part.
     """
     num_parts = 0
-    for part, numbered in groupby(_number_lines(lines, part_bytes or LIST_PART_BYTES), key=lambda pair: pair[0]):
+    for part, numbered in groupby(_number_lines(lines), key=lambda pair: pair[0]):
         for _ in range(num_parts, part):
             yield iter(())
         yield (line for _, line in numbered)
         num_parts = part + 1
 
 
-def _number_lines(lines: Iterable[bytes], part_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yields each line with the number of its part."""
     begin = 0
     for line in lines:
-        yield begin // part_bytes, line
+        yield begin // LIST_PART_BYTES, line
         begin += len(line)
 
 

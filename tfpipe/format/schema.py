@@ -162,11 +162,6 @@ class FeatureSpec:
         """Makes the feature that holds one text."""
         return cls(name, "bytes", (), doc, "text")
 
-    @classmethod
-    def make_mask(cls, name: str = IMAGE_MASK, doc: str = "") -> "FeatureSpec":
-        """Makes the feature that holds a mask."""
-        return cls(name, "bytes", (), doc, "mask")
-
     def decode(self, features: Mapping[str, Feature]) -> Any:
         """Returns the value of this feature in a decoded record.
 
@@ -599,5 +594,5 @@ IMAGE_KEYS = tuple(spec.name for spec in _IMAGE)
 """The features of an image. Of several images in a record each is a list with one value for each image."""
 MAX_IMAGES = 1024
 """The most images of a record. A reader has all of a record in memory."""
-MASK = FeatureSpec.make_mask(IMAGE_MASK, "PNG with the class of each pixel")
+MASK = FeatureSpec(IMAGE_MASK, "bytes", (), "PNG with the class of each pixel", "mask")
 """The feature that holds the mask of an image."""

@@ -33,12 +33,7 @@ def dataset_name(manifest: Manifest) -> str:
 
 
 def dataset_info_json(manifest: Manifest, file_format: str = "tfrecord") -> str:
-    """Returns the text of `dataset_info.json`: splits, records of each shard, and the pattern of shard names.
-
-    Args:
-        manifest: The manifest of the dataset.
-        file_format: The format of the shards, which is also the ending of their names.
-    """
+    """Returns the text of `dataset_info.json`: splits, records of each shard, and the pattern of shard names."""
     splits = [
         {
             "name": split.name,
@@ -59,11 +54,19 @@ def dataset_info_json(manifest: Manifest, file_format: str = "tfrecord") -> str:
     )
 
 
-def make_files(manifest: Manifest) -> dict[str, str]:
-    """Returns the text of each file with which TFDS opens the dataset; none if TFDS cannot hold its features."""
+def make_files(manifest: Manifest, file_format: str = "tfrecord") -> dict[str, str]:
+    """Returns the text of each file with which TFDS opens the dataset; none if TFDS cannot hold its features.
+
+    Args:
+        manifest: The manifest of the dataset.
+        file_format: The format of the shards, which is also the ending of their names.
+    """
     if not can_hold(manifest):
         return {}
-    files = {file_names.TFDS_FEATURES: features_json(manifest), file_names.TFDS_INFO: dataset_info_json(manifest)}
+    files = {
+        file_names.TFDS_FEATURES: features_json(manifest),
+        file_names.TFDS_INFO: dataset_info_json(manifest, file_format),
+    }
     return files | label_files(manifest)
 
 

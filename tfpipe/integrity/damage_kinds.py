@@ -2,65 +2,34 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-RecordKind = Literal[
-    "length_crc",
-    "payload_crc",
-    "truncated",
-    "garbage",
-    "missing",
-    "example",
-    "schema",
-    "image",
-    "label",
-    "compressed",
+Kind = Literal[
+    "length_crc",  # the checksum of a record's length is wrong
+    "payload_crc",  # the checksum of a record's payload is wrong, or bytes were inserted or removed in it
+    "truncated",  # the file ends before the record does
+    "garbage",  # bytes belong to no record, or no record can be found in them
+    "missing",  # a record that the index knows, or a file that the manifest promises, does not exist
+    "example",  # a payload is not a tf.train.Example
+    "schema",  # a feature is missing, is unknown, or has another kind or number of values than the schema says
+    "image",  # an image cannot be decoded, or differs from what the record says about it
+    "label",  # a label is out of range, or its text is not the class's name
+    "compressed",  # a compressed file cannot be unpacked from here on
+    "index",  # the index is missing, damaged, or belongs to another file
+    "size",  # a file has another size than the manifest says, and no damaged record explains it
+    "sha256",  # a file has another SHA-256 than the manifest says, and no damaged record explains it
+    "count",  # the manifest counts other records, classes or formats than there are
+    "duplicate",  # an image occurs in two splits
+    "extra",  # the manifest does not know a shard or an index
+    "manifest",  # the manifest is missing or cannot be used
+    "unreadable",  # a file cannot be opened or read
+    "changed",  # a file changed while it was read
+    "view",  # a view is damaged, or was made for other shards
+    "column",  # a column cannot be used, or does not have the value of a record
+    "layer",  # a layer's entry or its records cannot be used
+    "facts",  # the facts about a shard's records are damaged; remove the file, and the next view makes it again
 ]
-FileKind = Literal[
-    "index",
-    "size",
-    "sha256",
-    "count",
-    "duplicate",
-    "extra",
-    "manifest",
-    "unreadable",
-    "changed",
-    "view",
-    "column",
-    "layer",
-    "facts",
-]
-Kind = RecordKind | FileKind
-KINDS: Mapping[Kind, str] = {
-    "length_crc": "the checksum of a record's length is wrong",
-    "payload_crc": "the checksum of a record's payload is wrong, or bytes were inserted or removed in it",
-    "truncated": "the file ends before the record does",
-    "garbage": "bytes belong to no record, or no record can be found in them",
-    "missing": "a record that the index knows, or a file that the manifest promises, does not exist",
-    "example": "a payload is not a tf.train.Example",
-    "schema": "a feature is missing, is unknown, or has another kind or number of values than the schema says",
-    "image": "an image cannot be decoded, or differs from what the record says about it",
-    "label": "a label is out of range, or its text is not the class's name",
-    "index": "the index is missing, damaged, or belongs to another file",
-    "size": "a file has another size than the manifest says, and no damaged record explains it",
-    "sha256": "a file has another SHA-256 than the manifest says, and no damaged record explains it",
-    "count": "the manifest counts other records, classes or formats than there are",
-    "duplicate": "an image occurs in two splits",
-    "extra": "the manifest does not know a shard or an index",
-    "manifest": "the manifest is missing or cannot be used",
-    "unreadable": "a file cannot be opened or read",
-    "compressed": "a compressed file cannot be unpacked from here on",
-    "changed": "a file changed while it was read",
-    "view": "a view is damaged, or was made for other shards",
-    "layer": "a layer's entry or its records cannot be used",
-    "facts": "the facts about a shard's records are damaged; remove the file, and the next view makes it again",
-    "column": "a column cannot be used, or does not have the value of a record",
-}
-RECORD_KINDS: frozenset[RecordKind] = frozenset(get_args(RecordKind))
-"""The kinds of damage that a record can have. The others concern files and the dataset."""
-
-assert set(KINDS) == {*RECORD_KINDS, *get_args(FileKind)}
+"""The kinds of damage: those of records up to "compressed", then those of files and of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from tfpipe.engine.config import toml_json
@@ -282,16 +282,7 @@ def choose_config(config: PipelineConfig | None, changes: Mapping[str, Any]) -> 
     Raises:
         ConfigError: Neither a config nor a batch size is given, an option is unknown, or a value cannot be used.
     """
-    names = [field.name for field in fields(PipelineConfig)]
-    for name in changes:
-        if name not in names:
-            import difflib
-
-            near = [f"; did you mean {other!r}?" for other in difflib.get_close_matches(name, names, 1)]
-            meant = near[0] if near else "."
-            raise ConfigError(
-                f"There is no option {name!r}{meant} The options of a pipeline are the fields of tfpipe.PipelineConfig."
-            )
+    toml_json.refuse_unknown(changes, PipelineConfig, "PipelineConfig")
     if config is None and "batch_size" in changes:
         return PipelineConfig(**changes)
     if not isinstance(config, PipelineConfig):

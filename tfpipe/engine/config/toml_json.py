@@ -66,7 +66,7 @@ def build(kind: type[Options], table: Table, where: str) -> Options:
     Raises:
         ConfigError: A name is not the name of a field, one is missing, or the dataclass refuses a value.
     """
-    _refuse_unknown(table, kind, where)
+    refuse_unknown(table, kind, where)
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name not in table and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where}: `{field.name}` is missing, and it has no default. Give it.")
@@ -149,7 +149,8 @@ def _parse_json(text: str, path: FilePath) -> dict[str, Any]:
     return table
 
 
-def _refuse_unknown(table: Table, kind: type[Any], where: str) -> None:
+def refuse_unknown(table: Table, kind: type[Any], where: str) -> None:
+    """Checks that each name of a table is an option of a config; `where` begins the sentence if one is not."""
     options = [field.name for field in fields(kind)]
     unknown = [name for name in table if name not in options]
     if not unknown:

@@ -65,9 +65,9 @@ class HashedReader:
         self._at = offset + len(data)
         return data
 
-    def crc(self, offset: int, size: int, crc: int = 0) -> int:
-        """Returns the unmasked CRC32C of any number of bytes. `crc` is the CRC32C of the bytes before them."""
-        stop = offset + size
+    def crc(self, offset: int, size: int) -> int:
+        """Returns the unmasked CRC32C of any number of bytes."""
+        stop, crc = offset + size, 0
         while offset < stop:
             piece = min(BUFFER_BYTES, stop - offset)
             crc = google_crc32c.extend(crc, self.view(offset, piece))

@@ -82,7 +82,7 @@ def evaluate_tflite(path: str, dataset: Iterable[Any]) -> float:
 
     Args:
         path: A file from `export_tflite`.
-        dataset: Batches of an evaluation pipeline, dictionaries or tuples. Images outside the mask do not count.
+        dataset: Batches of an evaluation pipeline. Images outside the mask do not count.
 
     Returns:
         Top-1 accuracy, 0 to 1; NaN where there is no image.
@@ -102,7 +102,7 @@ def evaluate_tflite(path: str, dataset: Iterable[Any]) -> float:
             raise DataError(f"{path} is not a TFLite model that can be read: {first_line(error)}.") from error
     (model_input,), (model_output,) = interpreter.get_input_details(), interpreter.get_output_details()
     correct = count = 0
-    for image, label in _unbatch(dataset):
+    for image, label in iterate_images(dataset):
         interpreter.set_tensor(model_input["index"], image[None].astype(model_input["dtype"]))
         interpreter.invoke()
         correct += int(np.argmax(interpreter.get_tensor(model_output["index"])[0]) == label)
@@ -110,13 +110,10 @@ def evaluate_tflite(path: str, dataset: Iterable[Any]) -> float:
     return correct / count if count else float("nan")
 
 
-def _unbatch(dataset: Iterable[Any]) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields images and their labels one by one, without padding."""
+def iterate_images(dataset: Iterable[Any]) -> Iterator[tuple[np.ndarray, int]]:
+    """Yields the images of batches and their labels one by one, without padding."""
     for batch in dataset:
-        parts = [batch[name] for name in ("image", "label", "mask")] if isinstance(batch, dict) else batch
-        images, labels, mask = (np.asarray(part) for part in parts)
-        if labels.ndim == 2:  # one-hot
-            labels = labels.argmax(axis=1)
+        images, labels, mask = (np.asarray(batch[name]) for name in ("image", "label", "mask"))
         for i in np.flatnonzero(mask):
             yield images[i], int(labels[i])
 

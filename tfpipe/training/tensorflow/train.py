@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ from tfpipe.training.run_dir import MODEL, RunDir, get_tflite_name
 from tfpipe.training.tensorflow.models import BuildModel, build_model
 
 _STEPS_PER_CALL_ON_TPU = 50
-_CALIBRATION_IMAGES = 256
+_CALIBRATION_IMAGES = 256  # as the model gets them, to show the range of each layer's values
 _NUM_SUMS = len(SUM_NAMES)
 
 Batch = dict[str, tf.Tensor]
@@ -125,6 +126,9 @@ class TensorFlowLearner(Learner):
         strategy: The strategy under which everything runs.
         model: The model.
         optimizer: The model's optimizer.
+        train: A function that makes one step on the batches of all replicas and returns its result, with sums float64
+            [4]; see `SUM_NAMES`.
+        evaluate_batch: A function that returns the sums of one evaluation batch, float64 [4]. Padding does not count.
     """
 
     failures = (tf.errors.OpError,)
@@ -157,9 +161,9 @@ class TensorFlowLearner(Learner):
             self.optimizer.build(self.model.trainable_variables)
         self._gradients = tf.function(self._replica_gradients, jit_compile=True)
         self._predict = tf.function(self._replica_predict, jit_compile=True)
-        self._train_once = tf.function(self._train_step)
+        self.train = tf.function(self._train_step)
         self._train_many = tf.function(self._train_steps)
-        self._evaluate_once = tf.function(self._evaluation_step)
+        self.evaluate_batch = tf.function(self._evaluation_step)
         self._evaluation_data: Any = None
 
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
@@ -176,20 +180,12 @@ class TensorFlowLearner(Learner):
         dataset = self._open(config.split, config.training_pipeline, start_step, watch)
         if steps_per_call == 1:
             return SingleSteps(dataset, self.train, monitor)
-        return _StepsInOneCall(dataset, self.train_from, monitor, steps_per_call)
+        return _StepsInOneCall(dataset, self._train_many, monitor, steps_per_call)
 
     def _open(self, split: str, pipeline: PipelineConfig, start_step: int = 0, watch: Any = None) -> Any:
         with explain_customize_errors(self._customize):
             data = self.facts.manifest, split, pipeline, start_step
             return distribute_dataset(self.strategy, *data, watch=watch, customize=self._customize)
-
-    def train(self, batch: Any) -> Any:
-        """Makes one step on the batches of all replicas. Returns its result, with sums float64 [4]; see `SUM_NAMES`."""
-        return self._train_once(batch)
-
-    def train_from(self, iterator: Iterator[Any], steps: int) -> tf.Tensor:
-        """Makes several steps inside one call. Returns the sums of all, float64 [4]."""
-        return self._train_many(iterator, tf.constant(steps))
 
     def evaluate(self, split: str) -> Iterator[NDArray[np.float64]]:
         """Yields the sums of each evaluation batch over all replicas, float64 [4]."""
@@ -197,10 +193,6 @@ class TensorFlowLearner(Learner):
             self._evaluation_data = self._open(split, self.facts.config.evaluation_pipeline)
         for batch in self._evaluation_data:
             yield self.evaluate_batch(batch).numpy()
-
-    def evaluate_batch(self, batch: Any) -> tf.Tensor:
-        """Returns the sums of one evaluation batch, float64 [4]. Padding does not count."""
-        return self._evaluate_once(batch)
 
     def any_process(self, flag: bool) -> bool:
         """Returns whether `flag` is True in any process."""
@@ -251,13 +243,12 @@ class TensorFlowLearner(Learner):
         export_model(model, evaluation, manifest.label_names, run_dir.file(MODEL), read_form(manifest))
         if config.tflite is None:
             return None
-        from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite
+        from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite, iterate_images
 
         path = run_dir.file(get_tflite_name(config.tflite))
-        training_images = self._read_images(config.split)
-        evaluation_images = self._read_images(self.facts.evaluation_split or config.split)
-        export_tflite(model, evaluation, config.tflite, _read_calibration_images(training_images), path)
-        return evaluate_tflite(path, evaluation_images)
+        training_images = islice(iterate_images(self._read_images(config.split)), _CALIBRATION_IMAGES)
+        export_tflite(model, evaluation, config.tflite, (image for image, _ in training_images), path)
+        return evaluate_tflite(path, self._read_images(self.facts.evaluation_split or config.split))
 
     def _read_images(self, split: str) -> tf.data.Dataset:
         """Reads a split as for evaluation, on this process alone."""
@@ -394,7 +385,7 @@ class _StepsInOneCall:
     """
 
     def __init__(
-        self, dataset: Any, train: Callable[[Iterator[Any], int], Any], monitor: IdleMonitor, steps_per_call: int
+        self, dataset: Any, train: Callable[[Iterator[Any], tf.Tensor], Any], monitor: IdleMonitor, steps_per_call: int
     ) -> None:
         """Begins with the first batch of a dataset."""
         self.steps_per_call, self.monitor = steps_per_call, monitor
@@ -403,14 +394,8 @@ class _StepsInOneCall:
     def make(self, count: int) -> tf.Tensor:
         """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute."""
         with self.monitor.step(count) as step:
-            step.result = self._train(self._batches, count)
+            step.result = self._train(self._batches, tf.constant(count))
         return step.result
 
     def close(self) -> None:
         """Does nothing: the pipeline ends with its iterator."""
-
-
-def _read_calibration_images(batches: tf.data.Dataset) -> Iterator[NDArray[np.generic]]:
-    """Yields a few training images as the model gets them, to show the range of each layer's values."""
-    for example in batches.unbatch().filter(lambda example: example["mask"]).take(_CALIBRATION_IMAGES):
-        yield example["image"].numpy()
