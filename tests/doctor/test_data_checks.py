@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tfpipe.doctor.data_checks import (
-    LabelFacts,
     check_decoder,
     check_files,
     check_first_record,
@@ -196,9 +195,8 @@ EVEN = (100,) * 10
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        (None, Check("labels", "skipped", "There are no labels.")),
         (
-            LabelFacts([np.zeros(12, np.int64)], EVEN, 0.4, 8),
+            ([np.zeros(12, np.int64)], EVEN, 0.4, 8),
             Check(
                 "labels",
                 "ok",
@@ -206,7 +204,7 @@ EVEN = (100,) * 10
             ),
         ),
         (
-            LabelFacts(MIXED, EVEN, 0.05, 256),
+            (MIXED, EVEN, 0.05, 256),
             Check(
                 "labels",
                 "ok",
@@ -214,7 +212,7 @@ EVEN = (100,) * 10
             ),
         ),
         (
-            LabelFacts(SORTED, EVEN, 0.53, 256),
+            (SORTED, EVEN, 0.53, 256),
             Check(
                 "labels",
                 "warning",
@@ -224,7 +222,7 @@ EVEN = (100,) * 10
             ),
         ),
         (
-            LabelFacts(SORTED, EVEN, 0.9, 256),
+            (SORTED, EVEN, 0.9, 256),
             Check(
                 "labels",
                 "ok",
@@ -233,7 +231,7 @@ EVEN = (100,) * 10
             ),
         ),
         (
-            LabelFacts(SORTED, EVEN, None, 256, 0.0021),
+            (SORTED, EVEN, None, 256, 0.0021),
             Check(
                 "labels",
                 "warning",
@@ -244,7 +242,7 @@ EVEN = (100,) * 10
             ),
         ),
         (
-            LabelFacts(SORTED, EVEN, None, 256, 1.0),
+            (SORTED, EVEN, None, 256, 1.0),
             Check(
                 "labels",
                 "ok",
@@ -253,10 +251,10 @@ EVEN = (100,) * 10
             ),
         ),
     ],
-    ids=["none", "few", "mixed", "sorted", "sorted, well mixed", "sorted, buffer", "sorted, whole buffer"],
+    ids=["few", "mixed", "sorted", "sorted, well mixed", "sorted, buffer", "sorted, whole buffer"],
 )
-def test_labels(facts: LabelFacts | None, expected: Check) -> None:
-    assert check_labels(facts) == expected
+def test_labels(facts: tuple[Any, ...], expected: Check) -> None:
+    assert check_labels(*facts) == expected
 
 
 def test_alikeness_of_mixed_labels_is_0_whatever_the_classes() -> None:

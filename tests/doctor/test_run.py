@@ -262,6 +262,12 @@ def test_a_size_that_nobody_knows(small_dataset: Path, monkeypatch: pytest.Monke
     assert check == Check("image size", "skipped", "The size of the images is not known.")
 
 
+def test_records_without_labels(small_dataset: Path) -> None:
+    source = dataclasses.replace(tfrecord_files(str(small_dataset / "train-*")), label_key=None)
+    (check,) = run_checks(source, None, CONFIG, names=["labels"])
+    assert check == Check("labels", "skipped", "There are no labels.")
+
+
 def test_the_host_is_measured(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "WARM_UP_S", 0.1)
     monkeypatch.setattr(probes, "MEASURE_S", 0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,24 +20,6 @@ _ALIKE = 0.1  # on the scale from chance (0) to all alike (1)
 _MIXED_ENOUGH = 0.7  # below this score clearly fewer images of a batch are independent than it has
 
 IntArray = NDArray[np.int64]
-
-
-class LabelFacts(NamedTuple):
-    """The labels in the order of the files, and the mixing of the training order.
-
-    Attributes:
-        samples: Labels of adjacent records, one array for each place that was looked at.
-        class_counts: Records of each class; empty if they were never counted.
-        mixing: Score of the exact order, see `tfpipe.engine.order.mixing_score`; None for the throughput order.
-        global_batch_size: Images of one step.
-        buffer_share: Share of the records that the throughput order's shuffle buffer holds.
-    """
-
-    samples: Sequence[IntArray]
-    class_counts: Sequence[int]
-    mixing: float | None
-    global_batch_size: int
-    buffer_share: float = 0.0
 
 
 def check_files(expected: Mapping[str, int | None], actual: Mapping[str, int | None], total: int) -> Check:
@@ -159,34 +140,44 @@ def check_decoder(decoder: str, missing: str | None) -> Check:
     return Check(name, "ok", "TensorFlow decodes.")
 
 
-def check_labels(facts: LabelFacts | None) -> Check:
-    """Checks that labels are mixed: in the files, or by the order in which they are read."""
+def check_labels(
+    samples: Sequence[IntArray],
+    class_counts: Sequence[int],
+    mixing: float | None,
+    batch_size: int,
+    buffer_share: float = 0.0,
+) -> Check:
+    """Checks that labels are mixed: in the files, or by the order in which they are read.
+
+    Args:
+        samples: The labels of adjacent records, one array for each place that was looked at.
+        class_counts: The records of each class; empty if they were never counted.
+        mixing: The score of the exact order, see `tfpipe.engine.order.mixing_score`; None for the throughput order.
+        batch_size: The images of one step.
+        buffer_share: The share of the records that the throughput order's shuffle buffer holds.
+    """
     name = "labels"
-    if facts is None:
-        return Check(name, "skipped", "There are no labels.")
-    score = "" if facts.mixing is None else f" The order mixes {facts.mixing:.2f} of 1."
-    num_labels = sum(map(len, facts.samples))
+    score = "" if mixing is None else f" The order mixes {mixing:.2f} of 1."
+    num_labels = sum(map(len, samples))
     if num_labels < _ENOUGH_LABELS:
         return Check(name, "ok", f"{num_labels} labels were looked at, too few to tell whether they are sorted.{score}")
-    alike = measure_alikeness(facts.samples, facts.class_counts)
+    alike = measure_alikeness(samples, class_counts)
     if alike <= _ALIKE:
-        finding = (
-            f"Labels of {num_labels:,} records in {human_count(len(facts.samples), 'place')} are mixed as by chance."
-        )
+        finding = f"Labels of {num_labels:,} records in {human_count(len(samples), 'place')} are mixed as by chance."
         return Check(name, "ok", finding + score)
     finding = f"Records that lie together have like labels ({alike:.0%} of the way from chance to sorted)."
-    if facts.mixing is None:
-        if facts.buffer_share >= 1:
+    if mixing is None:
+        if buffer_share >= 1:
             return Check(name, "ok", f"{finding} The shuffle buffer holds all of them.")
-        held = f"the shuffle buffer holds {facts.buffer_share:.1%} of the records"
+        held = f"the shuffle buffer holds {buffer_share:.1%} of the records"
         advice = (
             "Read in exact order, enlarge `tf_data.shuffle_buffer_size`, or write the data with `tfpipe shard`, which "
             "shuffles."
         )
         return Check(name, "warning", f"{finding[:-1]}, and {held}.", advice)
     # Kish's design effect counts pairs that are certainly alike. Here only this share of them is.
-    effective = 1 / (1 + (1 / facts.mixing - 1) * alike)
-    kept = f"of a batch of {facts.global_batch_size:,}, {effective:.0%} count as drawn independently"
+    effective = 1 / (1 + (1 / mixing - 1) * alike)
+    kept = f"of a batch of {batch_size:,}, {effective:.0%} count as drawn independently"
     if effective >= _MIXED_ENOUGH:
         return Check(name, "ok", f"{finding[:-1]}; {kept}.{score}")
     advice = "Lower `block_records`, or shard again: `tfpipe shard` shuffles."

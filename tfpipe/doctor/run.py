@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
-from tfpipe.doctor.data_checks import LabelFacts
 from tfpipe.doctor.gpu_checks import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
@@ -281,7 +280,7 @@ def _check_gpu_decode(facts: _Facts) -> Check:
 def _check_labels(facts: _Facts) -> Check:
     source, plan = facts.source, facts.plan
     if source.label_key is None:
-        return data_checks.check_labels(None)
+        return Check("labels", "skipped", "There are no labels.")
     if not facts.config.training:
         return Check("labels", "ok", "Evaluation reads every record once, and the order does not matter.")
     shards = sorted({k * len(source.files) // _LABEL_SHARDS for k in range(_LABEL_SHARDS)})
@@ -297,7 +296,7 @@ def _check_labels(facts: _Facts) -> Check:
     buffered = 0.0
     if mixing is None and source.num_records:
         buffered = min(count_shuffled_records(plan) * facts.num_hosts / source.num_records, 1.0)
-    return data_checks.check_labels(LabelFacts(samples, class_counts, mixing, batch_size, buffered))
+    return data_checks.check_labels(samples, class_counts, mixing, batch_size, buffered)
 
 
 # The run
