@@ -162,8 +162,8 @@ class Classifier:
 def _run_on_pixels(program: Program, notes: Notes, images: Sequence[PreparedImage]) -> NDArray[np.float32]:
     """Computes the probabilities of each image by a model that takes decoded images.
 
-    The middle, which the network sees, is cut out here as in the evaluation, from the stored image, which may be squeezed. Around it lies what
-    the model cuts off. So all images have one size: JAX compiles a function for each.
+    The middle, which its network sees, is cut out here as in the evaluation, from the stored image, which may be
+    squeezed. Around it lies what the model cuts off. So all images have one size: JAX compiles a function for each.
     """
     pixels = np.stack([_cut(image, notes) for image in images])
     return program(surround(pixels, notes.crop_fraction or 1.0))
