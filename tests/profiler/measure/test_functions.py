@@ -77,10 +77,16 @@ def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(
     assert (times.hold_s is not None) is locked
 
 
-@pytest.mark.parametrize("pythons", [True, False])
-def test_the_lock_of_python_is_told_from_one_of_the_function(pythons: bool) -> None:
-    turns = make_turns(1e-3, 1e-3, 1e-3)
-    assert judge(turns, 2, 5e-3 if pythons else 1e-4) == CallTimes(1e-3, 0.0, 1e-3, pythons)
+@pytest.mark.parametrize(
+    ("call_s", "late_s", "pythons"),
+    [
+        *((2e-3, late_s, late_s > 5e-4) for late_s in (1e-4, 4.9e-4, 6e-4, 5e-3)),  # it lets go within each call
+        *((20e-3, late_s, late_s > 1e-3) for late_s in (5e-4, 2e-3, 5e-3)),  # or every 5 ms
+        *((0.2e-3, late_s, late_s > 3e-4) for late_s in (1e-4, 5e-4)),  # late as a machine may wake threads up
+    ],
+)
+def test_the_lock_of_python_is_told_from_one_of_the_function(call_s: float, late_s: float, pythons: bool) -> None:
+    assert judge(make_turns(call_s, call_s, call_s), 2, late_s) == CallTimes(call_s, 0.0, call_s, pythons)
     assert not judge(make_turns(8e-3, 8e-3, 0.1e-3), 2, 5e-3).is_pythons  # a call that waits lets go of it
 
 

@@ -26,9 +26,11 @@ _LEAST_GAIN, _NO_GAIN = 0.7, 1.2
 """The factors between which 2 threads do as much as one where a call computes, if no other program runs."""
 _BLOCKED = 2 / 3
 """The time of 2 threads, as a share of that in which they run or wait for a core, from which on a lock stops them."""
-_WATCH_S, _LATE_S = 0.002, 0.001
-"""The seconds that a watching thread sleeps, and those that it gets Python's lock later if others hold it all the time:
-these let go of it every 5 ms."""
+_WATCH_S = 0.002
+"""The seconds that a watching thread sleeps."""
+_LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.25, 0.0003, 0.001
+"""The share of a call by which that thread gets Python's lock late if a call holds it, within these seconds: a machine
+wakes a thread up a little late in any case, and a long call lets go of the lock every 5 ms."""
 _WAITS = 0.5
 """The share of a call's time, without that in which it waits for a core, below which it waits for something else."""
 
@@ -134,12 +136,13 @@ def judge(turns: Sequence[tuple[Run, Run]], cores: int, late_s: float = 0.0) -> 
         is_locked = fastest_one_s < _HELPS * fastest_two_s
     else:
         is_locked = cores > 1 and _is_computing_blocked(turns)
-    hold_s = None
-    if is_locked:
-        fastest_s = min(fastest_one_s, fastest_two_s)
-        hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
     wait_s = max(one_s - cpu_s - queue_s, 0.0) if waits else 0.0
-    return CallTimes(cpu_s, wait_s, hold_s, is_locked and not waits and late_s > _LATE_S)
+    if not is_locked:
+        return CallTimes(cpu_s, wait_s, None)
+    fastest_s = min(fastest_one_s, fastest_two_s)
+    hold_s = fastest_s if waits else max(cpu_s, fastest_s - queue_s)
+    is_pythons = not waits and late_s > min(max(_LATE * hold_s, _LEAST_LATE_S), _MOST_LATE_S)
+    return CallTimes(cpu_s, wait_s, hold_s, is_pythons)
 
 
 def _is_computing_blocked(turns: Sequence[tuple[Run, Run]]) -> bool:
