@@ -68,11 +68,6 @@ def describe_workers(workers: Sequence[str], missing: Mapping[str, str]) -> Chec
 def check_speed(data: Manifest | Source, split: str | None, config: PipelineConfig) -> Iterator[Check]:
     """Measures how many images the workers give while they are asked for as many as they can make.
 
-    Args:
-        data: The data to read.
-        split: The name of a split.
-        config: The options of the pipeline, with a `service`.
-
     Yields:
         The check "speed".
     """
@@ -85,12 +80,7 @@ def check_speed(data: Manifest | Source, split: str | None, config: PipelineConf
 
 
 def describe_speed(rates: ServiceRates, images: int) -> Check:
-    """Says what the workers give.
-
-    Args:
-        rates: The measured rates.
-        images: The images of a batch.
-    """
+    """Says what the workers give, in batches of so many images."""
     total = sum(worker.batches_per_second for worker in rates.workers)
     listed = ", ".join(f"{worker.address} {worker.batches_per_second * images:,.0f}" for worker in rates.workers)
     finding = f"The workers give {total * images:,.0f} images/s, {human_bytes(total * rates.batch_bytes)}/s: {listed}."

@@ -34,11 +34,7 @@ class AdviseConfig:
         check_options(self)
 
     def count_sample(self, mean_bytes: float) -> int:
-        """Returns the number of images to sample.
-
-        Args:
-            mean_bytes: The mean size of an image of the input.
-        """
+        """Returns the number of images to sample, by the mean bytes of an image of the input."""
         if self.num_images is not None:
             return self.num_images
         return min(_SAMPLE_IMAGES, max(_MIN_SAMPLE_IMAGES, int(_SAMPLE_BYTES / max(mean_bytes, 1))))

@@ -150,12 +150,7 @@ def measure(job: PipelineJob, config: PipelineConfig, processes: int, observer: 
 
 
 def compare(bench: Bench, base: Bench) -> Comparison:
-    """Compares the rate of the pipeline with its earlier rate.
-
-    Args:
-        bench: The present bench.
-        base: The earlier bench.
-    """
+    """Compares the rate of the pipeline with its earlier rate."""
     before, after = map(_flatten, json.loads(json.dumps([base.config, bench.config])))  # a tuple is a list in a file
     names = [name for name in {**after, **before} if after.get(name) != before.get(name)]
     return Comparison(

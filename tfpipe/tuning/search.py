@@ -98,12 +98,7 @@ def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_cha
 
 
 def to_json(tuned: Tuned, first: PipelineConfig) -> dict[str, Any]:
-    """Returns plain values, with the version of their form.
-
-    Args:
-        tuned: The result.
-        first: The options that the search began with.
-    """
+    """Returns plain values, with the version of their form and what differs from the first options."""
     return {
         "version": VERSION,
         **summarize(tuned),

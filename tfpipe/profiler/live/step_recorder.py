@@ -168,12 +168,7 @@ class StepRecorder:
         self._ledger.replicas = max(self._ledger.replicas, count)
 
     def begin(self, asks: float, steps: int = 1) -> TrainCall:
-        """Begins a call, which asks for its batch at once.
-
-        Args:
-            asks: The current time.
-            steps: The number of steps that the call makes.
-        """
+        """Begins a call of some steps, which asks for its batch now."""
         call = TrainCall(begin=asks, asks=asks, steps=steps, resumed_at=self._resumed_at)
         self._resumed_at, self.open_call = None, call
         return call

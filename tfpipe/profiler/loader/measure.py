@@ -91,11 +91,7 @@ class Trainer:
 
 
 class Batches:
-    """The batches of a loader, one epoch after another.
-
-    Args:
-        loader: The loader.
-    """
+    """The batches of a loader, one epoch after another."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader, self._epoch = loader, iter(())

@@ -27,14 +27,7 @@ _WORTH_DROPPING = 0.02
 def get_dataset_facts(
     data: Manifest | Source, split: str | None, config: PipelineConfig, stages: Sequence[BuiltStage]
 ) -> DatasetFacts:
-    """Returns the facts about the data of a pipeline.
-
-    Args:
-        data: The data that the pipeline reads.
-        split: The split of a manifest; None for foreign files.
-        config: The pipeline's options.
-        stages: The pipeline's stages, in order.
-    """
+    """Returns the facts about the data of a pipeline."""
     source = get_source(data, split)
     plan, by_engine = plan_batches(source, config), is_by_engine(source, config)
     payloads = sample_records(source, [feature.name for feature in plan.features])

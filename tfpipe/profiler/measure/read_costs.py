@@ -31,11 +31,6 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
 
     The engine parses what it reads at once, so its figures include this.
 
-    Args:
-        source: The data.
-        config: The pipeline's options.
-        facts: The facts about the data.
-
     Returns:
         The costs by the names of the changes. None are measured of files that are not local, where records are not
         read in each epoch, or if the files cannot be written.

@@ -109,10 +109,6 @@ def count_records(source: Source, max_s: float = _COUNT_S) -> RecordCount | None
 
     After `max_s` seconds the rest is taken from the share of the bytes that were counted.
 
-    Args:
-        source: The files.
-        max_s: The seconds that counting may take.
-
     Returns:
         The count; None if the files are remote or damaged, or hold nothing.
     """

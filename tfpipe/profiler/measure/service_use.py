@@ -17,10 +17,6 @@ _MEASURE_S = 3.0
 def measure_service(plan: BatchPlan, timing: StepTiming) -> ServiceUse:
     """Measures the service after a run.
 
-    Args:
-        plan: The plan of the pipeline.
-        timing: The figures of the run.
-
     Raises:
         ConfigError: No worker answers.
         TfpipeError: No worker gave a batch in time.
