@@ -54,7 +54,7 @@ def invoke(*args: str) -> tuple[int, str, str]:
 def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfpipe.training.tensorflow.train import TensorFlowLearner
+    from tfpipe.training.learner import SingleSteps
 
     (tmp_path / "own_model.py").write_text(
         "import keras\n"
@@ -64,15 +64,15 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     )
     monkeypatch.chdir(tmp_path)
     shutil.copytree(small_dataset, tmp_path / "pets")
-    before, steps, own = signal.getsignal(signal.SIGTERM), [], TensorFlowLearner.train
+    before, steps, own = signal.getsignal(signal.SIGTERM), [], SingleSteps.make
 
-    def train(self: TensorFlowLearner, batch: object) -> object:
+    def make(self: SingleSteps, count: int) -> object:
         steps.append(1)
         if len(steps) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        return own(self, batch)
+        return own(self, count)
 
-    monkeypatch.setattr(TensorFlowLearner, "train", train)
+    monkeypatch.setattr(SingleSteps, "make", make)
     # No checkpoint is due, so only the one of SIGTERM is there to go on from.
     options = ("pets/", "--model", "own_model:linear", *QUICK[:4], "--epochs", "3", "--learning-rate", "0.01")
     code, out, err = invoke(*options)

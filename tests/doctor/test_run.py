@@ -18,7 +18,7 @@ from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.plan import plan_batches
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.engine.source import Source, tfrecord_files
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL
 
@@ -250,6 +250,22 @@ def test_foreign_files(small_dataset: Path) -> None:
     assert checks["file access"].found == f"{small_dataset} is on this machine."
     assert checks["image size"].found == "The first image has a short side of 16 px, and the model gets 16."
     assert checks["labels"].found == "12 labels were looked at, too few to tell whether they are sorted."
+
+
+def test_a_size_that_nobody_knows(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise DataError("It cannot be read.")
+
+    monkeypatch.setattr(probes, "read_first_shape", refuse)
+    source = tfrecord_files(str(small_dataset / "train-*"))
+    (check,) = run_checks(source, None, CONFIG, names=["image size"])
+    assert check == Check("image size", "skipped", "The size of the images is not known.")
+
+
+def test_records_without_labels(small_dataset: Path) -> None:
+    source = dataclasses.replace(tfrecord_files(str(small_dataset / "train-*")), label_key=None)
+    (check,) = run_checks(source, None, CONFIG, names=["labels"])
+    assert check == Check("labels", "skipped", "There are no labels.")
 
 
 def test_the_host_is_measured(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:

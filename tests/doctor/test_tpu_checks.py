@@ -3,10 +3,10 @@
 import pytest
 
 from tfpipe.doctor.result import Check, TargetConfig
-from tfpipe.doctor.tpu_checks import TpuHostFacts, check_features, check_jax, check_tpu_host
+from tfpipe.doctor.tpu_checks import check_features, check_jax, check_tpu_host
 
 CHIPS = ("/dev/accel0", "/dev/accel1", "/dev/accel2", "/dev/accel3")
-FREE = TpuHostFacts(CHIPS, ())
+FREE = (CHIPS, ())
 READY = Check("tpu host", "ok", "4 chips, and no other process uses the TPU.")
 
 
@@ -21,7 +21,7 @@ READY = Check("tpu host", "ok", "4 chips, and no other process uses the TPU.")
             Check("tpu host", "ok", "4 chips, and no other process uses the TPU."),
         ),
         (
-            TpuHostFacts((), ()),
+            ((), ()),
             "local",
             (),
             Check(
@@ -32,7 +32,7 @@ READY = Check("tpu host", "ok", "4 chips, and no other process uses the TPU.")
             ),
         ),
         (
-            TpuHostFacts(CHIPS, (17, 23)),
+            (CHIPS, (17, 23)),
             "local",
             (),
             Check(
@@ -77,8 +77,10 @@ READY = Check("tpu host", "ok", "4 chips, and no other process uses the TPU.")
         ),
     ],
 )
-def test_the_host(facts: TpuHostFacts, tpu: str, variables: tuple[tuple[str, str], ...], expected: Check) -> None:
-    assert check_tpu_host(facts, TargetConfig(tpu=tpu, tpu_variables=variables)) == expected
+def test_the_host(
+    facts: tuple[tuple[str, ...], tuple[int, ...]], tpu: str, variables: tuple[tuple[str, str], ...], expected: Check
+) -> None:
+    assert check_tpu_host(*facts, TargetConfig(tpu=tpu, tpu_variables=variables)) == expected
 
 
 @pytest.mark.parametrize(

@@ -29,15 +29,12 @@ CONFIG = PipelineConfig(batch_size=100, tf_data=TfDataOptions(num_parallel_calls
 
 
 class FakeJob(PipelineJob):
-    """Has no data, as if it were read by the textbook pipeline; every cache needs the same limit, or none."""
+    """Has no data; every cache needs the same limit, or none."""
 
     cache_bytes: str | None = None
 
     def find_cache_bytes(self, config: PipelineConfig, free_bytes: int) -> str | None:
         return None if config.cache == "none" else FakeJob.cache_bytes
-
-    def is_by_engine(self, config: PipelineConfig) -> bool:
-        return False
 
 
 JOB = FakeJob(cast("Any", None), None, Accelerator(1e-9, 100))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_c
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import budget_option, config_file_option, stages_option
 from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, require_torch
+from tfpipe.cli.shared.status import status_line
 from tfpipe.cli.train_output import Output
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -142,7 +144,9 @@ def _check_options(framework: str, options: dict[str, Any]) -> None:
 
 def _show(options: dict[str, Any], config: TrainConfig, devices: str, run: _Run) -> "TrainResult":
     """Runs a training whose output this process prints."""
-    with Output(options["dataset"], config, as_json=options["as_json"]) as output:
+    out = sys.stdout
+    with status_line("Starting") as line:
+        output = Output(options["dataset"], config, line, out, as_json=options["as_json"])
         output.begin(devices)
         result = run(observer=output)
         output.end(result)

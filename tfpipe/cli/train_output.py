@@ -2,20 +2,16 @@
 
 import json
 import shlex
-import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from tfpipe.cli.shared.status import status_line
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_rate, human_share
 from tfpipe.training.results import TrainObserver
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from tfpipe.profiler.types import StepTiming
     from tfpipe.training.config import TrainConfig
     from tfpipe.training.results import EpochResult, Metrics, StepResult, TrainResult
@@ -26,22 +22,11 @@ _IDLE_WORTH_A_LOOK = 0.05
 class Output(TrainObserver):
     """The output: epochs or JSON on standard output, all else on standard error."""
 
-    def __init__(self, dataset: str, config: "TrainConfig", *, as_json: bool) -> None:
+    def __init__(self, dataset: str, config: "TrainConfig", line: Observer, out: TextIO, *, as_json: bool) -> None:
         self._dataset, self._config, self._as_json = dataset, config, as_json
-        self._status = status_line("Starting")
-        self._line = Observer()
         # The live line takes over standard output to print above itself. It would write to the terminal what is meant
-        # for a file or a pipe.
-        self._out = None if sys.stdout.isatty() else sys.stdout
-
-    def __enter__(self) -> "Output":
-        self._line = self._status.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: "type[BaseException] | None", error: BaseException | None, trace: "TracebackType | None"
-    ) -> None:
-        self._status.__exit__(kind, error, trace)
+        # for a file or a pipe, so `out` is what standard output was before.
+        self._line, self._out = line, None if out.isatty() else out
 
     def begin(self, devices: str) -> None:
         """Prints the device and the folder of the run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,75 +22,31 @@ _MIXED_ENOUGH = 0.7  # below this score clearly fewer images of a batch are inde
 IntArray = NDArray[np.int64]
 
 
-class FileFacts(NamedTuple):
-    """The sizes of the files that were looked at, in bytes.
+def check_files(expected: Mapping[str, int | None], actual: Mapping[str, int | None], total: int) -> Check:
+    """Checks that shards and indexes exist with the sizes in the manifest.
 
-    Attributes:
-        expected: Sizes by path; None if any size above 0 will do.
-        actual: Sizes by path; None for a file that is missing or cannot be read.
-        total: Files of the split, also those that were not looked at.
+    Args:
+        expected: The bytes of each file that was looked at; None if any size above 0 will do.
+        actual: The bytes that it has; None for a file that is missing or cannot be read.
+        total: The number of files of the split, also those that were not looked at.
     """
-
-    expected: Mapping[str, int | None]
-    actual: Mapping[str, int | None]
-    total: int
-
-
-class LabelFacts(NamedTuple):
-    """The labels in the order of the files, and the mixing of the training order.
-
-    Attributes:
-        samples: Labels of adjacent records, one array for each place that was looked at.
-        class_counts: Records of each class; empty if they were never counted.
-        mixing: Score of the exact order, see `tfpipe.engine.order.mixing_score`; None for the throughput order.
-        global_batch_size: Images of one step.
-        buffer_share: Share of the records that the throughput order's shuffle buffer holds.
-    """
-
-    samples: Sequence[IntArray]
-    class_counts: Sequence[int]
-    mixing: float | None
-    global_batch_size: int
-    buffer_share: float = 0.0
-
-
-class ImageFacts(NamedTuple):
-    """The short sides of images, in pixels.
-
-    Attributes:
-        stored: The mean side as stored.
-        target: The side that the model gets.
-        subject: The images in a sentence: "The stored images" or "The first image".
-        fixed: Whether all images are stored in one size.
-    """
-
-    stored: float
-    target: int
-    subject: str
-    fixed: bool = False
-
-
-def check_files(facts: FileFacts) -> Check:
-    """Checks that shards and indexes exist with the sizes in the manifest."""
     advice = "Copy the dataset again; `tfpipe verify` looks at every record."
-    missing = [path for path in facts.expected if facts.actual.get(path) is None]
+    missing = [path for path in expected if actual.get(path) is None]
     if missing:
         return Check("files", "failure", f"{_name_first(missing)} missing.", advice)
-    odd_sized = [path for path, size in facts.expected.items() if facts.actual[path] != size and size is not None]
+    odd_sized = [path for path, size in expected.items() if actual[path] != size and size is not None]
     if odd_sized:
         path = odd_sized[0]
-        finding = (
-            f"{path} must have {facts.expected[path]:,} bytes, got {facts.actual[path]:,}{_count_more(odd_sized)}."
-        )
+        finding = f"{path} must have {expected[path]:,} bytes, got {actual[path]:,}{_count_more(odd_sized)}."
         return Check("files", "failure", finding, advice)
-    empty = [path for path in facts.expected if facts.actual[path] == 0]
+    empty = [path for path in expected if actual[path] == 0]
     if empty:
         return Check("files", "warning", f"{_name_first(empty)} empty.", "Check how the files were written.")
-    num_checked = len(facts.expected)
+    num_checked = len(expected)
     which = (
         f"All {num_checked:,} files are"
-        if num_checked == facts.total
-        else f"{num_checked:,} of {facts.total:,} files were looked at:"
+        if num_checked == total
+        else f"{num_checked:,} of {total:,} files were looked at:"
     )
     return Check("files", "ok", f"{which} there, with the sizes they should have.")
 
@@ -146,19 +101,24 @@ def check_shard_size(num_shards: int, mean_bytes: float, largest_bytes: int) -> 
     return Check(name, "ok", f"{finding}.")
 
 
-def check_image_size(facts: ImageFacts | None) -> Check:
-    """Checks that images are stored about as large as the model takes them."""
+def check_image_size(stored: float, target: int, subject: str, fixed: bool = False) -> Check:
+    """Checks that images are stored about as large as the model takes them.
+
+    Args:
+        stored: The mean short side as stored, in pixels.
+        target: The side that the model gets, in pixels.
+        subject: The images in a sentence: "The stored images" or "The first image".
+        fixed: Whether all images are stored in one size.
+    """
     name = "image size"
-    if facts is None:
-        return Check(name, "skipped", "The size of the images is not known.")
-    about = "a short side of" if facts.fixed or facts.subject.startswith("The first") else "a mean short side of about"
-    verb = "has" if facts.subject.startswith("The first") else "have"
-    finding = f"{facts.subject} {verb} {about} {facts.stored:,.0f} px, and the model gets {facts.target}"
-    if facts.stored < _TOO_SMALL * facts.target:
+    about = "a short side of" if fixed or subject.startswith("The first") else "a mean short side of about"
+    verb = "has" if subject.startswith("The first") else "have"
+    finding = f"{subject} {verb} {about} {stored:,.0f} px, and the model gets {target}"
+    if stored < _TOO_SMALL * target:
         advice = "Use a smaller `image_size`, or shard larger originals."
         return Check(name, "warning", f"{finding}: they are enlarged, which costs time and adds no detail.", advice)
-    if facts.stored > _TOO_LARGE * facts.target:
-        keep = round(facts.target * 8 / 7 / 32 + 0.5) * 32
+    if stored > _TOO_LARGE * target:
+        keep = round(target * 8 / 7 / 32 + 0.5) * 32
         advice = f"`tfpipe shard --resize-short {keep}` or so makes them faster to read and to decode."
         return Check(name, "warning", f"{finding}.", advice)
     return Check(name, "ok", f"{finding}.")
@@ -180,34 +140,44 @@ def check_decoder(decoder: str, missing: str | None) -> Check:
     return Check(name, "ok", "TensorFlow decodes.")
 
 
-def check_labels(facts: LabelFacts | None) -> Check:
-    """Checks that labels are mixed: in the files, or by the order in which they are read."""
+def check_labels(
+    samples: Sequence[IntArray],
+    class_counts: Sequence[int],
+    mixing: float | None,
+    batch_size: int,
+    buffer_share: float = 0.0,
+) -> Check:
+    """Checks that labels are mixed: in the files, or by the order in which they are read.
+
+    Args:
+        samples: The labels of adjacent records, one array for each place that was looked at.
+        class_counts: The records of each class; empty if they were never counted.
+        mixing: The score of the exact order, see `tfpipe.engine.order.mixing_score`; None for the throughput order.
+        batch_size: The images of one step.
+        buffer_share: The share of the records that the throughput order's shuffle buffer holds.
+    """
     name = "labels"
-    if facts is None:
-        return Check(name, "skipped", "There are no labels.")
-    score = "" if facts.mixing is None else f" The order mixes {facts.mixing:.2f} of 1."
-    num_labels = sum(map(len, facts.samples))
+    score = "" if mixing is None else f" The order mixes {mixing:.2f} of 1."
+    num_labels = sum(map(len, samples))
     if num_labels < _ENOUGH_LABELS:
         return Check(name, "ok", f"{num_labels} labels were looked at, too few to tell whether they are sorted.{score}")
-    alike = measure_alikeness(facts.samples, facts.class_counts)
+    alike = measure_alikeness(samples, class_counts)
     if alike <= _ALIKE:
-        finding = (
-            f"Labels of {num_labels:,} records in {human_count(len(facts.samples), 'place')} are mixed as by chance."
-        )
+        finding = f"Labels of {num_labels:,} records in {human_count(len(samples), 'place')} are mixed as by chance."
         return Check(name, "ok", finding + score)
     finding = f"Records that lie together have like labels ({alike:.0%} of the way from chance to sorted)."
-    if facts.mixing is None:
-        if facts.buffer_share >= 1:
+    if mixing is None:
+        if buffer_share >= 1:
             return Check(name, "ok", f"{finding} The shuffle buffer holds all of them.")
-        held = f"the shuffle buffer holds {facts.buffer_share:.1%} of the records"
+        held = f"the shuffle buffer holds {buffer_share:.1%} of the records"
         advice = (
             "Read in exact order, enlarge `tf_data.shuffle_buffer_size`, or write the data with `tfpipe shard`, which "
             "shuffles."
         )
         return Check(name, "warning", f"{finding[:-1]}, and {held}.", advice)
     # Kish's design effect counts pairs that are certainly alike. Here only this share of them is.
-    effective = 1 / (1 + (1 / facts.mixing - 1) * alike)
-    kept = f"of a batch of {facts.global_batch_size:,}, {effective:.0%} count as drawn independently"
+    effective = 1 / (1 + (1 / mixing - 1) * alike)
+    kept = f"of a batch of {batch_size:,}, {effective:.0%} count as drawn independently"
     if effective >= _MIXED_ENOUGH:
         return Check(name, "ok", f"{finding[:-1]}; {kept}.{score}")
     advice = "Lower `block_records`, or shard again: `tfpipe shard` shuffles."

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from tfpipe.doctor.data_checks import IntArray
 from tfpipe.doctor.runtime_checks import TensorFact
-from tfpipe.doctor.tpu_checks import TpuHostFacts
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.columns.labels import number_classes
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -54,7 +53,7 @@ def count_local_replicas() -> int:
     return next((n for kind in ("TPU", "GPU") if (n := len(tf.config.list_physical_devices(kind)))), 1)
 
 
-def read_tpu_host() -> TpuHostFacts:
+def read_tpu_host() -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Looks for the device files of TPU chips, and for other processes that have them open."""
     chips = tuple(sorted(glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*")))
     holders = set()
@@ -62,7 +61,7 @@ def read_tpu_host() -> TpuHostFacts:
         with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             if os.readlink(link) in chips:
                 holders.add(int(link.split("/")[2]))
-    return TpuHostFacts(chips, tuple(sorted(holders - {os.getpid()})))
+    return chips, tuple(sorted(holders - {os.getpid()}))
 
 
 def read_file_sizes(paths: Sequence[str]) -> dict[str, int | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
-from tfpipe.doctor.data_checks import FileFacts, ImageFacts, LabelFacts
 from tfpipe.doctor.gpu_checks import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
@@ -193,7 +192,7 @@ def _check_versions(facts: _Facts) -> Check:
 
 
 def _check_tpu_host(facts: _Facts) -> Check:
-    return tpu_checks.check_tpu_host(probes.read_tpu_host(), facts.target)
+    return tpu_checks.check_tpu_host(*probes.read_tpu_host(), facts.target)
 
 
 def _check_jax(facts: _Facts) -> Check:
@@ -219,7 +218,7 @@ def _check_files(facts: _Facts) -> Check:
         sizes = dict(zip(source.files, (shard.bytes for shard in facts.info.shards), strict=True))
     expected = {path: sizes.get(path) for path in facts.file_sizes}
     total = len(source.files) + len(source.index_files)
-    return data_checks.check_files(FileFacts(expected, facts.file_sizes, total))
+    return data_checks.check_files(expected, facts.file_sizes, total)
 
 
 def _check_first_record(facts: _Facts) -> Check:
@@ -251,20 +250,18 @@ def _check_shard_size(facts: _Facts) -> Check:
 
 
 def _check_image_size(facts: _Facts) -> Check:
-    target_side = min(facts.config.size)
+    name, fixed = "image size", facts.source.images.size
+    size: Sequence[float] | None = fixed
     if not facts.source.has_images:
-        return Check("image size", "ok", "The records have no image.")
-    if facts.source.images.size is not None:
-        short_side = min(facts.source.images.size)
-        return data_checks.check_image_size(ImageFacts(short_side, target_side, "The stored images", fixed=True))
-    if facts.info is not None:
-        sizes = facts.info.sizes
-        mean_side = min(sizes.mean_height, sizes.mean_width)
-        return data_checks.check_image_size(ImageFacts(mean_side, target_side, "The stored images"))
+        return Check(name, "ok", "The records have no image.")
+    if size is None and facts.info is not None:
+        size = facts.info.sizes.mean_height, facts.info.sizes.mean_width
+    subject = "The first image" if size is None else "The stored images"
     try:
-        return data_checks.check_image_size(ImageFacts(min(facts.first_shape[:2]), target_side, "The first image"))
+        short_side = min(size or facts.first_shape[:2])
     except probes.READ_ERRORS:
-        return data_checks.check_image_size(None)
+        return Check(name, "skipped", "The size of the images is not known.")
+    return data_checks.check_image_size(short_side, min(facts.config.size), subject, fixed is not None)
 
 
 def _check_decoder(facts: _Facts) -> Check:
@@ -283,7 +280,7 @@ def _check_gpu_decode(facts: _Facts) -> Check:
 def _check_labels(facts: _Facts) -> Check:
     source, plan = facts.source, facts.plan
     if source.label_key is None:
-        return data_checks.check_labels(None)
+        return Check("labels", "skipped", "There are no labels.")
     if not facts.config.training:
         return Check("labels", "ok", "Evaluation reads every record once, and the order does not matter.")
     shards = sorted({k * len(source.files) // _LABEL_SHARDS for k in range(_LABEL_SHARDS)})
@@ -299,7 +296,7 @@ def _check_labels(facts: _Facts) -> Check:
     buffered = 0.0
     if mixing is None and source.num_records:
         buffered = min(count_shuffled_records(plan) * facts.num_hosts / source.num_records, 1.0)
-    return data_checks.check_labels(LabelFacts(samples, class_counts, mixing, batch_size, buffered))
+    return data_checks.check_labels(samples, class_counts, mixing, batch_size, buffered)
 
 
 # The run

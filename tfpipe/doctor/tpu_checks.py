@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from tfpipe.doctor.result import Check, TargetConfig
 from tfpipe.system.units import human_count
@@ -17,30 +16,24 @@ JAX_PACKAGES = ("jax", "jaxlib", "libtpu")
 _LANES = 128
 
 
-class TpuHostFacts(NamedTuple):
-    """The TPU chips of this machine.
+def check_tpu_host(chips: Sequence[str], holders: Sequence[int], target: TargetConfig) -> Check:
+    """Checks that this machine has a TPU that one process can take as a whole.
 
-    Attributes:
-        chips: Device files of the chips.
-        holders: Numbers of other processes that have them open.
+    Args:
+        chips: The device files of its chips.
+        holders: The numbers of other processes that have them open.
+        target: The accelerator of the run.
     """
-
-    chips: tuple[str, ...]
-    holders: tuple[int, ...]
-
-
-def check_tpu_host(facts: TpuHostFacts, target: TargetConfig) -> Check:
-    """Checks that this machine has a TPU that one process can take as a whole."""
     name = "tpu host"
     if target.tpu_elsewhere:
         advice = "Run `tfpipe doctor` with `tpu` local on each of its hosts too."
         return Check(name, "ok", f"The TPU {target.tpu!r} is on other machines, which this one cannot see.", advice)
-    if not facts.chips:
+    if not chips:
         advice = "Run it on the TPU VM itself; on this machine the other checks still count."
         return Check(name, "failure", "This machine has no TPU: /dev/accel* and /dev/vfio/* are not there.", advice)
     variables = dict(target.tpu_variables)
-    if facts.holders:
-        numbers = ", ".join(map(str, facts.holders))
+    if holders:
+        numbers = ", ".join(map(str, holders))
         advice = "End it first. Start one process on each host: it takes all chips."
         return Check(name, "failure", f"The TPU is in use by another process ({numbers}).", advice)
     if (named := variables.get("TPU_NAME", "local")) != "local":
@@ -49,8 +42,8 @@ def check_tpu_host(facts: TpuHostFacts, target: TargetConfig) -> Check:
     if parts := [variable for variable in PART_OF_THE_CHIPS if variable in variables]:
         advice = "Unset it: tfpipe starts one process on each host, which takes all chips."
         return Check(name, "warning", f"{parts[0]} gives a process a part of the chips.", advice)
-    chips = human_count(len(facts.chips), "chip")
-    return Check(name, "ok", f"{chips}, and no other process uses the TPU.")
+    count = human_count(len(chips), "chip")
+    return Check(name, "ok", f"{count}, and no other process uses the TPU.")
 
 
 def check_jax(installed: Mapping[str, str]) -> Check:

@@ -16,7 +16,7 @@ protobuf writer can write, and refuses everything else with a `FormatError`.
 
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -44,6 +44,12 @@ FeatureLike: TypeAlias = bytes | str | int | float | Sequence[Any] | NDArray[Any
 """A value that can be encoded as a feature: a scalar, a list of one kind, an array (in row order), or None."""
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+_LISTS: dict[int, tuple[Callable[[], Any], str, tuple[int, ...]]] = {
+    _BYTES_LIST: (list, "BytesList.value", (LENGTH,)),
+    _FLOAT_LIST: (bytearray, "FloatList.value", (LENGTH, FIXED32)),
+    _INT64_LIST: (lambda: array("q"), "Int64List.value", (LENGTH, VARINT)),
+}
+"""The collection of the values of each list, the name of its field, and the wire types that it may have."""
 
 _LEAST_ENTRY_BYTES = 10  # of an entry with one value: its tags and lengths
 _USUAL_ENTRY_FIELDS = 5  # the entry, the key, the Feature, the list and the value
@@ -305,9 +311,7 @@ def _read_small_run(buffer: bytes, start: int, stop: int) -> NDArray[np.int64]:
 def _entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature]:
     """Reads one key and its feature. A list of another kind replaces the values that came before it."""
     key, kind = "", 0
-    texts: list[bytes] = []
-    floats = bytearray()
-    ints: array[int] = array("q")
+    values: Any = None
     for field, wire, start, stop in fields(buffer, pos, end, budget):
         if field == 1:
             expect(wire == LENGTH, "a feature's key", wire, start)
@@ -315,24 +319,15 @@ def _entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feat
         elif field == 2:
             expect(wire == LENGTH, "Feature", wire, start)
             for list_kind, list_wire, list_start, list_stop in fields(buffer, start, stop, budget):
-                if list_kind > _INT64_LIST:
+                if list_kind not in _LISTS:
                     continue
                 expect(list_wire == LENGTH, "a feature's list", list_wire, list_start)
                 if list_kind != kind:
-                    kind, texts, floats, ints = list_kind, [], bytearray(), array("q")
-                if kind == _BYTES_LIST:
-                    _read_texts(buffer, list_start, list_stop, texts, budget)
-                elif kind == _FLOAT_LIST:
-                    _read_floats(buffer, list_start, list_stop, floats, budget)
-                else:
-                    _read_ints(buffer, list_start, list_stop, ints, budget)
-    if kind == _BYTES_LIST:
-        return key, texts
+                    kind, values = list_kind, _LISTS[list_kind][0]()
+                _read_values(buffer, list_start, list_stop, kind, values, budget)
     if kind == _FLOAT_LIST:
-        return key, np.array(np.frombuffer(floats, "<f4") if floats else (), np.float32)
-    if kind == _INT64_LIST:
-        return key, np.array(ints, np.int64)
-    return key, None
+        return key, np.array(np.frombuffer(values, "<f4") if values else (), np.float32)
+    return key, np.array(values, np.int64) if kind == _INT64_LIST else values
 
 
 def _key(buffer: bytes, start: int, stop: int) -> str:
@@ -342,24 +337,18 @@ def _key(buffer: bytes, start: int, stop: int) -> str:
         raise wire_error("a feature's key is not UTF-8", start + error.start) from None
 
 
-def _read_texts(buffer: bytes, pos: int, end: int, out: list[bytes], budget: Budget) -> None:
+def _read_values(buffer: bytes, pos: int, end: int, kind: int, out: Any, budget: Budget) -> None:
+    """Appends the values of a list: each text, the bytes of floats, or numbers."""
+    _, name, wires = _LISTS[kind]
     for field, wire, start, stop in fields(buffer, pos, end, budget):
-        if field == 1:
-            expect(wire == LENGTH, "BytesList.value", wire, start)
+        if field != 1:
+            continue
+        expect(wire in wires, name, wire, start)
+        if kind == _BYTES_LIST:
             out.append(buffer[start:stop])
-
-
-def _read_floats(buffer: bytes, pos: int, end: int, out: bytearray, budget: Budget) -> None:
-    for field, wire, start, stop in fields(buffer, pos, end, budget):
-        if field == 1:
-            expect(wire in (LENGTH, FIXED32), "FloatList.value", wire, start)
-            if (stop - start) % 4:
-                raise wire_error(f"packed floats must be a multiple of 4 bytes, got {stop - start}", start)
-            out += buffer[start:stop]
-
-
-def _read_ints(buffer: bytes, pos: int, end: int, out: "array[int]", budget: Budget) -> None:
-    for field, wire, start, stop in fields(buffer, pos, end, budget):
-        if field == 1:
-            expect(wire in (LENGTH, VARINT), "Int64List.value", wire, start)
+        elif kind == _INT64_LIST:
             read_int64s(buffer, start, stop, out)
+        elif (stop - start) % 4:
+            raise wire_error(f"packed floats must be a multiple of 4 bytes, got {stop - start}", start)
+        else:
+            out += buffer[start:stop]

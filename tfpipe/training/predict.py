@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,7 @@ class Classifier:
 
             self._run = load_model(self.directory)
         else:
-            self._run = _ByPixels(_load_program(framework, self.directory), notes).run
+            self._run = partial(_run_on_pixels, _load_program(framework, self.directory), notes)
 
     def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[Prediction | Unreadable]:
         """Reads files, and yields the prediction for each, in their order.
@@ -158,37 +159,27 @@ class Classifier:
         ]
 
 
-@dataclass(frozen=True)
-class _ByPixels:
-    """A model that takes decoded images, and shows its network the middle of them.
+def _run_on_pixels(program: Program, notes: Notes, images: Sequence[PreparedImage]) -> NDArray[np.float32]:
+    """Computes the probabilities of each image by a model that takes decoded images.
 
-    The middle is cut out here as in the evaluation, from the stored image, which may be squeezed. Around it lies what
-    the model cuts off. So all images have one size: JAX compiles a function for each.
-
-    Attributes:
-        program: The model.
-        notes: The notes on it.
+    The middle, which its network sees, is cut out here as in the evaluation, from the stored image, which may be
+    squeezed. Around it lies what the model cuts off. So all images have one size: JAX compiles a function for each.
     """
+    pixels = np.stack([_cut(image, notes) for image in images])
+    return program(surround(pixels, notes.crop_fraction or 1.0))
 
-    program: Program
-    notes: Notes
 
-    def run(self, images: Sequence[PreparedImage]) -> NDArray[np.float32]:
-        """Computes the probabilities of each image."""
-        pixels = np.stack([self._cut(image) for image in images])
-        return self.program(surround(pixels, self.notes.crop_fraction or 1.0))
-
-    def _cut(self, image: PreparedImage) -> NDArray[np.uint8]:
-        """Returns the pixels that the network sees: uint8 [height, width, 3]."""
-        form, size = self.notes.form, self.notes.size
-        original = image.height, image.width
-        stored = original if form.square is None else (form.square, form.square)
-        box = 0, 0, *stored
-        if self.notes.crop_fraction is not None:
-            boxes = center_boxes(np.array([original]), np.array([stored]), size, self.notes.crop_fraction)
-            y, x, height, width = map(int, boxes[0])
-            box = y, x, height, width
-        return resize_crop(decode_crop(image.encoded, form, box), size, self.notes.antialias)
+def _cut(image: PreparedImage, notes: Notes) -> NDArray[np.uint8]:
+    """Returns the pixels that the network sees: uint8 [height, width, 3]."""
+    form, size = notes.form, notes.size
+    original = image.height, image.width
+    stored = original if form.square is None else (form.square, form.square)
+    box = 0, 0, *stored
+    if notes.crop_fraction is not None:
+        boxes = center_boxes(np.array([original]), np.array([stored]), size, notes.crop_fraction)
+        y, x, height, width = map(int, boxes[0])
+        box = y, x, height, width
+    return resize_crop(decode_crop(image.encoded, form, box), size, notes.antialias)
 
 
 def surround(pixels: NDArray[np.uint8], crop_fraction: float) -> NDArray[np.uint8]:

@@ -33,7 +33,8 @@ def is_mechanical(changes: Changes) -> bool:
 
 def reset_to_defaults(config: PipelineConfig) -> Changes:
     """Returns the changes that take every mechanical option back to its default."""
-    return _keep_different(config, {name: get_default(PipelineConfig, name) for name in MECHANICAL})
+    defaults = {name: get_default(PipelineConfig, name) for name in MECHANICAL}
+    return {name: value for name, value in defaults.items() if get_value(config, name) != value}
 
 
 def apply_changes(config: PipelineConfig, changes: Changes) -> PipelineConfig | None:
@@ -45,8 +46,3 @@ def apply_changes(config: PipelineConfig, changes: Changes) -> PipelineConfig | 
     except ConfigError:
         return None
     return None if changed_config == config else changed_config
-
-
-def _keep_different(config: PipelineConfig, changes: Changes) -> Changes:
-    """Returns the changes whose value the config does not have already."""
-    return {name: value for name, value in changes.items() if get_value(config, name) != value}

@@ -9,7 +9,8 @@ the end must also beat the first one, both started anew, or the first one is the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,10 +66,6 @@ class Tuned:
     trials: tuple[Trial, ...]
     seconds: float
     finished: bool
-
-
-Advise = Callable[[PipelineConfig], Sequence[Changes]]
-"""Returns changes that should help a config, best first."""
 
 
 def tune(job: PipelineJob, config: PipelineConfig, seconds: float, input_may_change: bool, observer: Observer) -> Tuned:
@@ -144,29 +141,39 @@ def _start_trials(job: PipelineJob, config: PipelineConfig, until: float) -> Tri
 
 
 def _try_candidates(trials: Trials, until: float, input_may_change: bool, observer: Observer) -> bool:
-    """Tries changes until nothing helps, the accelerator is busy or the time is up; returns whether it finished."""
-    has_time = True
+    """Tries changes until nothing helps, the accelerator is busy or the time is up; returns whether it finished.
 
-    def advise(config: PipelineConfig) -> Sequence[Changes]:
-        nonlocal has_time
-        has_time = time.monotonic() + _ADVICE_S <= until - _estimate_confirm_s(trials)
-        if not has_time:
-            return ()
-        observer.phase(f"{_describe_best(trials)}; profiling")
-        return _get_advice(trials.job, config, input_may_change)
-
-    for changes in _get_candidates(trials, advise, input_may_change):
-        if trials.images_per_second >= BUSY_SHARE * trials.job.get_accelerator(trials.config).images_per_second:
-            break
+    Each is a change of the config that is the best by then. No config comes twice.
+    """
+    seen, advised, waiting = {trials.config}, None, deque([reset_to_defaults(trials.config)])
+    # Once, or the same cache would be tried again with another size.
+    free_bytes = host_limits.available_memory_bytes()
+    while True:
         trials_until = until - _estimate_confirm_s(trials)
+        if not waiting:
+            if trials.config == advised:  # nothing helps any more
+                return True
+            if time.monotonic() + _ADVICE_S > trials_until:
+                return False
+            observer.phase(f"{_describe_best(trials)}; profiling")
+            advised = trials.config
+            waiting.extend(_get_advice(trials.job, advised, input_may_change))
+            continue
+        changes = _limit_cache(trials, waiting.popleft(), free_bytes)
+        config = apply_changes(trials.config, changes)
+        if config is None or config in seen or not (input_may_change or is_mechanical(changes)):
+            continue
+        seen.add(config)
+        if trials.images_per_second >= BUSY_SHARE * trials.job.get_accelerator(trials.config).images_per_second:
+            return True
         if time.monotonic() + trials.start_s + _estimate_turns_s(trials) > trials_until:
             return False
         observer.phase(f"{_describe_best(trials)}; trying {describe_changes(changes)}")
         trials.attempt(changes, trials_until)
-    return has_time
 
 
 def _get_advice(job: PipelineJob, config: PipelineConfig, input_may_change: bool) -> Sequence[Changes]:
+    """Returns the changes that the profiler proposes for a config, best first."""
     try:
         profile = profile_pipeline(
             job.data, job.split, config, job.get_accelerator(config), ProfileConfig(_PROFILE_S), customize=job.customize
@@ -176,33 +183,13 @@ def _get_advice(job: PipelineJob, config: PipelineConfig, input_may_change: bool
     return [fix.changes for fix in make_report(profile).fixes if fix.keeps_values or input_may_change]
 
 
-def _get_candidates(trials: Trials, advise: Advise, input_may_change: bool) -> Iterator[Changes]:
-    """Yields the changes to try next, each from the config that is the best by then. No config comes twice."""
-    seen = {trials.config}
-    # Once, or the same cache would be tried again with another size.
-    free_bytes = host_limits.available_memory_bytes()
-
-    def limit_cache(changes: Changes) -> Changes:
-        config = apply_changes(trials.config, changes)
-        if config is None or not set(changes) & set(CACHES):
-            return changes
-        cache_bytes = trials.job.find_cache_bytes(config, free_bytes)
-        return changes if cache_bytes is None else {**changes, "cache_bytes": cache_bytes}
-
-    def is_new(changes: Changes) -> bool:
-        config = apply_changes(trials.config, changes)
-        if config is None or config in seen or not (input_may_change or is_mechanical(changes)):
-            return False
-        seen.add(config)
-        return True
-
-    if is_new(changes := reset_to_defaults(trials.config)):
-        yield changes
-    while True:
-        best = trials.config
-        yield from filter(is_new, map(limit_cache, advise(best)))
-        if trials.config == best:  # nothing helps any more
-            return
+def _limit_cache(trials: Trials, changes: Changes, free_bytes: int) -> Changes:
+    """Returns the changes, with a cache of what fits if they ask for more."""
+    config = apply_changes(trials.config, changes)
+    if config is None or not set(changes) & set(CACHES):
+        return changes
+    cache_bytes = trials.job.find_cache_bytes(config, free_bytes)
+    return changes if cache_bytes is None else {**changes, "cache_bytes": cache_bytes}
 
 
 def _estimate_turns_s(trials: Trials) -> float:

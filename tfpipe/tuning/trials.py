@@ -107,13 +107,11 @@ class PipelineJob:
         """
         if config.cache == "none" or config.cache_dir is not None or config.cache_bytes is not None:
             return None
-        needed = estimate_cache_bytes(plan_batches(get_source(self.data, self.split), config))
+        source = get_source(self.data, self.split)
+        needed = estimate_cache_bytes(plan_batches(source, config))
         fits = needed is None or needed <= MAX_CACHE_SHARE * free_bytes
-        return None if fits or not self.is_by_engine(config) else format_mebibytes(_PART_SHARE * free_bytes)
-
-    def is_by_engine(self, config: PipelineConfig) -> bool:
-        """Returns whether the engine makes the batches; if not, the textbook pipeline does."""
-        return is_by_engine(get_source(self.data, self.split), prefer_textbook(config, self.customize))
+        by_engine = is_by_engine(source, prefer_textbook(config, self.customize))  # tf.data caches all or nothing
+        return None if fits or not by_engine else format_mebibytes(_PART_SHARE * free_bytes)
 
     def count_steps_to_fill(self, config: PipelineConfig) -> int:
         """Counts the steps until a cache in memory holds every record; 0 if the number of records is unknown.

@@ -139,12 +139,10 @@ def test_probes_come_five_times_and_then_in_every_fiftieth_step() -> None:
 
 def test_idle_is_the_time_that_compute_leaves_and_no_more_than_the_wait() -> None:
     sums = StepSums(steps=10, images=80, wall_s=1.0, wait_s=0.6)
-    assert sums.input_wait_fraction == 0.6
-    assert sums.estimate_idle_fraction(None) == 0.6
-    assert sums.estimate_idle_fraction(0.08) == pytest.approx(0.2)  # dispatched ahead: busy while the trainer waited
-    assert sums.estimate_idle_fraction(0.01) == 0.6
-    assert sums.estimate_idle_fraction(0.2) == 0.0
-    assert sums.images_per_second == 80
+    assert sums.report(10, None) == MonitorReport(10, 10, 1.0, 0.6, 0.6, "wait", 80.0)
+    idle = {compute_s: sums.report(10, compute_s).idle_fraction_estimate for compute_s in (0.08, 0.01, 0.2)}
+    assert idle == {0.08: pytest.approx(0.2), 0.01: 0.6, 0.2: 0.0}  # dispatched ahead: busy while the trainer waited
+    assert sums.report(10, 0.08).idle_from == "probes"
 
 
 def test_a_training_without_steps_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,8 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.format.example import decode_example
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
-from tfpipe.profiler.measure.stock_sample import list_sizes, make_batches, measure_costs_us, write_file
+from tfpipe.profiler.measure.stock_sample import list_sizes, make_batches, write_file
+from tfpipe.profiler.measure.turns import Rest, measure_costs_us
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
 
@@ -54,5 +55,6 @@ def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, mon
     monkeypatch.setattr("tfpipe.profiler.measure.turns._SECONDS", 0.01)
     file = write_file(str(tmp_path / "few"), source, sample_records(source))
     datasets = {"read": list_sizes(file, CONFIG), "made": make_batches(file, CONFIG)}
-    costs_us = measure_costs_us(datasets)
+    batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
+    costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
     assert 0 < costs_us["read"] < costs_us["made"] < 100_000

@@ -128,8 +128,9 @@ def index(options: IndexConfig, observer: Observer | None = None) -> IndexReport
         workers = 0 if min(usable_cpus(), len(jobs)) < 2 or sum(sizes) < _ALONE_BYTES else None
         sized = list(zip(jobs, sizes, strict=True))
         scans = run_on_files(WORKERS, scan_file, sized, (keys,), workers=workers, observer=observer)
-        manifest = _manifest(_ScannedFiles(options, files, metadata, keys, jobs, scans, compression), output, notes)
-        indexes = {} if compression else {job.name: scan.index for job, scan in zip(jobs, scans, strict=True)}
+        scanned = list(zip(jobs, scans, strict=True))
+        manifest = _manifest(_ScannedFiles(options, files, metadata, keys, scanned, compression), output, notes)
+        indexes = {} if compression else {job.name: scan.index for job, scan in scanned}
         output.commit(manifest, indexes, options.export)
     return IndexReport(output.directory, manifest, tuple(notes))
 
@@ -174,18 +175,13 @@ class _ScannedFiles:
     files: ForeignFiles
     metadata: Metadata
     keys: Keys
-    jobs: Sequence[FileJob]
-    scans: Sequence[FileScan]
+    scans: Sequence[tuple[FileJob, FileScan]]
     compression: Compression
-
-    def get_split(self, split: str) -> Iterator[tuple[FileJob, FileScan]]:
-        """Yields the files of a split."""
-        return ((job, scan) for job, scan in zip(self.jobs, self.scans, strict=True) if job.split == split)
 
 
 def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> Manifest:
     total, keys, options = FileScan(), scanned.keys, scanned.options
-    for scan in scanned.scans:
+    for _, scan in scanned.scans:
         total.merge(scan)
     schema = infer_schema.infer_schema(total, notes)
     if keys.image is not None:
@@ -197,13 +193,11 @@ def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> 
     formats = total.stats.formats
     if other := sum(count for kind, count in formats.items() if kind not in ("JPEG", "PNG", "GIF", "BMP")):
         notes.append(f"{other:,} images have formats that TensorFlow does not decode: {_list_formats(formats)}.")
-    splits = {
-        split: _split(scanned, split, labels, schema) for split in dict.fromkeys(job.split for job in scanned.jobs)
-    }
-    digest = hashlib.sha256(b"".join(scan.sha256.encode() for scan in scanned.scans))
+    names = dict.fromkeys(job.split for job, _ in scanned.scans)
+    digest = hashlib.sha256(b"".join(scan.sha256.encode() for _, scan in scanned.scans))
     return Manifest(
         name=scanned.metadata.name or os.path.basename(scanned.files.root) or "dataset",
-        splits=splits,
+        splits={split: _split(scanned, split, labels, schema) for split in names},
         label_names=labels.names,
         schema=schema,
         noticed=sort_counts(total.stats.noticed),
@@ -215,7 +209,7 @@ def _manifest(scanned: _ScannedFiles, output: IndexOutput, notes: list[str]) -> 
 
 
 def _split(scanned: _ScannedFiles, split: str, labels: Labels, schema: Schema) -> SplitInfo:
-    files = list(scanned.get_split(split))
+    files = [(job, scan) for job, scan in scanned.scans if job.split == split]
     shards = [ShardInfo(job.name, scan.records, scan.file_bytes, scan.sha256) for job, scan in files]
     num_classes = len(labels.names) if labels.key is not None else 0
     stats = merge_stats(scan.stats for _, scan in files)
@@ -229,7 +223,7 @@ def _split(scanned: _ScannedFiles, split: str, labels: Labels, schema: Schema) -
 
 def _check_counts(scanned: _ScannedFiles) -> Iterator[str]:
     """Yields a note for each file whose number of records differs from the number that TFDS recorded."""
-    for job, scan in zip(scanned.jobs, scanned.scans, strict=True):
+    for job, scan in scanned.scans:
         expected = scanned.metadata.file_records.get(os.path.basename(job.name))
         if expected is not None and expected != scan.records:
             yield f"{job.name} has {scan.records:,} records, but dataset_info.json says {expected:,}."

@@ -77,8 +77,7 @@ class StepMonitor:
             devices: The devices that train.
             every_steps: The number of steps in a report.
             warm_up: The number of first steps that no figure includes, because they compile and fill buffers.
-            hosts_dir: The folder in which each host of a training keeps a record of its last steps, the same for all
-                hosts. `tfpipe profile --hosts` reads them and says which host is late. None keeps no record.
+            hosts_dir: The folder for the records of all hosts, see `IdleMonitor`; None keeps no record.
             host: The number of this host, from 0, and the number of hosts that train together.
 
         Raises:

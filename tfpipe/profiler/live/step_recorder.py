@@ -101,29 +101,20 @@ class StepSums:
         self.wall_s += call.end - call.begin
         self.wait_s += call.wait_s
 
-    @property
-    def input_wait_fraction(self) -> float:
-        """The share of the time in which the trainer waited for a batch."""
-        return min(1.0, self.wait_s / self.wall_s) if self.wall_s > 0 else 0.0
-
-    @property
-    def images_per_second(self) -> float:
-        """The rate at which the trainer took images."""
-        return self.images / self.wall_s if self.wall_s > 0 else 0.0
-
-    def estimate_idle_fraction(self, compute_s: float | None) -> float:
-        """Returns the share of the time in which the device had no batch.
-
-        It is the wall time less the compute time, but at most the wait.
+    def report(self, step: int, compute_s: float | None) -> MonitorReport:
+        """Returns the figures. The device is idle for the time that compute leaves, and at most for the wait.
 
         Args:
+            step: The number of the last step.
             compute_s: The compute time of one step, in seconds. None if a step has ended when its call returns, so that
                 the device is idle exactly while the trainer waits.
         """
-        wait = self.input_wait_fraction
-        if compute_s is None or self.wall_s <= 0:
-            return wait
-        return max(0.0, min(wait, 1.0 - self.steps * compute_s / self.wall_s))
+        wall_s = max(self.wall_s, 1e-9)
+        idle = wait = min(1.0, self.wait_s / wall_s)
+        if compute_s is not None:
+            idle = max(0.0, min(wait, 1.0 - self.steps * compute_s / wall_s))
+        source: IdleFrom = "wait" if compute_s is None else "probes"
+        return MonitorReport(step, self.steps, self.wall_s, wait, idle, source, self.images / wall_s)
 
 
 class StepRecorder:
@@ -269,9 +260,10 @@ class StepRecorder:
         total = self._total
         if not total.steps:
             raise DataError(self._explain_no_steps())
-        idle_fraction = total.estimate_idle_fraction(self.device_compute_s)
-        waits = [report.input_wait_fraction for report in self.reports] or [total.input_wait_fraction]
-        idles = [report.idle_fraction_estimate for report in self.reports] or [idle_fraction]
+        whole = self._make_report(total)
+        reports = self.reports or [whole]
+        waits = [report.input_wait_fraction for report in reports]
+        idles = [report.idle_fraction_estimate for report in reports]
         without_wait = (total.wall_s - total.wait_s) / total.steps
         return StepTiming(
             method="monitor",
@@ -279,8 +271,8 @@ class StepRecorder:
             images_per_step=round(total.images / total.steps),
             step_s=Spread.from_values(self._ledger.compute_s or [without_wait]),
             wall_s=total.wall_s,
-            idle_fraction=Spread.from_values(idles, idle_fraction),
-            input_wait_fraction=Spread.from_values(waits, total.input_wait_fraction),
+            idle_fraction=Spread.from_values(idles, whole.idle_fraction_estimate),
+            input_wait_fraction=Spread.from_values(waits, whole.input_wait_fraction),
         )
 
     @property
@@ -289,16 +281,7 @@ class StepRecorder:
         return None if self.is_synchronous else self._ledger.get_typical_compute_s()
 
     def _make_report(self, sums: StepSums) -> MonitorReport:
-        compute_s = self.device_compute_s
-        return MonitorReport(
-            step=self._settled_steps,
-            steps=sums.steps,
-            wall_s=sums.wall_s,
-            input_wait_fraction=sums.input_wait_fraction,
-            idle_fraction_estimate=sums.estimate_idle_fraction(compute_s),
-            idle_from="wait" if compute_s is None else "probes",
-            images_per_second=sums.images_per_second,
-        )
+        return sums.report(self._settled_steps, self.device_compute_s)
 
     def _explain_no_steps(self) -> str:
         if self._ended_steps > self._warm_up:

@@ -133,9 +133,5 @@ def _make_maker(sample: Source, config: PipelineConfig) -> BatchMaker:
     assert sample.manifest is not None
     assert sample.split is not None
     assert sample.shard_records is not None
-    config = replace(
-        config,
-        batch_size=sample.shard_records[0],
-        block_records=None,
-    )
+    config = replace(config, batch_size=sample.shard_records[0], block_records=None)
     return BatchMaker(plan_batches(sample, config), sample.manifest, sample.split)

@@ -29,7 +29,7 @@ from tfpipe.native import library
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder
-from tfpipe.profiler.measure.record_sample import sample_records
+from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.types import TriedChange
 from tfpipe.system.options import replace_options
 
@@ -130,7 +130,8 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
             datasets = {_RECORDS_ALONE: stock_sample.list_sizes(files["now"], trials["now"].config)}
             for name, trial in trials.items():
                 datasets[name] = stock_sample.make_batches(files[name], trial.config)
-            costs_us = stock_sample.measure_costs_us(datasets)
+            batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
+            costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
     reading_us = costs_us.pop(_RECORDS_ALONE)  # a cached image comes without its record

@@ -53,10 +53,8 @@ def measure_read_costs(source: Source, config: PipelineConfig, facts: DatasetFac
     try:
         with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             by_engine = is_by_engine(source, config)
-            if by_engine:
-                readers = {"read": _read_dataset(f"{folder}/read", source, config, payloads)}
-            else:
-                readers = {"read": _read_file(f"{folder}/read", source, config, payloads)}
+            read = _read_dataset if by_engine else _read_file
+            readers = {"read": read(f"{folder}/read", source, config, payloads)}
             for name, features in changes.items():
                 readers[name] = _read_dataset(f"{folder}/{name}", source, config, leave_out(payloads, features))
             return measure_costs_us(readers, RECORDS, time.thread_time if by_engine else Rest().wait)

@@ -9,7 +9,7 @@ The stages are those that `build_stages` gives, so that the figures are those of
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source
 from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Stages
-from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.record_sample import RECORDS
 from tfpipe.system import host_limits
 
@@ -76,13 +75,6 @@ def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
     # A map and a batch are then one operation, as in the pipeline.
     stages.options.experimental_optimization.apply_default_optimizations = True
     return stages.dataset()
-
-
-def measure_costs_us(datasets: Mapping[str, tf.data.Dataset]) -> dict[str, float]:
-    """Returns the processor time of all threads for one image of each dataset, whose batches have `RECORDS` of them."""
-    iterators = {name: iter(dataset) for name, dataset in datasets.items()}
-    make_batch = {name: iterator.__next__ for name, iterator in iterators.items()}
-    return turns.measure_costs_us(make_batch, RECORDS, turns.Rest().wait)
 
 
 def _build(file: Source, config: PipelineConfig) -> Stages:
