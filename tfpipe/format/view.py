@@ -35,6 +35,7 @@ MAX_WEIGHT = 1000
 MAX_VIEW_BYTES = 1 << 34
 
 _Bytes: TypeAlias = bytes  # also in a class whose field has that name
+_LEVEL = 4  # of zlib: a third of the time of its default, and a tenth more bytes
 _MAGIC = "tfpipe view 1"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -141,8 +142,8 @@ class ViewSplit:
         """Returns the chosen records as a compressed bitmap, and the compressed weights; empty without weights."""
         bits = np.zeros(self.stored_records, np.bool_)
         bits[self.numbers] = True
-        weights = b"" if self.weights is None else zlib.compress(self.weights.astype("<u4").tobytes())
-        return zlib.compress(np.packbits(bits).tobytes()), weights
+        weights = b"" if self.weights is None else zlib.compress(self.weights.astype("<u4").tobytes(), _LEVEL)
+        return zlib.compress(np.packbits(bits).tobytes(), _LEVEL), weights
 
     def __reduce__(self) -> tuple[object, ...]:
         # An eighth of a byte for each stored record, and not eight bytes for each chosen one.

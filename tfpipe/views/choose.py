@@ -36,6 +36,7 @@ from tfpipe.views.find_facts import find_facts, list_left_out
 from tfpipe.writer import record_facts as facts
 
 _MEMORY = "1GB"  # of DuckDB, which writes more to a temporary folder
+_AT_ONCE = 2**20  # records whose sizes are looked up
 
 
 def make_view(manifest: Manifest, config: ViewConfig) -> View:
@@ -87,12 +88,12 @@ class _Rows:
 
     Attributes:
         numbers: The records, ascending: int64 [records].
-        labels: The class of each, or -1: int64 [records]; None without labels.
+        labels: The class of each, or -1: int32 [records]; None without labels.
         weights: The weight of each from a column: float64 [records]; None without one.
     """
 
     numbers: IntArray
-    labels: IntArray | None
+    labels: NDArray[np.int32] | None
     weights: NDArray[np.float64] | None
 
     def keep(self, rows: IntArray) -> _Rows:
@@ -170,21 +171,21 @@ class FactsTable:
             )
         if config.weights == CLASS_BALANCED and not has_labels:
             raise ConfigError(f"`weights` {CLASS_BALANCED} needs labels, and {self._manifest.directory} has none.")
-        wanted = ["row_number_", f"coalesce({facts.LABEL_ID}, -1)" if has_labels else "-1"]
-        wanted.append(f"CAST({quote(str(config.weights))} AS DOUBLE)" if by_column else "1.0")
+        wanted = {"numbers": "row_number_"}
+        wanted |= {"labels": f"CAST(coalesce({facts.LABEL_ID}, -1) AS INTEGER)"} if has_labels else {}
+        wanted |= {"weights": f"CAST({quote(str(config.weights))} AS DOUBLE)"} if by_column else {}
         # Without the condition's `duplicate` the table is read in pieces, with it all digests are sorted.
         condition = f"({config.where})" if config.where.strip() else "true"
-        query = f"SELECT {', '.join(wanted)} FROM facts WHERE split = ? AND {condition}"
+        columns = ", ".join(f"{expression} AS {name}_" for name, expression in wanted.items())
+        query = f"SELECT {columns} FROM facts WHERE split = ? AND {condition}"
         if config.without:
             query += f" AND {facts.NAME} NOT IN (SELECT unnest(?))"
         found = self._run(query, [split, list(config.without)] if config.without else [split], config.where)
-        numbers, labels, weights = (np.ma.getdata(array) for array in found.values())
-        order = np.argsort(numbers, kind="stable")
-        return _Rows(
-            numbers[order].astype(np.int64),
-            labels[order].astype(np.int64) if has_labels else None,
-            weights[order].astype(np.float64) if by_column else None,
-        )
+        arrays = {name: np.ma.getdata(found.pop(f"{name}_")) for name in wanted}
+        if np.any(arrays["numbers"][1:] < arrays["numbers"][:-1]):  # threads read the files
+            order = np.argsort(arrays["numbers"], kind="stable")
+            arrays = {name: array[order] for name, array in arrays.items()}
+        return _Rows(arrays["numbers"], arrays.get("labels"), arrays.get("weights"))
 
     def list_unknown(self, names: tuple[str, ...], among: str = "numbered") -> list[str]:
         """Lists the names that no record has, among those that are chosen or, in `stored`, all."""
@@ -262,7 +263,10 @@ def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
     if count == len(rows.numbers):
         return rows
     key = key_of(SAMPLE, config.seed, *split.encode())
-    return rows.keep(np.sort(np.argsort(hash_numbers(key, rows.numbers), kind="stable")[:count]))
+    hashes = hash_numbers(key, rows.numbers)
+    largest = np.partition(hashes, count - 1)[count - 1] if count else hashes[:0]
+    below = np.flatnonzero(hashes < largest)
+    return rows.keep(np.union1d(below, np.flatnonzero(hashes == largest)[: count - len(below)]))
 
 
 def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig) -> ViewSplit:
@@ -272,24 +276,25 @@ def _make_split(manifest: Manifest, split: str, rows: _Rows, config: ViewConfig)
     counts = np.zeros(classes, np.int64)
     if rows.labels is not None:
         counts = np.bincount(rows.labels[(rows.labels >= 0) & (rows.labels < classes)], minlength=classes)
-    weights = rows.weights
+    units = None if rows.weights is None else _to_units(rows.weights, split)
     if config.weights == CLASS_BALANCED and rows.labels is not None and len(numbers):
-        weights = _balance(rows.labels)
+        units = _balance(rows.labels, split)
     return ViewSplit(
         numbers,
-        None if weights is None else _to_units(weights, split),
+        units,
         info.stored_records,
-        int(stored.list_sizes(numbers).sum()),
+        sum(int(stored.list_sizes(numbers[k : k + _AT_ONCE]).sum()) for k in range(0, len(numbers), _AT_ONCE)),
         tuple(counts.tolist()) if info.class_counts else (),
         info.stored_fingerprint,
     )
 
 
-def _balance(labels: IntArray) -> NDArray[np.float64]:
+def _balance(labels: NDArray[np.int32], split: str) -> NDArray[np.uint32]:
     """Returns weights by which every class is read as often as any other. Their sum is the number of records."""
-    _, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    weights: NDArray[np.float64] = len(labels) / len(counts) / counts[place]
-    return weights
+    counts = np.bincount(labels + 1)
+    units = np.zeros(len(counts), np.uint32)
+    units[counts > 0] = _to_units(len(labels) / np.count_nonzero(counts) / counts[counts > 0], split)
+    return units[labels + 1]
 
 
 def _to_units(weights: NDArray[np.float64], split: str) -> NDArray[np.uint32]:
