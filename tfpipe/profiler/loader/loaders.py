@@ -39,7 +39,7 @@ class Loader:
         dataset: The dataset of PyTorch in it; None if there is none.
         collate: The name of the user's function that makes a batch of records; empty if it is not theirs.
         length: The batches of an epoch; None if the loader does not say.
-        strangers: Threads of this process that were there before the loader's code.
+        strangers: The threads of this process that were there before the code of the loader.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class LoaderSource:
     Args:
         make: The function, without arguments.
         name: Its name, for messages.
-        strangers: Threads of this process that were there before the function's module.
+        strangers: The threads of this process that were there before the function's module.
     """
 
     def __init__(self, make: Callable[[], Any], name: str, strangers: Collection[threading.Thread] = ()) -> None:

@@ -37,7 +37,7 @@ class Probe:
 
     Args:
         folder: The folder that gets the file.
-        strangers: Threads that do not work for the loader.
+        strangers: The threads that do not work for the loader.
 
     Attributes:
         phase: A word for what the main thread does at the moment; it is noted with its samples.
