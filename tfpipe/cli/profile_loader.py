@@ -1,5 +1,6 @@
 """The run behind `tfpipe profile --loader`: any loader of batches, as its user made it."""
 
+import threading
 from dataclasses import replace
 
 from tfpipe.cli.profile_run import Output, ProfileArgs
@@ -19,6 +20,7 @@ def run_loader(args: ProfileArgs) -> Output:
     if args.apply is not None:
         check_target(args.apply)
         toml_json.check_suffix(args.apply)
+    strangers = threading.enumerate()
     make = load_function(args.loader or "", "--loader")
     with status_line("Making the loader") as observer:
         from tfpipe.profiler.diagnose.diagnosis import HOURS_PER_DAY
@@ -29,7 +31,7 @@ def run_loader(args: ProfileArgs) -> Output:
 
         train = None if args.train is None else load_function(args.train, "--train")
         trainer = Trainer(None if args.step_ms is None else args.step_ms / 1e3, args.images_per_second, train)
-        source, applies = LoaderSource(make, args.loader or ""), args.apply is not None
+        source, applies = LoaderSource(make, args.loader or "", strangers), args.apply is not None
         report, kept = profile_loader(source, trainer, args.seconds, applies, observer)
         if args.price_per_hour is not None:
             price = args.price_per_hour * HOURS_PER_DAY * report.profile.idle_fraction

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from tfpipe.profiler.loader.probe import _list_frames
+from tfpipe.profiler.loader.probe import Probe, _list_frames
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -24,3 +28,20 @@ def test_no_garbage_is_collected_while_python_lists_frames(monkeypatch: pytest.M
     finally:
         (gc.enable if was_enabled else gc.disable)()
     assert seen == [False]
+
+
+def test_threads_that_were_there_before_the_loader_are_not_its_own(tmp_path: Path) -> None:
+    done = threading.Event()
+    strangers = [threading.Thread(target=done.wait, name=name) for name in ("service", "logger")]
+    for thread in strangers:
+        thread.start()
+    probe = Probe(tmp_path, strangers[:1])
+    probe.start()
+    time.sleep(0.3)
+    probe.stop()
+    done.set()
+    for thread in strangers:
+        thread.join()
+    lines = [json.loads(line) for line in (tmp_path / f"{os.getpid()}.jsonl").read_text().splitlines()]
+    seen = {name for line in lines for name, *_ in line["counts"]}
+    assert ("service" in seen, "logger" in seen, "main/" in seen) == (False, True, True)

@@ -13,8 +13,9 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tfpipe.errors import ConfigError
@@ -38,6 +39,7 @@ class Loader:
         dataset: The dataset of PyTorch in it; None if there is none.
         collate: The name of the user's function that makes a batch of records; empty if it is not theirs.
         length: The batches of an epoch; None if the loader does not say.
+        strangers: The threads of this process that were there before the code of the loader.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class Loader:
     dataset: Any = None
     collate: str = ""
     length: int | None = None
+    strangers: Collection[threading.Thread] = ()
 
 
 class LoaderSource:
@@ -54,10 +57,11 @@ class LoaderSource:
     Args:
         make: The function, without arguments.
         name: Its name, for messages.
+        strangers: The threads of this process that were there before the function's module.
     """
 
-    def __init__(self, make: Callable[[], Any], name: str) -> None:
-        self._make, self._name = make, name
+    def __init__(self, make: Callable[[], Any], name: str, strangers: Collection[threading.Thread] = ()) -> None:
+        self._make, self._name, self._strangers = make, name, strangers
 
     def make(self, changes: Changes | None = None) -> Loader:
         """Makes the loader.
@@ -82,7 +86,7 @@ class LoaderSource:
                 )
             for name, value in changes.items():
                 setattr(loader, name, value)
-        return self._describe(loader, made)
+        return replace(self._describe(loader, made), strangers=self._strangers)
 
     def _describe(self, loader: Any, made: list[Any]) -> Loader:
         length = None

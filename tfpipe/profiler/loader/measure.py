@@ -144,7 +144,7 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     """
     num_cores, pid = host_limits.usable_cpus(), os.getpid()
     cores = measure_cores(num_cores)
-    batches, probe = Batches(loader), Probe(folder)
+    batches, probe = Batches(loader), Probe(folder, loader.strangers)
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*fork.*")

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import CodeType, FrameType
@@ -37,12 +37,13 @@ class Probe:
 
     Args:
         folder: The folder that gets the file.
+        strangers: The threads that do not work for the loader.
 
     Attributes:
         phase: A word for what the main thread does at the moment; it is noted with its samples.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, strangers: Iterable[threading.Thread] = ()) -> None:
         self.phase = ""
         self._path = folder / f"{os.getpid()}.jsonl"
         self._counts: Counter[tuple[str, int, Stack, str]] = Counter()
@@ -53,6 +54,7 @@ class Probe:
         self._clocks = threading.local()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfpipe-probe", daemon=True)
+        self._strangers = {self._thread, *strangers} - {threading.main_thread()}
 
     def start(self) -> None:
         """Begins to sample, and to note the image files that are opened."""
@@ -98,7 +100,7 @@ class Probe:
         frames, phase, main = _list_frames(), self.phase, threading.main_thread()
         for thread in threading.enumerate():
             frame, native = frames.get(thread.ident or 0), thread.native_id
-            if thread is not self._thread and frame is not None and native is not None:
+            if thread not in self._strangers and frame is not None and native is not None:
                 name = f"main/{phase}" if thread is main else thread.name
                 self._counts[name, native, _walk(frame), self._read_state(native)] += 1
 
