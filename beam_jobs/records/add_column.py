@@ -21,7 +21,7 @@ from beam_jobs.records.write_records import find_file_options
 from beam_jobs.storage import job_stores
 from tfpipe.columns.add import plan_column
 from tfpipe.columns.config import ColumnConfig, Missing
-from tfpipe.columns.write import NewLayerColumn
+from tfpipe.columns.write import NewLayerColumn, publish_layers
 from tfpipe.errors import DataError
 from tfpipe.storage.file_io import explain_os_errors
 from tfpipe.writer.fields import Field
@@ -140,5 +140,8 @@ class _FinishFn(_ColumnFn):
                 written.setdefault(split, []).append(by_shard[number, split, shard])
             with explain_os_errors(f"write to {layer.job.folder.output}"):
                 layer.finish(written)
+        with explain_os_errors(f"write to {self._layers[0].job.folder.output}"):
+            publish_layers(self._layers)
+            for layer in self._layers:
                 layer.job.folder.remove()
         yield len(by_shard)

@@ -274,7 +274,8 @@ def test_a_column_of_other_records_is_refused(pets: str, tmp_path: Path, draw_im
         (("a.b", get_index, tfpipe.Text()), "A column's name must have at most 64 letters, digits, dashes and "),
         (
             ("new", get_index, {"embedding": tfpipe.Text()}),
-            "{pets} has a feature 'embedding'. Give the new one another name.",
+            "{pets} has a feature 'embedding' in its column 'embedding'. Give the new one another name, or set "
+            "`replace` and `name` embedding to replace that column.",
         ),
         (("new", get_index, {"image/x": tfpipe.Text()}), "An extra column must not be named 'image' or begin with "),
         (("new", get_index, {"label": tfpipe.Text()}), "A value must not be named 'label': a batch has something else"),
@@ -285,7 +286,7 @@ def test_a_column_of_other_records_is_refused(pets: str, tmp_path: Path, draw_im
         ),
         (
             ("embedding", get_index, {"other": tfpipe.Text()}),
-            "{pets}/columns/embedding exists. Give another `name`, ",
+            "{pets}/columns/embedding exists. Give another `name`, or set `replace`.",
         ),
         (
             ("new", get_index, {"embedding/x": tfpipe.Text()}),
@@ -308,6 +309,11 @@ def test_wrong_arguments(pets: str, arguments: tuple[Any, ...], message: str) ->
         ({"missing": "skip"}, "`missing` must be error, default or view, got 'skip'."),
         ({"default": {"embedding": 0}}, "`default` goes with `missing` default, got 'error'. Leave one of them out."),
         (
+            {"missing": "view", "replace": True},
+            "`replace` does not go with `missing` view, whose view would change at another moment. Set `missing` to "
+            "default, and make the view by `tfpipe view`.",
+        ),
+        (
             {"missing": "default", "default": {"x": 0}},
             "`default` must name features of embedding, got 'x'.",
         ),
@@ -317,6 +323,62 @@ def test_wrong_options(pets: str, options: dict[str, Any], message: str) -> None
     with pytest.raises(ConfigError) as caught:
         add(pets, **options)
     assert str(caught.value) == message
+
+
+# Replacing
+
+
+def test_a_column_takes_the_place_of_another_and_may_come_out_of_it(pets: str, tmp_path: Path) -> None:
+    other = str(shutil.copytree(pets, tmp_path / "other"))
+    add(pets)
+
+    def describe(record: Record) -> dict[str, str]:
+        (old,) = record.features["embedding"]  # type: ignore[misc]
+        return {"caption": f"{record.split} {np.frombuffer(old, np.float32)[0]:.0f}"}
+
+    schema = {"caption": tfpipe.Text()}
+    manifest = tfpipe.add_column(pets, "embedding", describe, schema, replace=True)
+    assert manifest.full_schema.names[-1] == "caption"
+    assert "embedding" not in manifest.full_schema
+    captions = [record.features["caption"] for record in data_source(pets, "validation")]
+    assert captions == [[b"validation 0"], [b"validation 1"], [b"validation 2"]]
+    tfpipe.add_column(pets, "embedding", get_index, tfpipe.Values("int64"), replace=True)
+    tfpipe.add_column(other, "embedding", get_index, tfpipe.Values("int64"), replace=True)  # there is none
+    assert read_tree(Path(pets)) == read_tree(Path(other))
+
+
+def test_a_failure_leaves_the_old_column(pets: str) -> None:
+    before = read_tree(Path(add(pets)))
+    with pytest.raises(DataError, match=r"^Record 5 of shard 1 of 'train' could not be made: ZeroDivisionError"):
+        tfpipe.add_column(
+            pets, "embedding", lambda record: 1 // (record.index - 11), tfpipe.Values("int64"), replace=True
+        )
+    after = read_tree(Path(pets))
+    assert {path: data for path, data in after.items() if ".tfpipe-write" not in path} == before
+
+
+def test_a_feature_of_the_records_is_not_replaced(tmp_path: Path) -> None:
+    tfpipe.write([{"caption": "a"}], tmp_path / "texts", {"caption": tfpipe.Text()}, num_shards=1, workers=0)
+    with pytest.raises(ConfigError) as caught:
+        tfpipe.add_column(tmp_path / "texts", "caption", str, tfpipe.Text(), replace=True)
+    assert str(caught.value) == f"{tmp_path}/texts has a feature 'caption'. Give the new one another name."
+
+
+def test_a_view_shows_its_records_with_the_new_values(pets: str) -> None:
+    tfpipe.add_column(pets, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+    tfpipe.add_column(pets, "even", get_index, tfpipe.Values("int64"), replace=True)
+    values = [int(record.features["even"][0]) for record in data_source(f"{pets}@even", "train")]  # type: ignore[index]
+    assert values == [0, 2, 4, 6, 8, 10]
+
+
+def test_where_folders_cannot_be_exchanged_they_are_renamed(pets: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tfpipe.storage import local
+
+    add(pets)
+    monkeypatch.setattr(local, "exchange_folders", lambda *_: False)
+    tfpipe.add_column(pets, "embedding", get_index, tfpipe.Values("int64"), replace=True)
+    assert [int(record.features["embedding"][0]) for record in data_source(pets, "validation")] == [0, 1, 2]  # type: ignore[index]
+    assert os.listdir(Path(pets, "columns")) == ["embedding"]
 
 
 def test_a_function_that_fails_is_named(pets: str) -> None:

@@ -167,6 +167,31 @@ def test_what_is_no_table(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     assert "It must be FEATURE=VALUE, got 'x'." in ran.err
 
 
+def test_a_table_takes_the_place_of_another(captioned: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    rows = {**make_rows(captioned), "score": [9.5] * 15}
+    table = write_table(tmp_path / "words.parquet", rows)
+    ran = tfpipe("add", captioned, table, "--feature", "score")
+    assert (ran.code, ran.err) == (
+        2,
+        f"Error: {captioned} has a feature 'score' in its column 'words'. Give the new one another name, or set "
+        "--replace and --name words to replace that column.\n",
+    )
+    ran = tfpipe("add", captioned, table, "--feature", "score", "--replace", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["features"] == ["score"]
+    (column,) = library.load_manifest(captioned).columns
+    assert (column.name, column.schema.names) == ("words", ("score",))
+    assert {float(record.features["score"][0]) for record in list_records(captioned)} == {9.5}  # type: ignore[index]
+
+
+def test_arguments_in_the_wrong_order(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    ran = tfpipe("add", tmp_path / "words.parquet", pets)
+    assert (ran.code, ran.err) == (
+        2,
+        f"Error: The dataset comes first, and then its table: {pets} is a folder. Exchange the two.\n",
+    )
+
+
 # Other commands
 
 

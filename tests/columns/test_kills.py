@@ -7,13 +7,36 @@ from pathlib import Path
 
 import tfpipe
 from tests.beam_jobs.datasets import read_tree
-from tests.columns.values import skip_odd
+from tests.columns.values import get_index, skip_odd
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.readers.data_source import data_source
 
 
 def add_even(inputs: Path, output: Path) -> None:
     tfpipe.add_column(output, "even", skip_odd, tfpipe.Values("int64"), missing="view")
+
+
+def replace_even(inputs: Path, output: Path) -> None:
+    tfpipe.add_column(output, "even", get_index, tfpipe.Values("int64"), replace=True)
+
+
+def test_a_kill_leaves_the_old_column_or_the_new_one(small_dataset: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(small_dataset, tmp_path / "old")
+    tfpipe.add_column(old, "even", skip_odd, tfpipe.Values("int64"), missing="default")
+    expected = read_tree(Path(shutil.copytree(old, tmp_path / "new")))
+    replace_even(Path(), tmp_path / "new")
+    expected, seen = read_tree(tmp_path / "new"), set()
+    for moment in range(0, 100, 3):
+        output = shutil.copytree(old, tmp_path / str(moment) / "out")
+        done = write_and_vanish(replace_even, Path(), output, moment)
+        values = [int(record.features["even"][0]) for record in data_source(str(output), "train")]  # type: ignore[index]
+        seen.add(tuple(values))
+        if done:
+            break
+        replace_even(Path(), output)
+        assert read_tree(output) == expected, moment
+    assert moment > 10
+    assert seen == {(1, 0, 3, 0, 5, 0, 7, 0, 9, 0, 11, 0), tuple(range(12))}
 
 
 def test_it_goes_on_after_a_kill_at_every_name(small_dataset: Path, tmp_path: Path) -> None:

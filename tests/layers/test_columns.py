@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from tests.beam_jobs.datasets import join_datasets, read_tree
 from tests.columns.values import get_index
 from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, list_names
+from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
 from tfpipe.dataset import history
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.layers.delete import delete_records
+from tfpipe.layers.rollback import roll_back
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.views.choose import make_view
@@ -84,7 +88,43 @@ def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpip
     made = {path for path in after.keys() - before.keys() if not path.endswith(".parquet")}
     assert all(path.startswith("layers/2/columns/captions/") for path in made)
     ran = tfpipe("add", lacking, table, "--name", "captions", "--missing", "default")
-    assert ran.err == f"Error: {lacking} has a feature 'caption'. Give the new one another name.\n"
+    assert ran.err == (
+        f"Error: {lacking} has a feature 'caption' in its column 'captions'. Give the new one another name, or set "
+        "--replace and --name captions to replace that column.\n"
+    )
+
+
+def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    roll_back(lacking, to=1)
+    roll_back(lacking, to=2)
+    join_table(
+        lacking, write_captions(tmp_path / "all.parquet", list_records(lacking)), replace(CAPTIONS, replace=True)
+    )
+    check_captions(lacking)
+    library.add_column(lacking, "captions", get_index, library.Values("int64"), replace=True)
+    records = list_records(lacking)
+    assert [int(record.features["captions"][0]) for record in records] == [record.index for record in records]  # type: ignore[index]
+    roll_back(lacking, to=1)
+    library.add_column(lacking, "captions", get_index, library.Values("int64"), replace=True)
+    roll_back(lacking, to=2)  # whose own values are gone: they were made with the old ones
+    assert library.load_manifest(lacking).columns == ()
+
+
+def test_a_kill_leaves_no_column_of_which_half_is_old(lacking: str, tmp_path: Path) -> None:
+    def add(inputs: Path, output: Path) -> None:
+        library.add_column(str(output), "captions", get_index, library.Values("int64"), replace=True)
+
+    library.add_column(lacking, "captions", lambda record: -1, library.Values("int64"), replace=True)
+    seen, wanted = set(), [record.index for record in list_records(lacking)]
+    for moment in range(0, 200, 2):
+        output = shutil.copytree(lacking, tmp_path / str(moment) / "out")
+        done = write_and_vanish(add, Path(), output, moment)
+        if library.load_manifest(str(output)).columns:
+            seen.add(tuple(int(record.features["captions"][0]) for record in list_records(str(output))))  # type: ignore[index]
+        if done:
+            break
+    assert moment > 10
+    assert seen == {(-1,) * len(wanted), tuple(wanted)}
 
 
 def test_lists_of_any_length_stay_so_where_new_ones_have_one_length(pets: str, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tfpipe.system.units import human_bytes, human_count
     "missing",
     "The way with records that have no whole row: an error, a default value, or a view NAME without them.",
 )
+@config_option(TableConfig, "replace", "Replace the column of this name, with all of its features.")
 @click.option(
     "--default",
     multiple=True,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
-from tfpipe.columns.write import Entry, NewColumn, NewLayerColumn
+from tfpipe.columns.write import Entry, NewColumn, NewLayerColumn, write_layers
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
@@ -27,6 +27,7 @@ def add_column(
     missing: Missing = "error",
     default: Mapping[str, Any] | None = None,
     workers: int = 0,
+    replace: bool = False,
 ) -> Manifest:
     """Adds features to the records of a finished dataset, without a changed byte of its shards.
 
@@ -47,6 +48,7 @@ def add_column(
             of the others, with the column's name.
         default: The value of each feature in records without one. None: 0, an empty text, an empty list or zeros.
         workers: The number of worker processes; the function must then stand at the top of a module. 0: this process.
+        replace: Whether the column takes the place of one with its name. The function still gets the old features.
 
     Returns:
         The manifest of the dataset with the column.
@@ -58,7 +60,7 @@ def add_column(
     """
     if type(workers) is not int or workers < 0:
         raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
-    config = ColumnConfig(name, missing, dict(default or {}))
+    config = ColumnConfig(name, missing, dict(default or {}), replace)
     planned = plan_column(dataset, config, function, schema, batch_size=batch_size, workers=workers)
     if workers:
         try:
@@ -68,8 +70,7 @@ def add_column(
                 "With `workers` the function must stand at the top of a module, where worker processes find it, got "
                 f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
             ) from error
-    for layer in planned:
-        layer.write()
+    write_layers(planned)
     return load_manifest(os.fspath(dataset))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from tfpipe.errors import ConfigError
 from tfpipe.format.file_names import check_column_name
-from tfpipe.system.options import Choice, check_options, option
+from tfpipe.system.options import Choice, Flag, check_options, option
 
 On = Literal["name", "number", "digest"]
 """The fact that a row of a table has in common with its record."""
@@ -26,6 +26,7 @@ class ColumnConfig:
             become a view with the column's name. "error", "default" or "view". Default: "error".
         default: The value of each feature in records without one. A feature that is not named gets 0, an empty text, an
             empty list or zeros. Default: {}.
+        replace: Whether the column takes the place of one with its name, whose features are gone then. Default: False.
 
     Raises:
         ConfigError: A value cannot be used.
@@ -34,12 +35,18 @@ class ColumnConfig:
     name: str
     missing: Missing = option(Choice(get_args(Missing)), "error")
     default: Mapping[str, Any] = field(default_factory=dict)
+    replace: bool = option(Flag(), False)
 
     def __post_init__(self) -> None:
         check_options(self)
         check_column_name(self.name)
         if self.default and self.missing != "default":
             raise ConfigError(f"`default` goes with `missing` default, got {self.missing!r}. Leave one of them out.")
+        if self.replace and self.missing == "view":
+            raise ConfigError(
+                "`replace` does not go with `missing` view, whose view would change at another moment. Set `missing` "
+                "to default, and make the view by `tfpipe view`."
+            )
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,15 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
     with importing("A table of columns", "DuckDB and PyArrow", "tfpipe[views]"):
         import duckdb
         import pyarrow  # noqa: F401
-    manifest = choose_lacking(load_for_column(dataset), config.name)
+    if os.path.isdir(table):
+        raise ConfigError(f"The dataset comes first, and then its table: {table} is a folder. Exchange the two.")
+    manifest = load_for_column(dataset)
+    manifest = manifest if config.replace else choose_lacking(manifest, config.name)
     check_local(manifest.directory)
     opened = _Table.open(table, config)
     with open_facts(manifest.keep_columns(())) as known:
         try:
-            fields = _follow(opened.describe(known), find_schema(manifest, config.name))
+            fields = _follow(opened.describe(known), None if config.replace else find_schema(manifest, config.name))
             new = NewColumn.open(dataset, config, fields)
             counts = opened.join(known, manifest)
         except duckdb.Error as error:

@@ -10,6 +10,7 @@ A run that was killed goes on when the same is asked for again: shards that are 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -33,7 +34,7 @@ from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, Schema, check_names
 from tfpipe.format.view import Hidden, View, ViewSplit, view_file
-from tfpipe.storage import file_io, local
+from tfpipe.storage import file_io
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
 from tfpipe.writer.from_function import NewSplit, write_shard
 from tfpipe.writer.job import WriteFolder, WriteJob
@@ -204,8 +205,7 @@ class NewColumn:
             DataError: A record has no value and must have one, the function raised an error, or the column cannot be
                 written.
         """
-        for layer in self.plan(make, identity):
-            layer.write()
+        write_layers(self.plan(make, identity))
         return load_manifest(self.manifest.directory)
 
     def plan(self, make: Make, identity: Sequence[object] = ()) -> list[NewLayerColumn]:
@@ -214,9 +214,15 @@ class NewColumn:
         Raises:
             ConfigError: All layers have the column.
         """
-        lacking = [part for part in list_parts(self.manifest) if not _is_there(self._get_folder(part))]
+        replaces = self.config.replace
+        if replaces and file_io.is_url(self.directory):
+            raise ConfigError(
+                f"A column is replaced on a local disk alone: a bucket cannot exchange {self.directory} at one moment. "
+                "Give another `name`, or remove this folder first."
+            )
+        lacking = [part for part in list_parts(self.manifest) if replaces or not _is_there(self._get_folder(part))]
         if not lacking:
-            raise ConfigError(f"{self.directory} exists. Give another `name`, or remove this folder first.")
+            raise ConfigError(f"{self.directory} exists. Give another `name`, or set `replace`.")
         if self.config.missing == "view" and self.manifest.parts:
             raise ConfigError(
                 f"`missing` view is for a dataset without appended layers, and {self.manifest.directory} has some. Set "
@@ -228,7 +234,9 @@ class NewColumn:
         stands_on = list_fingerprints(part.manifest)
         facts = [__version__, self.form.schema.to_json(), repr(self.config), stands_on, *identity]
         mark = None if self.config.missing != "view" else self._check_view(facts)
-        output = check_output(self._get_folder(part), is_ours=WriteFolder.ending.__eq__)
+        output = check_output(
+            self._get_folder(part), is_ours=lambda name: self.config.replace or name == WriteFolder.ending
+        )
         job = WriteJob(WriteFolder(output), self.form, None, False, self.workers)
         return NewLayerColumn(self, part, job, make, _hash(facts), mark)
 
@@ -237,10 +245,11 @@ class NewColumn:
 
     def _check_features(self) -> None:
         """Refuses features that cannot lie beside those of the records, or not behind those of the same column."""
-        schema, old = self.form.schema, self.manifest.full_schema
+        columns = [one for one in self.manifest.columns if one.name != self.config.name or not self.config.replace]
+        schema, old = self.form.schema, replace(self.manifest, columns=tuple(columns)).full_schema
         for part in list_parts(self.manifest):
             folder = self._get_folder(part)
-            if self.manifest.parts and _is_there(folder):
+            if self.manifest.parts and _is_there(folder) and not self.config.replace:
                 there = load_own_manifest(folder).schema
                 if there != schema:
                     raise ConfigError(
@@ -248,6 +257,12 @@ class NewColumn:
                         f"{', '.join(schema.names)}."
                     )
         for name in schema.names:
+            for column in columns:
+                if name in column.schema:
+                    raise ConfigError(
+                        f"{self.manifest.directory} has a feature {name!r} in its column {column.name!r}. Give the new "
+                        f"one another name, or set `replace` and `name` {column.name} to replace that column."
+                    )
             if name in old:
                 raise ConfigError(f"{self.manifest.directory} has a feature {name!r}. Give the new one another name.")
         others = [spec for spec in old.features if not spec.name.startswith(IMAGE_ENCODED.partition("/")[0] + "/")]
@@ -286,14 +301,15 @@ class NewLayerColumn:
     identity: str
     mark: str | None
 
-    def write(self) -> None:
-        """Writes the values on this machine; errors are those of `NewColumn.write`."""
+    def open(self) -> contextlib.AbstractContextManager[None]:
+        """Makes and locks the working folder, for `write` and what follows; errors are those of `NewColumn.write`."""
         busy = f"adds {self.column.config.name!r} to {self.column.manifest.directory}"
-        with self.job.folder.open(self.identity, busy):
-            written = {}
-            for split, info in self.part.manifest.splits.items():
-                written[split] = write_split(self.job, split, info.num_shards, self._list_records(split))
-            self.finish(written)
+        return self.job.folder.open(self.identity, busy)
+
+    def write(self) -> dict[str, list[WrittenShard]]:
+        """Writes the shards of each split on this machine; errors are those of `NewColumn.write`."""
+        splits = self.part.manifest.splits.items()
+        return {name: write_split(self.job, name, info.num_shards, self._list_records(name)) for name, info in splits}
 
     def list_shards(self) -> list[tuple[str, int]]:
         """Lists the split and the number of each shard."""
@@ -306,15 +322,12 @@ class NewLayerColumn:
         return write_shard(NewSplit(self.job, split, num_shards, self._list_records(split)), number)[1]
 
     def finish(self, written: Mapping[str, list[WrittenShard]]) -> None:
-        """Puts the shards of each split together, with the manifest last, and gives the folder its name."""
+        """Puts the shards of each split together, with the manifest last."""
         folder, manifest = self.job.folder, self.column.manifest
         if self.mark is not None:
             path = file_io.join(manifest.directory, view_file(self.column.config.name))
             file_io.write_file(path, self._make_view(self.mark).encode(), folder.path("view"), makes_folders=True)
         put_together(self.job, self.column.config.name, written, list_fingerprints(self.part.manifest))
-        folder.publish()
-        if not file_io.is_url(folder.output):
-            local.sync_folder(os.path.dirname(folder.output))
 
     def _list_records(self, split: str) -> Callable[[int], Iterator[Mapping[str, Any]]]:
         rows = self.part.list_rows(self.column.manifest, split)
@@ -331,6 +344,30 @@ class NewLayerColumn:
         if not any(split.records for split in splits.values()):
             raise DataError(f"No record of {manifest.directory} has a value, so the view would have none.")
         return View(self.column.config.name, splits, {"where": mark})
+
+
+def write_layers(layers: Sequence[NewLayerColumn]) -> None:
+    """Writes the values of all layers on this machine; errors are those of `NewColumn.write`."""
+    with contextlib.ExitStack() as opened:
+        for layer in layers:
+            opened.enter_context(layer.open())
+        written = [layer.write() for layer in layers]
+        for layer, shards in zip(layers, written, strict=True):
+            layer.finish(shards)
+        publish_layers(layers)
+
+
+def publish_layers(layers: Sequence[NewLayerColumn]) -> None:
+    """Gives the folders their names. Old values of appended layers go first, so that nobody reads old beside new."""
+    column, first = layers[0].column, layers[0].job.folder
+    if column.config.replace:
+        layers_dir = file_io.join(column.manifest.directory, file_names.LAYERS_DIR)
+        for name in file_io.list_names(layers_dir):  # also of layers that were taken back
+            folder = file_io.join(layers_dir, name, file_names.COLUMNS_DIR, column.config.name)
+            if os.path.isdir(folder):
+                os.rename(folder, first.path(name))
+    for layer in layers:
+        layer.job.folder.publish(replaces=column.config.replace)
 
 
 def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:

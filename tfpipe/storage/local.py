@@ -194,6 +194,19 @@ def link_file(source: str, target: str) -> None:
             shutil.copyfileobj(file, out)
 
 
+def take_place(new: str, output: str, old: str) -> None:
+    """Puts a folder in the place of another at one moment, or where the system cannot do that, by two renamings.
+
+    Args:
+        new: The folder. It may then be the other one.
+        output: The other one.
+        old: The name of the other one if the system cannot exchange them.
+    """
+    if not exchange_folders(new, output):
+        os.rename(output, old)
+        os.rename(new, output)
+
+
 def exchange_folders(first: str, second: str) -> bool:
     """Exchanges the names of two folders at one moment. Returns False where the system cannot do that."""
     try:

@@ -37,9 +37,7 @@ class LayerFolder(ShardFolder):
 
     def exchange(self) -> None:
         """Puts the folder `data` in the place of the dataset, which is removed then."""
-        if not local.exchange_folders(self.path("data"), self.output):
-            os.rename(self.output, self.path("old"))
-            os.rename(self.path("data"), self.output)
+        local.take_place(self.path("data"), self.output, self.path("old"))
         local.sync_folder(os.path.dirname(self.output))
         self.clear()
 

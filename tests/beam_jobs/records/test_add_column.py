@@ -70,7 +70,9 @@ def test_records_without_a_value_are_left_out_of_a_view(pets: str) -> None:
 
 def test_mistakes_are_sentences_before_anything_runs(pets: str) -> None:
     add(pets)
-    with pytest.raises(ConfigError, match=r" has a feature 'index'\. Give the new one another name\.$"):
+    with pytest.raises(
+        ConfigError, match=r" has a feature 'index' in its column 'index'\. Give the new one another name, or set "
+    ):
         add(pets)
     with pytest.raises(DataError, match=r" does not exist\.$"):
         add(f"{pets}-2")
