@@ -119,6 +119,7 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
             output=file_io.join(history.base.directory, layer_folder(history.newest + 1)),
             form=ImageForm.recorded(before.image),
             known_labels=before.label_names or named,
+            known_images=history.base.directory,
             overwrite=True,
         )
         yield Append(dataset, history, config)

@@ -117,6 +117,7 @@ class ShardConfig:
             Default: None.
         known_labels: The names of classes that keep the numbers 0, 1, ..., whether images have them or not. New ones
             follow them. Default: ().
+        known_images: The dataset whose images `drop_duplicates` leaves out as well. Empty: none. Default: "".
         num_shards: The number of shards of every split, but never more than its images. None: as many as
             `shard_size_bytes` gives. At least 1. Default: None.
         shard_size_bytes: The size of a shard where `num_shards` is None. 128 MiB is large enough that opening a file
@@ -173,6 +174,7 @@ class ShardConfig:
     group_by: str | None = None
     labels: str | None = None
     known_labels: tuple[str, ...] = ()
+    known_images: str = ""
     num_shards: int | None = option(Count(1), None)
     shard_size_bytes: int = option(Count(1), 128 * 2**20)
     shuffle: bool = option(Flag(), True)

@@ -1,6 +1,7 @@
 """The two steps of the planner that find images with equal bytes, so that one of each is kept.
 
-The first reads the images whose size occurs twice, run by run. The second compares the digests, bucket by bucket.
+The first reads the images whose size occurs twice, run by run, or all where a dataset may have copies. The second
+compares the digests, bucket by bucket.
 """
 
 from collections import Counter
@@ -8,13 +9,11 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.plan.list_step import Planning, Resolved
+from beam_jobs.plan.list_step import DIGEST_BYTES, Planning, Resolved
 from beam_jobs.plan.scratch import Run
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.shards.identify import identify_images
 from tfpipe.format.digest_groups import equal_rows
-
-_DIGEST_BYTES = 32
 
 LeftOut = Counter[tuple[str | None, int]]
 """The number of copies that are left out by split and label, for images whose label is known once they are read."""
@@ -28,12 +27,13 @@ def hash_run(planning: Planning, number: int) -> None:
     listing = resolved.meaning.make_listing(part.images)
     images = resolved.give_meaning(part.images, planning.config, values=False)
     # The records of finished datasets have the digests.
-    candidates = np.flatnonzero(resolved.may_have_copy(images) | (listing.datasets is not None))
+    reads_all = listing.datasets is not None or bool(planning.config.known_images)
+    candidates = np.flatnonzero(resolved.may_have_copy(images) | reads_all)
     identities = sorted(identify_images(listing, candidates, planning.readers))
     rows = np.array([identity.image for identity in identities], np.int64)
     labels = np.array([identity.label for identity in identities], np.int64)
-    digests = np.frombuffer(b"".join(identity.sha256 for identity in identities), np.uint8).reshape(-1, _DIGEST_BYTES)
-    buckets = np.ascontiguousarray(digests[:, :4]).view("<u4").ravel() % resolved.num_buckets
+    digests = np.frombuffer(b"".join(identity.sha256 for identity in identities), np.uint8).reshape(-1, DIGEST_BYTES)
+    buckets = _choose_buckets(digests, resolved)
     ranks = images.get_paths(rows)
     if listing.keeps_order:
         ranks = planning.scratch.load(f"positions/{run.name}")[rows].tolist()
@@ -50,11 +50,12 @@ def choose_copies(planning: Planning, bucket: int) -> LeftOut:
     """Writes which images of a bucket are left out, by their runs.
 
     A copy outside of `train` stays if there is one, so that no training image is an evaluation image. Of several such
-    copies the first one stays, by path or by the order of finished datasets.
+    copies the first one stays, by path or by the order of finished datasets. None stays of what `known_images` has.
     """
     resolved: Resolved = planning.scratch.load("listed")
-    digests = [np.zeros((0, _DIGEST_BYTES), np.uint8)]
-    members: list[tuple[bool, str | int, int, int, str | None, int]] = []
+    known: NDArray[np.uint8] = planning.scratch.load("known")
+    digests = [known[_choose_buckets(known, resolved) == bucket]]
+    members: list[tuple[int, str | int, int, int, str | None, int]] = [(-1, "", -1, -1, None, -1)] * len(digests[0])
     for number, run in enumerate(resolved.runs):
         run_digests, rows, labels, splits, ranks = planning.scratch.read_bucket(
             f"digests/{run.name}", bucket, resolved.num_buckets
@@ -70,6 +71,11 @@ def choose_copies(planning: Planning, bucket: int) -> LeftOut:
             left_out[split, label] += 1
     planning.scratch.write_buckets(f"copies/{bucket}", [np.array(rows, np.int64) for rows in dropped])
     return left_out
+
+
+def _choose_buckets(digests: NDArray[np.uint8], resolved: Resolved) -> NDArray[np.uint32]:
+    buckets: NDArray[np.uint32] = np.ascontiguousarray(digests[:, :4]).view("<u4").ravel() % resolved.num_buckets
+    return buckets
 
 
 def save_left_out(planning: Planning, left_out: LeftOut) -> None:

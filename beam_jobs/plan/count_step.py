@@ -123,7 +123,8 @@ def cut(planning: Planning, counted: Counted) -> None:
     if not resolved.has_splits:
         check_no_split_empty(dict(zip(names, counted.listed.tolist(), strict=True)), config)
     num_images = counted.images.sum(axis=1).tolist()
-    check_splits_remain(set(names), {split for split, count in zip(names, num_images, strict=True) if count})
+    remaining = {split for split, count in zip(names, num_images, strict=True) if count}
+    check_splits_remain(set(names), remaining, config.known_images)
     shards: list[ShardRange] = []
     first, position = [], 0
     for split, count, num_bytes in zip(names, num_images, counted.bytes.tolist(), strict=True):

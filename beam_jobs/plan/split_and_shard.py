@@ -93,10 +93,11 @@ def check_no_split_empty(counts: Mapping[str | None, int], config: ShardConfig) 
             )
 
 
-def check_splits_remain(splits: Set[str], remaining_splits: Set[str]) -> None:
+def check_splits_remain(splits: Set[str], remaining_splits: Set[str], known: str) -> None:
     """Checks that every split has an image once copies are left out."""
     for split in sorted(splits - remaining_splits):
-        raise DataError(f"Split {split!r} holds nothing but copies of images in other splits.")
+        where = f"{known} and in other splits" if known else "other splits"
+        raise DataError(f"Split {split!r} holds nothing but copies of images in {where}.")
 
 
 def hash_for_order(table: ImageTable, config: ShardConfig) -> NDArray[np.uint64]:

@@ -348,11 +348,40 @@ def test_images_that_were_there_before_are_counted(grown: str, tmp_path: Path, t
         tmp_path / "again", {"train/cat/new.jpg": make_jpeg(1), "train/cat/old.jpg": make_jpeg(503, (33, 23))}
     )
     ran = tfpipe("append", grown, again, "--workers", 1)
-    assert ran.lines[-2] == f"1 of these images were in {grown} before"
+    assert ran.lines[-2] == f"1 of these images were in {grown} before; --drop-duplicates leaves such images out"
     delete_records(grown, ["train/cat/old.jpg", "train/ant/0.jpg"])
     assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] == 1
     next(Path(grown, "index").glob("*.parquet")).unlink()
     assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] is None
+
+
+def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    images = {"train/cat/0.jpg": make_jpeg(503, (33, 23)), "train/cat/1.jpg": make_jpeg(77)}
+    images |= {"train/cat/3.jpg": make_jpeg(77), "train/ant/4.jpg": make_jpeg(500, (30, 20))}
+    again = write_files(tmp_path / "again", images)
+    ran = tfpipe("append", grown, again, "--workers", 1, "--drop-duplicates", "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["repeated"], ran.json["duplicates"]["dropped"]) == (0, 3)
+    assert list_names(grown)[len(list_names(f"{grown}@2")) :] == ["train/cat/1.jpg"]
+    ran = tfpipe("append", grown, again, "--workers", 1, "--drop-duplicates")
+    assert (ran.code, ran.err) == (
+        1,
+        f"Error: Split 'train' holds nothing but copies of images in {grown} and in other splits.\n",
+    )
+    assert library.load_manifest(grown).layer == 3
+    (hidden,) = (name for name in list_names(grown) if name == "train/ant/0.jpg")
+    delete_records(grown, [hidden])
+    facts = next(Path(grown, "index").glob("*.parquet"))
+    facts.rename(tmp_path / "facts.parquet")
+    ran = tfpipe("append", grown, again, "--workers", 1, "--drop-duplicates")
+    assert ran.err == (
+        f"Error: {facts} must say which images {grown} has, and is missing or of another shard. Make it by `tfpipe "
+        f"view {grown} 'bytes > 0' --name all`, or leave --drop-duplicates out.\n"
+    )
+    assert tfpipe("view", grown, "bytes > 0", "--name", "all").code == 0
+    ran = tfpipe("append", grown, again, "--workers", 1, "--drop-duplicates")
+    assert ran.code == 0, ran.err
+    assert list_names(grown)[-1] == "train/cat/0.jpg"  # whose image was deleted
 
 
 # Kills

@@ -132,6 +132,37 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
     )
 
 
+def test_a_lock_names_the_column_that_has_other_values(
+    pets: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy, path = str(shutil.copytree(pets, tmp_path / "copy")), str(tmp_path / "data.lock")
+    for name in ("score", "other"):
+        tfpipe.add_column(copy, name, lambda record: record.index, tfpipe.Values("int64"))
+    training = lock(copy, extra_features=("score",))
+    manifest = tfpipe.load_manifest(copy)
+    (score,) = (column for column in manifest.columns if column.name == "score")
+    assert training.columns == {"score": score.splits["train"].fingerprint}
+    write_lock(path, training)
+    assert read_lock(path) == training
+    assert lock(copy).columns == {}
+    rows = look_up_step(training.open(), 3)
+    tfpipe.add_column(copy, "other", lambda record: -record.index, tfpipe.Values("int64"), replace=True)
+    assert look_up_step(read_lock(path).open(), 3) == rows
+    assert caplog.messages == []
+    tfpipe.add_column(copy, "score", lambda record: -record.index, tfpipe.Values("int64"), replace=True)
+    assert look_up_step(read_lock(path).open(), 3) == rows
+    assert caplog.messages == [
+        f"The column 'score' of {copy} has other values than those of the lock. The steps have the same records."
+    ]
+    text = Path(path).read_text()
+    Path(path).write_text(text.replace('"columns"', '"before"'))  # as an older release wrote it
+    assert read_lock(path).columns == {}
+    Path(path).write_text(text.replace('"columns": {', '"columns": 1, "before": {'))
+    with pytest.raises(FormatError) as caught:
+        read_lock(path)
+    assert str(caught.value) == f"{path} is damaged: `columns` must be a table, got 1."
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -13,6 +13,7 @@ from tfpipe.cli.shared.params import (
     config_file_option,
     debug_option,
     json_option,
+    size_option,
     split_option,
     stages_option,
 )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @split_option
 @config_file_option
 @batch_option
+@size_option
 @stages_option
 @click.option(
     "--runs",
@@ -61,7 +63,7 @@ def bench(dataset: str, split: str | None, config: str | None, stages: str | Non
         raise ConfigError("--fail-below needs a result to compare with. Give --compare FILE.")
     if fail_below is not None and not 0 < fail_below < float("inf"):
         raise ConfigError(f"--fail-below must be above 0, got {fail_below:g}.")
-    pipeline = read_config(config, options["batch_size"])
+    pipeline = read_config(config, options["batch_size"], given={"image_size": options["image_size"]})
     job = open_job("bench", dataset, split, pipeline, stages)
     with quiet_start():
         from tfpipe.engine.source import get_source

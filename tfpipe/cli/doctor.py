@@ -18,6 +18,7 @@ from tfpipe.cli.shared.params import (
     config_file_option,
     debug_option,
     json_option,
+    size_option,
     split_option,
     stages_option,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @click.argument("dataset")
 @split_option
 @batch_option
+@size_option
 @config_file_option
 @stages_option
 @click.option(
@@ -75,7 +77,8 @@ def doctor(dataset: str, split: str | None, config: str | None, stages: str | No
     """
     from tfpipe.doctor.tpu_checks import TPU_VARIABLES
 
-    as_json, pipeline = options.pop("as_json"), read_config(config, options.pop("batch_size"))
+    as_json, given = options.pop("as_json"), {"image_size": options.pop("image_size")}
+    pipeline = read_config(config, options.pop("batch_size"), given=given)
     variables = tuple((name, os.environ[name]) for name in TPU_VARIABLES if os.environ.get(name))
     target = TargetConfig(tpu=options.pop("tpu") or None, tpu_variables=variables, **drop_missing(options))
     checks = _run_checks(dataset, split, pipeline, target, _read_tuned_table(config), stages)

@@ -16,6 +16,7 @@ from tfpipe.cli.shared.params import (
     config_file_option,
     debug_option,
     json_option,
+    size_option,
     split_option,
     stages_option,
 )
@@ -57,6 +58,7 @@ _WITH_LOADER = {
     help="With --loader, in place of --step-ms: a function of yours that trains on a batch.",
 )
 @batch_option
+@size_option
 @budget_option
 @config_file_option
 @stages_option

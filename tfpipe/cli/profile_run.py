@@ -26,6 +26,7 @@ class ProfileArgs(NamedTuple):
     trainer: "Trainer"
     train: str | None
     batch_size: int | None
+    image_size: int | None
     cpu_budget: float | None
     config: str | None
     stages: str | None
@@ -70,7 +71,9 @@ def run(args: ProfileArgs) -> Output:
 
 def make_report(args: ProfileArgs) -> "Report":
     """Returns the report; errors as with `run`."""
-    config = read_config(args.config, args.batch_size, given={"cpu_budget": args.cpu_budget})
+    config = read_config(
+        args.config, args.batch_size, given={"image_size": args.image_size, "cpu_budget": args.cpu_budget}
+    )
     batch = config.batch_size
     if args.host is not None:
         batch = max(batch // args.host[1], 1)  # what the hosts cannot share equally is refused later

@@ -10,7 +10,15 @@ from tfpipe.cli.shared.console import new_console
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.inputs import open_job, read_config
 from tfpipe.cli.shared.outputs import check_target
-from tfpipe.cli.shared.params import batch_option, budget_option, debug_option, json_option, split_option, stages_option
+from tfpipe.cli.shared.params import (
+    batch_option,
+    budget_option,
+    debug_option,
+    json_option,
+    size_option,
+    split_option,
+    stages_option,
+)
 from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
 from tfpipe.system.interrupts import restore_interrupts
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     help="File with the options to start from, .toml or .json.  [default: that of an earlier run, else the defaults]",
 )
 @batch_option
+@size_option
 @budget_option
 @stages_option
 @click.option(
@@ -62,6 +71,7 @@ def tune(
     seconds: float,
     config: str | None,
     batch_size: int | None,
+    image_size: int | None,
     cpu_budget: float | None,
     stages: str | None,
     images_per_second: float | None,
@@ -79,7 +89,8 @@ def tune(
     for name, value in (("--seconds", seconds), ("--images-per-second", images_per_second)):
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be above 0, got {value:g}.")
-    options = read_config(config, batch_size, given={"cpu_budget": cpu_budget})
+    given = {"image_size": image_size, "cpu_budget": cpu_budget}
+    options = read_config(config, batch_size, given=given)
     job = open_job("tune", dataset, split, options, stages, images_per_second)
     from tfpipe.engine.source import get_source
     from tfpipe.tuning import search, tuned_file
@@ -89,7 +100,7 @@ def tune(
     check_target(path)
     tuned_file.check_path(path, place)
     if config is None and os.path.exists(path):
-        options = read_config(path, batch_size, given={"cpu_budget": cpu_budget})
+        options = read_config(path, batch_size, given=given)
         click.echo(f"Starting from the options in {path}.", err=True)
     try:
         with restore_interrupts(), status_line("Starting", seconds) as status:

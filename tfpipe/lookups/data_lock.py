@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tfpipe.dataset.load import load_manifest
@@ -49,6 +49,7 @@ class DataLock:
         fingerprint: The `SplitInfo.fingerprint` of the split.
         config: The options.
         order: The version of the order.
+        columns: The `SplitInfo.fingerprint` of each column whose features the batches hold, by its name.
     """
 
     data: str
@@ -56,6 +57,7 @@ class DataLock:
     fingerprint: str
     config: PipelineConfig
     order: int = ORDER_VERSION
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the lock as a table of plain values."""
@@ -65,6 +67,7 @@ class DataLock:
             "data": self.data,
             "split": self.split,
             "fingerprint": self.fingerprint,
+            "columns": dict(self.columns),
             "order": self.order,
             "config": {name: value for name, value in config.items() if name not in _HOST_OPTIONS},
         }
@@ -72,7 +75,8 @@ class DataLock:
     def open(self) -> BatchPlan:
         """Opens the dataset, and returns the plan of one host for all rows of each batch.
 
-        If the dataset has grown, it is that of the layer that had the records of the lock, and a warning says so.
+        If the dataset has grown, it is that of the layer that had the records of the lock, and a warning says so. So
+        does one where a column has other values: the steps have the same records.
 
         Raises:
             ConfigError: The order is that of another version, or the dataset has no such split.
@@ -91,7 +95,14 @@ class DataLock:
                 f"{self.split!r} of {self.data} must have the records of the lock, {self.fingerprint[:16]}, and has "
                 f"others, {found[:16]}. Give the dataset that the run was made with."
             )
-        return plan_batches(Source.from_manifest(manifest, self.split), self.config)
+        plan = plan_batches(Source.from_manifest(manifest, self.split), self.config)
+        for name, fingerprint in _list_columns(plan, manifest, self.split).items():
+            if self.columns.get(name, fingerprint) != fingerprint:
+                _logger.warning(
+                    "The column %r of %s has other values than those of the lock. The steps have the same records.",
+                    *(name, manifest.directory),
+                )
+        return plan
 
     def _fits(self, manifest: Manifest) -> bool:
         return self.split in manifest.splits and manifest.splits[self.split].fingerprint == self.fingerprint
@@ -111,7 +122,15 @@ def lock_data(manifest: Manifest, split: str, config: PipelineConfig) -> DataLoc
         raise ConfigError(f"The dataset has no split {split!r}; it has {', '.join(manifest.splits)}.")
     plan = plan_batches(Source.from_manifest(manifest, split), config)
     exact = replace(config, block_records=plan.order.block_records)
-    return DataLock(manifest.address, split, manifest.splits[split].fingerprint, exact)
+    columns = _list_columns(plan, manifest, split)
+    return DataLock(manifest.address, split, manifest.splits[split].fingerprint, exact, columns=columns)
+
+
+def _list_columns(plan: BatchPlan, manifest: Manifest, split: str) -> dict[str, str]:
+    """Returns the fingerprint of the values of each column that the batches of a plan need."""
+    every = () if plan.source.has_images else plan.source.schema.names
+    kept = manifest.keep_columns(plan.config.extra_features or every)
+    return {column.name: column.splits[split].fingerprint for column in kept.columns}
 
 
 def write_lock(path: str, lock: DataLock) -> None:
@@ -153,12 +172,15 @@ def read_lock(path: str, step: int | None = None) -> DataLock:
 
 def _build(table: Mapping[str, Any], path: str) -> DataLock:
     texts = {name: table.get(name) for name in ("data", "split", "fingerprint")}
-    config, order = table.get("config"), table.get("order")
+    config, order, columns = table.get("config"), table.get("order"), table.get("columns", {})
     if not (all(isinstance(text, str) for text in texts.values()) and isinstance(config, Mapping)):
         raise FormatError(f"{path} is damaged: `data`, `split`, `fingerprint` or `config` is missing.")
+    if not isinstance(columns, Mapping):
+        raise FormatError(f"{path} is damaged: `columns` must be a table, got {columns!r:.40}.")
     if not isinstance(order, int):
         raise FormatError(f"{path} is damaged: `order` must be a whole number, got {order!r:.40}.")
-    return DataLock(**{name: str(text) for name, text in texts.items()}, config=_read_config(config, path), order=order)
+    named = {name: str(text) for name, text in texts.items()}
+    return DataLock(**named, config=_read_config(config, path), order=order, columns=columns)
 
 
 def _read_config(table: Mapping[str, Any], path: str) -> PipelineConfig:

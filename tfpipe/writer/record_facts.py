@@ -22,9 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfpipe._version import __version__
-from tfpipe.errors import first_line
+from tfpipe.errors import DataError, first_line
+from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_SHA256, FeatureSpec, Schema
+from tfpipe.storage import file_io
+from tfpipe.system.extras import importing
 
 NAME, LABEL, LABEL_ID, DIGEST = "name", "label", "label_id", "digest"
 """The file that the image came from; the name of the class, and its number from 0; and the SHA-256 of the original
@@ -113,6 +116,40 @@ class RecordFacts:
 def list_columns(manifest: Manifest) -> tuple[str, ...]:
     """Lists the columns of the facts. A feature such as `image/height` has a column `height`."""
     return tuple(_list_columns(manifest))
+
+
+def read_digests(manifest: Manifest) -> set[str]:
+    """Reads the digests of the records that a dataset shows, and none of its shards. Empty if records have none.
+
+    Raises:
+        DataError: There are no facts about a shard.
+        MissingDependencyError: PyArrow is not installed.
+    """
+    with importing("A search for duplicates", "PyArrow", "tfpipe[views]"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    found: set[str] = set()
+    for info in manifest.splits.values() if DIGEST in list_columns(manifest) else ():
+        first = 0
+        for shard in info.shards:
+            path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
+            try:
+                data = pa.BufferReader(file_io.read_whole(path))
+                table = pq.read_table(data, columns=[DIGEST], page_checksum_verification=True)
+            except (OSError, pa.ArrowException):
+                table = pa.table({})
+            if (
+                table.num_rows != shard.records
+                or (table.schema.metadata or {}).get(_SHARD_KEY) != shard.sha256.encode()
+            ):
+                raise DataError(
+                    f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
+                    f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
+                )
+            rows = np.arange(shard.records) if info.chosen is None else info.chosen.list_rows(first, shard.records)
+            found.update(digest for digest in table[DIGEST].take(pa.array(rows)).to_pylist() if digest)
+            first += shard.records
+    return found
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:

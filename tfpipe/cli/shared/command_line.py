@@ -10,7 +10,7 @@ from tfpipe.format.image_form import ImageForm
 
 # Every other option has the name of its field.
 _OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
-_NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes", "known_labels")
+_NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes", "known_labels", "known_images")
 
 
 def format_command(

@@ -101,12 +101,12 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Training", "split batch-size seed config", "debug"),
     ),
     "doctor": (
-        Group("Data", "split batch-size config stages"),
+        Group("Data", "split batch-size image-size config stages"),
         Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
         Group("Output", "json debug"),
     ),
     "profile": (
-        Group("Data", "split config stages transform batch-transform batch-size cpu-budget"),
+        Group("Data", "split config stages transform batch-transform batch-size image-size cpu-budget"),
         Group("A loader of your own", "loader train"),
         Group("Accelerator", "step-ms images-per-second trainer price-per-hour"),
         Group("Measuring", "seconds host apply max-idle"),
@@ -114,7 +114,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "html json debug"),
     ),
     "tune": (
-        Group("Data", "split config stages batch-size cpu-budget"),
+        Group("Data", "split config stages batch-size image-size cpu-budget"),
         Group("Search", "seconds images-per-second input-may-change"),
         Group("Output", "output json debug"),
     ),

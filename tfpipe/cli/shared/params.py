@@ -86,6 +86,14 @@ budget_option = config_option(
 batch_option = config_option(
     PipelineConfig, "batch_size", "The images in a batch, over all replicas.", metavar="N", default=str(BATCH_SIZE)
 )
+size_option = config_option(
+    PipelineConfig,
+    "image_size",
+    "The side of the square images that the model gets, in pixels.",
+    kind=click.INT,
+    metavar="PX",
+    default="224",
+)
 
 
 def all_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

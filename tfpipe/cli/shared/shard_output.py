@@ -88,7 +88,8 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate}{kept}"
     if "layer" in facts:  # of records that were appended
         if facts["repeated"]:
-            yield f"{facts['repeated']:,} of these images were in {facts['appended_to']} before"
+            seen = f"{facts['repeated']:,} of these images were in {facts['appended_to']} before"
+            yield f"{seen}; --drop-duplicates leaves such images out"
         if facts["new_classes"]:
             yield f"new classes: {', '.join(facts['new_classes'])}, behind those that there were"
         appended = human_count(sum(split["records"] for split in facts["splits"].values()), "record")
