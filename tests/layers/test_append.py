@@ -30,6 +30,7 @@ from tfpipe.layers.rollback import roll_back
 from tfpipe.lookups.data_lock import lock_data
 from tfpipe.lookups.steps import look_up_step
 from tfpipe.readers.data_source import data_source
+from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
@@ -200,6 +201,19 @@ def test_layers_lie_on_layers(grown: str, tmp_path: Path) -> None:
     assert list_names(grown, "test") == ["test/bee/1.jpg"]
     roll_back(grown, 1)
     assert list(library.load_manifest(grown).splits) == ["train", "validation"]
+
+
+def test_the_text_for_a_checkpoint_of_grain_tells_the_layer(pets: str, tmp_path: Path) -> None:
+    """A `grain.DataLoader` refuses a checkpoint whose source had another text."""
+
+    def describe(data: str) -> list[str]:
+        return [repr(GrainBatches(data, "train", CONFIG)), repr(RecordSource(data, "train"))]
+
+    before = describe(pets)
+    append(pets, draw_more(tmp_path / "more"))
+    assert all(new != old for new, old in zip(describe(pets), before, strict=True))
+    assert describe(f"{pets}@1") == before
+    assert describe(f"{pets}@2") == describe(pets)
 
 
 def test_copies_have_the_records_of_all_layers(grown: str, tmp_path: Path) -> None:

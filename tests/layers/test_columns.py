@@ -27,7 +27,7 @@ from tfpipe.layers.delete import delete_records
 from tfpipe.layers.rollback import roll_back
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.views.choose import make_view
+from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
 CAPTIONS = TableConfig("captions", features=("caption",))
@@ -163,6 +163,29 @@ def test_a_new_column_has_values_for_all_layers(grown: str, tmp_path: Path, conf
     assert view.splits["train"].records == sum("/ant/" in name for name in list_names(grown))
     join_datasets([grown], tmp_path / "new", shuffle=False)
     check_captions(str(tmp_path / "new"))
+
+
+def test_merging_takes_what_can_be_seen_of_each_dataset(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    hidden = [list_names(grown)[k] for k in (1, 14)]
+    delete_records(grown, hidden)
+    other = str(shutil.copytree(grown, tmp_path / "other"))
+    for dataset in (grown, other):
+        library.add_column(dataset, "length", lambda record: len(record.name), library.Values("int64"))
+    manifest = library.load_manifest(other)
+    write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
+    ran = tfpipe("merge", grown, f"{other}@owls", tmp_path / "out", "--no-shuffle")
+    assert ran.code == 0, ran.err
+    out = library.load_manifest(str(tmp_path / "out"))
+    assert (out.layer, out.columns, out.label_names) == (1, (), manifest.label_names)
+    owls = [name for name in list_names(grown) if "/owl/" in name]
+    assert owls
+    assert list_names(tmp_path / "out") == [*list_names(grown), *owls]
+    assert list_names(tmp_path / "out", "validation")[:1] == list_names(grown, "validation")[:1]
+    lengths = [int(record.features["length"][0]) for record in list_records(str(tmp_path / "out"))]  # type: ignore[index]
+    assert lengths == [len(record.name) for record in list_records(str(tmp_path / "out"))]
+    ran = tfpipe("merge", grown, f"{other}@owls", tmp_path / "once", "--drop-duplicates", "--json")
+    shown = library.load_manifest(f"{other}@owls").splits.values()
+    assert ran.json["duplicates"]["dropped"] == sum(split.records for split in shown)
 
 
 def test_a_function_sees_no_hidden_record(grown: str) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 import tfpipe as library
+from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
-from tests.layers.growth import list_names
+from tests.layers.growth import append, list_names
 from tfpipe.errors import ConfigError
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
+from tfpipe.layers.rollback import roll_back
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
@@ -47,6 +49,29 @@ def test_damaged_layers_are_named(layered: str) -> None:
     assert [file for file, _ in list_damage(layered)] == [shard]
     Path(layered, shard).unlink()
     assert (shard, "missing") in list_damage(layered)
+
+
+def test_an_image_in_splits_of_two_layers_is_named(grown: str, tmp_path: Path) -> None:
+    images = {"validation/owl/again.jpg": make_jpeg(500, (30, 20)), "train/owl/again.jpg": make_jpeg(500, (30, 20))}
+    append(grown, write_files(tmp_path / "again", images))
+    place = list_names(f"{grown}@2").index("train/owl/7.jpg")
+    shards = library.load_manifest(grown).splits["train"].shards
+    begins = [sum(shard.records for shard in shards[:k]) for k in range(len(shards))]
+    number = max(k for k, begin in enumerate(begins) if begin <= place)
+    (damage,) = verify(grown, HERE).damaged
+    assert (damage.file, damage.kind, damage.record) == (
+        "layers/3/validation-00000-of-00001.tfrecord",
+        "duplicate",
+        0,
+    )
+    assert damage.detail == (f"it is record {place - begins[number]} of {shards[number].file} too, in split 'train'")
+    assert verify(grown, VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
+    delete_records(grown, ["validation/owl/again.jpg"])
+    assert verify(grown, HERE).damaged == []
+    roll_back(grown, to=2)
+    assert verify(grown, HERE).damaged == []
+    roll_back(grown, to=3)
+    assert [one.kind for one in verify(grown, HERE).damaged] == ["duplicate"]
 
 
 def test_a_missing_file_of_a_column_of_a_layer_is_named(layered: str) -> None:

@@ -68,12 +68,14 @@ class VerifyReport:
         records: The number of intact records, by the checks that were made.
         bytes: The size of all files.
         damaged: All damage that was found.
+        checked: The report of each shard, those of layers included.
     """
 
     files: int = 0
     records: int = 0
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
+    checked: list[FileReport] = field(default_factory=list, repr=False)
 
 
 def verify(target: str, options: VerifyConfig, observer: Observer | None = None) -> VerifyReport:
@@ -102,8 +104,10 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
     )
     report.files, report.records = len(jobs), sum(file.records for file in reports)
     report.bytes = sum(file.bytes for file in reports)
+    report.checked += reports
     for file in reports:
         report.damaged += file.damaged
+    history = None
     if manifest is not None and listing is not None and not manifest.stands_on:  # a column has none of its own
         _check_columns(manifest, listing, options, report, observer)
         history = _check_layers(manifest, options, report, observer)
@@ -112,7 +116,8 @@ def verify(target: str, options: VerifyConfig, observer: Observer | None = None)
         report.damaged += [*_find_extra_and_missing(listing, manifest)]
         if not options.quick:
             report.damaged += [*_check_facts(target, listing, manifest), *_check_counts(manifest, reports)]
-            report.damaged += [] if options.allow_duplicates else _find_duplicates(reports)
+            shown = report.checked if history is None else _leave_out_hidden(report.checked, history)
+            report.damaged += [] if options.allow_duplicates else _find_duplicates(shown)
     return report
 
 
@@ -295,6 +300,7 @@ def _check_layers(
             continue
         report.files, report.bytes = report.files + found.files, report.bytes + found.bytes
         report.records += found.records
+        report.checked += [replace(one, job=replace(one.job, name=f"{folder}/{one.job.name}")) for one in found.checked]
         report.damaged += [replace(damage, file=f"{folder}/{damage.file}") for damage in found.damaged]
     try:
         history = History.open(manifest, list_columns(manifest.directory), numbers)
@@ -354,6 +360,21 @@ def _compare_counts(split: SplitInfo, reports: Sequence[FileReport], formats: bo
         if count != expected:
             text = f"split {split.name!r} has {count:,} {what}, the manifest says {expected:,}"
             yield Damage(file_names.MANIFEST, "count", text)
+
+
+def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[FileReport]:
+    """Returns the reports of the shards of the newest layer, by split, with only the images that it shows."""
+    by_name, shown = {report.job.name: report for report in reports}, []
+    for split in history.load(with_columns=False).splits.values():
+        first = 0
+        for shard in split.shards:
+            every = np.arange(shard.records)
+            rows = every if split.chosen is None else split.chosen.list_rows(first, shard.records)
+            first += shard.records
+            if (report := by_name.get(shard.file)) is not None:  # else its layer could not be checked
+                kept = np.isin(report.places[:, 0], rows)
+                shown.append(replace(report, identities=report.identities[kept], places=report.places[kept]))
+    return shown
 
 
 def _find_duplicates(reports: Sequence[FileReport]) -> Iterator[Damage]:
