@@ -271,8 +271,9 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if "image" not in row:
         advice = " Without images it needs lists of numbers." if get_suffix(path) == ".parquet" else ""
+        found = ", ".join(str(config.columns.named.get(name, name)) for name in row)
         raise DataError(
-            f"{path} must have a column 'image', got {', '.join(map(str, row))}. Say which one holds the images "
+            f"{path} must have a column 'image', got {found}. Say which one holds the images "
             f"with `image_column`.{advice}"
         )
     boxes = [name for name in _BOX_COLUMNS if name in row]

@@ -107,6 +107,14 @@ def test_an_empty_column_of_labels(images: list[str], tfpipe: Tfpipe) -> None:
     assert shard(tfpipe, "t.csv", "out")[0] == "no classes: column `label` is empty"
 
 
+def test_a_missing_column_is_named_beside_the_tables_own_names(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("path", "kind"), [(image, "a") for image in images])
+    assert refuse(tfpipe, "t.csv", "out", "--label-column", "kind") == (
+        1,
+        "Error: t.csv must have a column 'image', got path, kind. Say which one holds the images with --image-column.",
+    )
+
+
 def test_columns_of_other_names(images: list[str], tfpipe: Tfpipe) -> None:
     folds = ("train", "val", "train", "test")
     texts = ("one", "two", "three", "")
