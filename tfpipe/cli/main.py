@@ -110,8 +110,8 @@ def tfpipe() -> None:
 
 
 _SECTIONS = {
-    "Make a dataset": (shard, advise, index, add, merge, reshard),
-    "Change it": (append, delete, compact, log, diff, rollback),
+    "Make a dataset": (shard, advise, index, merge, reshard),
+    "Change it": (append, delete, add, compact, log, diff, rollback),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),
