@@ -194,6 +194,12 @@ def test_a_copy_opens_its_own_files(manifest: Manifest) -> None:
     assert count_open_files(manifest.directory) == before
 
 
+def test_a_dataset_in_place_of_its_reader_is_refused() -> None:
+    with pytest.raises(ConfigError) as raised:
+        data_loader("shapes")  # type: ignore[arg-type]
+    assert str(raised.value) == "`data_loader` takes TorchBatches(dataset, split, batch_size=256), got 'shapes'."
+
+
 def test_a_missing_torch_xla_is_named(manifest: Manifest) -> None:
     with pytest.raises(MissingDependencyError) as caught:
         xla_loader(data_loader(of(manifest), num_workers=0))

@@ -254,7 +254,12 @@ def data_loader(
         pin_memory: Whether batches lie in pinned memory, from which a GPU copies by itself. None: if there is a GPU.
         start_method: The way in which workers begin: "fork", "spawn" or "forkserver". None: Python's default, but for
             a dataset in an object store "spawn", since a forked process cannot read from there.
+
+    Raises:
+        ConfigError: `images` is no `TorchBatches`, or its options do not fit the number of workers.
     """
+    if not isinstance(images, TorchBatches):
+        raise ConfigError(f"`data_loader` takes TorchBatches(dataset, split, batch_size=256), got {images!r}.")
     if start_method is None and images._maker.is_remote:
         start_method = "spawn"
     if num_workers is None:
