@@ -216,5 +216,9 @@ def test_values_of_another_kind_are_refused(lacking: str) -> None:
     assert str(caught.value) == (
         f"The features must be those in {lacking}/columns/captions, caption, of the same types, got captions."
     )
-    with pytest.raises(ConfigError, match=r"^`missing` view is for a dataset without appended layers, and "):
+    with pytest.raises(ConfigError) as caught:
         library.add_column(lacking, "even", get_index, library.Values("int64"), missing="view")
+    assert str(caught.value) == (
+        f"`missing` view is for a dataset without appended layers, and {lacking} has some: layers may get their values "
+        "one after another, and a view does not grow. Set `missing` to default, and make the view by `tfpipe view`."
+    )

@@ -225,8 +225,9 @@ class NewColumn:
             raise ConfigError(f"{self.directory} exists. Give another `name`, or set `replace`.")
         if self.config.missing == "view" and self.manifest.parts:
             raise ConfigError(
-                f"`missing` view is for a dataset without appended layers, and {self.manifest.directory} has some. Set "
-                "`missing` to default, and make the view by `tfpipe view`."
+                f"`missing` view is for a dataset without appended layers, and {self.manifest.directory} has some: "
+                "layers may get their values one after another, and a view does not grow. Set `missing` to default, "
+                "and make the view by `tfpipe view`."
             )
         return [self._plan_part(part, make, identity) for part in lacking]
 
