@@ -163,7 +163,9 @@ def test_a_column_is_added_in_a_bucket(bucket: str, amazon: Amazon, copy: Path) 
     assert {name: amazon.get(base + name) for name in objects} == files
     records = data_source(bucket, "train")
     assert [record.features["index"].tolist() for record in records] == [[k] for k in range(12)]  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match=r"has a feature 'index'\. Give the new one another name\.$"):
+    with pytest.raises(
+        ConfigError, match=r"has a feature 'index' in its column 'index'\. Give the new one another name\.$"
+    ):
         add_column(bucket, "index", count, Values("int64"))
 
 

@@ -257,12 +257,14 @@ class NewColumn:
                         f"The features must be those in {folder}, {', '.join(there.names)}, of the same types, got "
                         f"{', '.join(schema.names)}."
                     )
+        can_replace = not file_io.is_url(self.manifest.directory)
         for name in schema.names:
             for column in columns:
                 if name in column.schema:
+                    also = f", or set `replace` and `name` {column.name} to replace that column" if can_replace else ""
                     raise ConfigError(
                         f"{self.manifest.directory} has a feature {name!r} in its column {column.name!r}. Give the new "
-                        f"one another name, or set `replace` and `name` {column.name} to replace that column."
+                        f"one another name{also}."
                     )
             if name in old:
                 raise ConfigError(f"{self.manifest.directory} has a feature {name!r}. Give the new one another name.")
