@@ -139,7 +139,7 @@ ENGINE_FAULTS = {
     "waiting_transform": Fault("transform", "Give your reader `num_threads=",
         "A function waits 8 ms for each image, as for a server: as many threads as cores all wait.",
         memory_limit=3_000_000_000, transform=partial(own.shrink, then=partial(own.wait, seconds=0.008)),
-        cure={"num_threads": 16}),
+        cure={"num_threads": 4}),
     "slow_batch_transform": Fault("batch_transform", "Do the work of the function `batch_transform` on the accelerator",
         "A function sorts all pixels of a batch.",
         batch_transform=own.sort_batch, cure={"batch_transform": None}),
