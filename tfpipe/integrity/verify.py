@@ -75,7 +75,7 @@ class VerifyReport:
     records: int = 0
     bytes: int = 0
     damaged: list[Damage] = field(default_factory=list)
-    checked: list[FileReport] = field(default_factory=list, repr=False)
+    checked: list[FileReport] = field(default_factory=list, repr=False, compare=False)
 
 
 def verify(target: str, options: VerifyConfig, observer: Observer | None = None) -> VerifyReport:
@@ -368,12 +368,12 @@ def _leave_out_hidden(reports: Iterable[FileReport], history: History) -> list[F
     for split in history.load(with_columns=False).splits.values():
         first = 0
         for shard in split.shards:
-            every = np.arange(shard.records)
-            rows = every if split.chosen is None else split.chosen.list_rows(first, shard.records)
+            report = by_name.get(shard.file)  # None if its layer could not be checked
+            if report is not None and split.chosen is not None:
+                kept = np.isin(report.places[:, 0], split.chosen.list_rows(first, shard.records))
+                report = replace(report, identities=report.identities[kept], places=report.places[kept])
             first += shard.records
-            if (report := by_name.get(shard.file)) is not None:  # else its layer could not be checked
-                kept = np.isin(report.places[:, 0], rows)
-                shown.append(replace(report, identities=report.identities[kept], places=report.places[kept]))
+            shown += [] if report is None else [report]
     return shown
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -46,7 +47,7 @@ def make_batches() -> Iterator[Any]:
 
 
 def test_workers_and_their_records(tmp_path: Path) -> None:
-    loader = LoaderSource(make, "make").make({"num_workers": 2, "persistent_workers": True})
+    loader = LoaderSource(make, "make", threading.enumerate()).make({"num_workers": 2, "persistent_workers": True})
     assert (loader.kind, loader.options["num_workers"], loader.length) == ("PyTorch DataLoader", 2, 2000)
     assert loader.collate == ""
     own = LoaderSource(lambda: torch_data.DataLoader(Waits(), collate_fn=partial(keep)), "make").make()
@@ -62,7 +63,9 @@ def test_workers_and_their_records(tmp_path: Path) -> None:
 
 
 def test_without_workers_this_process_is_seen(tmp_path: Path) -> None:
-    profile = measure_loader(LoaderSource(make, "make").make(), Trainer(images_per_second=1000.0), 0.5, tmp_path)
+    profile = measure_loader(
+        LoaderSource(make, "make", threading.enumerate()).make(), Trainer(images_per_second=1000.0), 0.5, tmp_path
+    )
     assert (profile.workers, profile.step_s) == ((), 0.005)
     assert profile.main.functions[0][0].endswith("__getitem__")
     assert profile.idle_fraction > 0.3
