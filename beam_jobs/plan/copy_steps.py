@@ -9,11 +9,11 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.plan.list_step import DIGEST_BYTES, Planning, Resolved
+from beam_jobs.plan.list_step import Planning, Resolved
 from beam_jobs.plan.scratch import Run
 from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.shards.identify import identify_images
-from tfpipe.format.digest_groups import equal_rows
+from tfpipe.format.digest_groups import DIGEST_BYTES, equal_rows
 
 LeftOut = Counter[tuple[str | None, int]]
 """The number of copies that are left out by split and label, for images whose label is known once they are read."""

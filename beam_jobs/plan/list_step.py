@@ -23,10 +23,10 @@ from beam_jobs.shards.output_dir import check_dataset_output
 from beam_jobs.shards.worker_check import check_versions
 from beam_jobs.storage import job_stores
 from tfpipe.dataset.history import load_history
+from tfpipe.format.digest_groups import DIGEST_BYTES
 from tfpipe.system.progress import Observer
 from tfpipe.writer.record_facts import read_digests
 
-DIGEST_BYTES = 32
 _SIZE_BITS = 20
 _BUCKET_IMAGES = 100_000
 
@@ -210,7 +210,8 @@ def resolve(planning: Planning, listed: Listed) -> None:
         # The shards of foreign data may lie away from its manifest.
         check_dataset_output(config, [origin.directory for origin in facts.whole.datasets.sources.values()])
     if config.drop_duplicates:
-        planning.scratch.save("known", _read_known(config.known_images))
+        known = config.known_images and load_history(config.known_images).load(with_columns=False)
+        planning.scratch.save("known", read_digests(known) if known else np.zeros((0, DIGEST_BYTES), np.uint8))
     planning.scratch.save(
         "listed",
         Resolved(
@@ -222,9 +223,3 @@ def resolve(planning: Planning, listed: Listed) -> None:
             sizes=listed.sizes,
         ),
     )
-
-
-def _read_known(dataset: str) -> NDArray[np.uint8]:
-    """Returns the digests of the images that a dataset shows, each once: uint8 [n, 32]. None without a dataset."""
-    found = read_digests(load_history(dataset).load(with_columns=False)) if dataset else set()
-    return np.frombuffer(bytes.fromhex("".join(sorted(found))), np.uint8).reshape(-1, DIGEST_BYTES)

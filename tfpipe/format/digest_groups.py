@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from tfpipe.format.manifest import Duplicates
 
+DIGEST_BYTES = 32  # of SHA-256
+
 
 def list_duplicates(
     table: NDArray[np.uint8],

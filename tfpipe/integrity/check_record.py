@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 from tfpipe.format import schema as keys
+from tfpipe.format.digest_groups import DIGEST_BYTES
 from tfpipe.format.example import Feature, decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Foreign, Manifest
@@ -22,7 +23,7 @@ from tfpipe.images.sniff import sniff_format
 from tfpipe.images.verify import check_encoded, check_stored
 from tfpipe.integrity.damage_kinds import Kind
 
-IDENTITY_BYTES, DIGEST_BYTES = 16, 32
+IDENTITY_BYTES = 16
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")
 
 Fault = tuple[Kind, str]

@@ -15,12 +15,11 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format import schema as keys
-from tfpipe.format.digest_groups import list_duplicates
+from tfpipe.format.digest_groups import DIGEST_BYTES, list_duplicates
 from tfpipe.format.example import decode_example
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import read_record
-from tfpipe.integrity.check_record import DIGEST_BYTES
 from tfpipe.integrity.damage_kinds import Damage
 from tfpipe.integrity.repair_shard import RepairFolder
 from tfpipe.storage import file_io

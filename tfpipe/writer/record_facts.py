@@ -20,10 +20,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfpipe._version import __version__
 from tfpipe.errors import DataError, first_line
 from tfpipe.format import file_names
+from tfpipe.format.digest_groups import DIGEST_BYTES
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_TEXT, IMAGE_SHA256, FeatureSpec, Schema
 from tfpipe.storage import file_io
@@ -118,8 +120,8 @@ def list_columns(manifest: Manifest) -> tuple[str, ...]:
     return tuple(_list_columns(manifest))
 
 
-def read_digests(manifest: Manifest) -> set[str]:
-    """Reads the digests of the records that a dataset shows, and none of its shards. Empty if records have none.
+def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
+    """Reads the digests of the records that a dataset shows, each once, and none of its shards: uint8 [n, 32].
 
     Raises:
         DataError: There are no facts about a shard.
@@ -128,28 +130,26 @@ def read_digests(manifest: Manifest) -> set[str]:
     with importing("A search for duplicates", "PyArrow", "tfpipe[views]"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    found: set[str] = set()
+    found = [np.empty((0, DIGEST_BYTES), np.uint8)]
     for info in manifest.splits.values() if DIGEST in list_columns(manifest) else ():
         first = 0
         for shard in info.shards:
             path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
+            rows = np.arange(shard.records) if info.chosen is None else info.chosen.list_rows(first, shard.records)
             try:
                 data = pa.BufferReader(file_io.read_whole(path))
                 table = pq.read_table(data, columns=[DIGEST], page_checksum_verification=True)
-            except (OSError, pa.ArrowException):
-                table = pa.table({})
-            if (
-                table.num_rows != shard.records
-                or (table.schema.metadata or {}).get(_SHARD_KEY) != shard.sha256.encode()
-            ):
+                if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
+                    raise ValueError("it is of another shard")
+                texts = "".join(filter(None, table[DIGEST].take(pa.array(rows)).to_pylist()))
+                found.append(np.frombuffer(bytes.fromhex(texts), np.uint8).reshape(-1, DIGEST_BYTES))
+            except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
                 raise DataError(
                     f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
                     f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
-                )
-            rows = np.arange(shard.records) if info.chosen is None else info.chosen.list_rows(first, shard.records)
-            found.update(digest for digest in table[DIGEST].take(pa.array(rows)).to_pylist() if digest)
+                ) from error
             first += shard.records
-    return found
+    return np.unique(np.concatenate(found), axis=0)
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:
