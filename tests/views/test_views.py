@@ -158,6 +158,10 @@ def test_a_sample_is_the_share_asked_for(pets: str) -> None:
     assert {len(numbers) for numbers in drawn} == {3}
     assert len(set(map(tuple, drawn))) > 1
     assert choose(pets, sample=0.25, seed=2).splits["train"].numbers.tolist() == drawn[2]
+    counts = {name: split.records for name, split in choose(pets, sample=0.1).splits.items()}
+    assert counts == {"train": 1, "validation": 0}  # of 12 and of 3
+    with pytest.raises(DataError, match="No record of "):
+        choose(pets, sample=0.01)
 
 
 def test_records_are_left_out_by_name(pets: str) -> None:

@@ -264,7 +264,7 @@ def _sample(rows: _Rows, config: ViewConfig, split: str) -> _Rows:
         return rows
     key = key_of(SAMPLE, config.seed, *split.encode())
     hashes = hash_numbers(key, rows.numbers)
-    largest = np.partition(hashes, count - 1)[count - 1] if count else hashes[:0]
+    largest = np.partition(hashes, count - 1)[count - 1] if count else -1  # below every hash
     below = np.flatnonzero(hashes < largest)
     return rows.keep(np.union1d(below, np.flatnonzero(hashes == largest)[: count - len(below)]))
 
