@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ CONFIG = PipelineConfig(batch_size=4, image_size=16)
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_SECONDS", 0.05)
+    """Measures briefly, and ends what earlier tests left: the clock of stock operations counts all threads."""
+    monkeypatch.setattr(turns, "_SECONDS", 0.1)
+    gc.collect()
 
 
 def open_files(foreign: Any, folder: Path, compression: str, described: bool) -> tuple[Manifest | Source, str | None]:
@@ -42,10 +45,7 @@ def open_files(foreign: Any, folder: Path, compression: str, described: bool) ->
 def test_reading_less_is_measured_with_the_records(
     foreign: Any, tmp_path: Path, compression: str, described: bool, order: Any
 ) -> None:
-    """Half a megabyte that nobody reads costs hundreds of microseconds, which a busy machine still shows.
-
-    The clock of stock operations counts all threads of this process, and so those that other tests left at work.
-    """
+    """Half a megabyte that nobody reads costs hundreds of microseconds, which a busy machine still shows."""
     config = replace(CONFIG, order=order)
     data, split = open_files(foreign, tmp_path, compression, described)
     facts = get_dataset_facts(data, split, config, [])
@@ -54,7 +54,7 @@ def test_reading_less_is_measured_with_the_records(
     costs = measure_read_costs(get_source(data, split), config, facts)
     assert list(costs) == ["read", "read_without_unread", *(["read_unpacked"] if compression else [])]
     assert min(costs.values()) > 0
-    assert costs["read_without_unread"] < costs["read"] / (2 if facts.by_engine else 1)
+    assert costs["read_without_unread"] < costs["read"] / 2
     assert costs.get("read_unpacked", 0.0) < costs["read"]
 
 
