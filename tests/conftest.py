@@ -78,11 +78,11 @@ def no_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def keeps_sigint() -> Iterator[None]:
-    """Checks that a test leaves Ctrl-C as it was: another handler would fail some other test, far from its cause."""
-    before = signal.getsignal(signal.SIGINT)
+    """Checks that tests and fixtures leave Ctrl-C as it was: another handler would fail a test far from its cause."""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     yield
-    after = signal.signal(signal.SIGINT, before)
-    assert after is before
+    after = signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert after is signal.default_int_handler
 
 
 class Ran(NamedTuple):
