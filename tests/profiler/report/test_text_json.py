@@ -218,7 +218,7 @@ def test_the_text_has_the_service() -> None:
     assert SERVICE_NOTE in text
     assert "a:1                                  500    90 %\n" in text
     assert "\nFor 4,000 images/s it takes 8 workers of 550 images/s.\n" in text
-    assert text.startswith("the service limits this pipeline: ")
+    assert text.startswith("The service limits this pipeline: ")
 
 
 def test_costs_that_were_not_tried_are_left_out_of_the_json() -> None:

@@ -65,7 +65,9 @@ def format_headline(report: Report) -> str:
     rate, idle = human_rate(report.profile.images_per_second), report.profile.step.idle
     if report.bottleneck.stage == "accelerator":
         return f"Compute-bound: the accelerator is never idle, at {rate} images/s."
-    name = name_bottleneck(report.bottleneck.stage)[:_MOST_NAME]
+    stage = report.bottleneck.stage
+    name = name_bottleneck(stage)[:_MOST_NAME]
+    name = name[0].upper() + name[1:] if stage in _BOTTLENECK_NAMES else name
     required = human_rate(report.profile.step.required_rate)
     return f"{name} limits this pipeline: {rate} of {required} images/s, {human_share(idle)} idle."
 
