@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import json
 import os
 import signal
@@ -57,6 +58,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hides the native library from this process; the processes that tests start have it."""
     if config.getoption("without_native"):
         library._PATH = Path("hidden by --without-native")
+
+
+_TESTS_PER_COLLECTION = 20
+_ended = itertools.count(1)
+
+
+def pytest_sessionstart() -> None:
+    """Collects garbage between two tests only, in the main thread.
+
+    pytest keeps errors in circles, with the frames that raised them and the iterators of `tf.data` in those. Where such
+    an iterator is found by a collection in one of its own calls of Python, TensorFlow waits for the end of that call in
+    the call itself: the thread never comes back, and Python collects nothing any more.
+    """
+    gc.disable()
+
+
+def pytest_runtest_teardown() -> None:
+    """Collects what the tests have left."""
+    if next(_ended) % _TESTS_PER_COLLECTION == 0:
+        gc.collect()
 
 
 @pytest.fixture
