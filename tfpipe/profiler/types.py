@@ -397,6 +397,7 @@ class ServiceDemand:
         wait_s: The time of an image by stage, in seconds, in which a thread neither runs nor waits for another stage.
             It waits for files, or inside a user's function.
         threads: The number of threads that each stage can have at most. A stage that is left out is not a limit.
+        passes: The stages that the threads of a stage pass through before it with the same image, by its name.
         lock_bound: The stages in which a lock lets one call run at a time.
         storage_limit: The images per second that the storage gives; None if it is not a limit.
         take_batch_s: The part of `cpu_s["other"]` in which the trainer's thread takes batches. It is the price of a
@@ -408,6 +409,7 @@ class ServiceDemand:
     cpu_s: Mapping[str, float]
     wait_s: Mapping[str, float] = field(default_factory=dict)
     threads: Mapping[str, float] = field(default_factory=dict)
+    passes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lock_bound: frozenset[str] = frozenset()
     storage_limit: float | None = None
     take_batch_s: float = 0.0
@@ -426,9 +428,23 @@ class ServiceDemand:
         return min(self.cpu_limit, storage, *(self.get_stage_limit(name) for name in self.threads))
 
     def get_stage_limit(self, name: str) -> float:
-        """Returns the images per second that the threads of a stage allow."""
-        service_s = self.cpu_s.get(name, 0.0) + self.wait_s.get(name, 0.0)
-        return self.threads[name] / service_s if name in self.threads and service_s > 0 else float("inf")
+        """Returns the images per second that the threads of a stage allow.
+
+        Where they pass through other stages too, they do most of the work, and wait for each other at the cores.
+        """
+        cpu_s, wait_s = self.get_service_s(name)
+        if name not in self.threads or cpu_s + wait_s <= 0:
+            return float("inf")
+        if not self.passes.get(name) or name in self.lock_bound or not (cpu_s and wait_s):
+            return self.threads[name] / (cpu_s + wait_s)
+        return _compute_closed_rate(
+            int(self.threads[name]), wait_s, cpu_s, self.cores * cpu_s / sum(self.cpu_s.values())
+        )
+
+    def get_service_s(self, name: str) -> tuple[float, float]:
+        """Returns the processor time and the wait of an image in the threads of a stage, in seconds."""
+        stages = (name,) if name in self.lock_bound else (*self.passes.get(name, ()), name)
+        return sum(self.cpu_s.get(stage, 0.0) for stage in stages), sum(self.wait_s.get(stage, 0.0) for stage in stages)
 
     def scale(self, cpu: Mapping[str, float], wait: Mapping[str, float] | None = None) -> ServiceDemand:
         """Returns the demand with a factor for the times of some stages.
@@ -455,6 +471,26 @@ class ServiceDemand:
         threads = {name: count for name, count in self.threads.items() if cpu_s.get(name)}
         wait_s = {name: seconds for name, seconds in self.wait_s.items() if name != "read" and cpu_s.get(name)}
         return replace(self, cpu_s=cpu_s, wait_s=wait_s, storage_limit=None, threads=threads)
+
+
+def _compute_closed_rate(threads: int, wait_s: float, cpu_s: float, cores: float) -> float:
+    """Returns the images per second of threads of which each waits for one image, then computes, again and again.
+
+    It is the mean value analysis of a closed network (M. Reiser and S. S. Lavenberg, Journal of the ACM 27(2), 1980),
+    with the cores as one core that is as fast as all and a delay (A. Seidmann et al., Large Scale Systems 12, 1987).
+
+    Args:
+        threads: The number of threads.
+        wait_s: The seconds that an image waits.
+        cpu_s: The seconds that it computes.
+        cores: The cores that the threads share.
+    """
+    share_s, rate, queue = cpu_s / cores, 0.0, 0.0
+    for count in range(1, max(threads, 1) + 1):
+        at_cores_s = share_s * (1 + queue)
+        rate = count / (wait_s + max(cpu_s - share_s, 0.0) + at_cores_s)
+        queue = rate * at_cores_s
+    return rate
 
 
 @dataclass(frozen=True)
@@ -537,11 +573,19 @@ class Profile:
             stage.name: max(stage.wait_us_per_image, holds.get(stage.name, 0.0) - stage.cpu_us_per_image.median) / 1e6
             for stage in self.stages
         }
+        # The engine decodes an image and calls the function with it in the same thread.
+        has_function = self.dataset.by_engine and {"decode", "transform"} <= set(cpu_s)
+        passes = {"transform": ("decode",)} if has_function else {}
         return ServiceDemand(
             cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
             cpu_s=cpu_s,
             wait_s={name: seconds for name, seconds in wait_s.items() if seconds > 0},
-            threads={stage.name: 1 if stage.name in holds else stage.parallelism for stage in self.stages},
+            threads={
+                stage.name: 1 if stage.name in holds else stage.parallelism
+                for stage in self.stages
+                if not any(stage.name in before for before in passes.values())
+            },
+            passes=passes,
             lock_bound=frozenset(holds),
             storage_limit=self.storage_limit,
             take_batch_s=take_s,

@@ -214,6 +214,18 @@ def test_a_python_function_that_waits_is_not_bound_by_the_lock() -> None:
     )
 
 
+def test_threads_of_a_function_in_the_engine_decode_as_well() -> None:
+    function = make_stage("transform", 100, parallelism=4, wait_us_per_image=3800.0)
+    profile = make_profile(stages=(make_stage("decode", 900, parallelism=4), function), host={"cpu_fraction": 0.26})
+    assert profile.demand.passes == {"transform": ("decode",)}
+    assert list(profile.demand.threads) == ["transform"]
+    bottleneck = find(profile)
+    assert bottleneck.stage == "transform"
+    assert bottleneck.reason.startswith(
+        "decode and transform take 4,800 µs for each image, 79% of it waiting for something else, and 4 of its calls "
+    )
+
+
 def test_taking_a_batch_is_a_part_of_the_hand_over() -> None:
     """10 ms of the trainer's thread for each batch of 100 are 100 us for an image, which no stage accounts for."""
     demand = make_profile(host={"trainer_us_per_step": 10_000.0}).demand

@@ -25,6 +25,7 @@ FAST = 20_000.0
 MANY_PHOTOS = Shards(PHOTOS, ("--num-shards", "2"), copies=1000)
 """400,000 records, more than a cache in memory can hold."""
 ONE_FILE = ("--num-shards", "1")
+SQUARE_PHOTOS = Shards(PHOTOS, ("--square", "224", "--num-shards", "2"), 1000)
 RAW_PHOTOS = Shards(PHOTOS, ("--encoding", "raw", "--square", "128", "--num-shards", "2"), 1000)
 LARGE_RAW = Shards(PHOTOS, ("--encoding", "raw", "--square", "500", "--num-shards", "2"), 100)
 SMALLER_RAW = Shards(PHOTOS, ("--encoding", "raw", "--square", "256", "--num-shards", "2"), 100)
@@ -131,7 +132,7 @@ ENGINE_FAULTS = {
         cure={"transform": partial(own.shrink, then=own.blur)}),
     "python_transform": Fault("transform", "Let the function `transform` call operations that let go of Python's lock",
         "A loop in Python holds Python's lock: one core works, whatever the threads.",
-        memory_limit=3_000_000_000, transform=partial(own.shrink, then=own.negate_red), cure={"transform": own.shrink}),
+        memory_limit=3_000_000_000, shards=SQUARE_PHOTOS, transform=own.negate_red, cure={"transform": own.take}),
     "waiting_behind_lock": Fault("transform", "Take the lock out of the function `transform`",
         "A function waits 2 ms behind one lock: 500 images/s with any number of threads.",
         memory_limit=3_000_000_000, transform=partial(own.shrink, then=partial(own.wait, seconds=0.002, lock=True)),
@@ -139,7 +140,7 @@ ENGINE_FAULTS = {
     "waiting_transform": Fault("transform", "Give your reader `num_threads=",
         "A function waits 8 ms for each image, as for a server: as many threads as cores all wait.",
         memory_limit=3_000_000_000, transform=partial(own.shrink, then=partial(own.wait, seconds=0.008)),
-        cure={"num_threads": 4}),
+        cure={"num_threads": 8}),
     "slow_batch_transform": Fault("batch_transform", "Do the work of the function `batch_transform` on the accelerator",
         "A function sorts all pixels of a batch.",
         batch_transform=own.sort_batch, cure={"batch_transform": None}),

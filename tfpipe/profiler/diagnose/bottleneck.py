@@ -168,12 +168,13 @@ def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | N
         return None
     if name in demand.lock_bound:
         return _explain_lock(profile, name)
-    threads, wait_s = demand.threads[name], demand.wait_s.get(name, 0.0)
-    service_s = demand.cpu_s[name] + wait_s
+    threads, (cpu_s, wait_s) = demand.threads[name], demand.get_service_s(name)
+    service_s = cpu_s + wait_s
     awaited = "for storage" if name == "read" else "for something else"
     waiting = f", {wait_s / service_s:.0%} of it waiting {awaited}" if wait_s > 0.1 * service_s else ""
+    takes = " and ".join((*demand.passes.get(name, ()), name)) + (" take" if demand.passes.get(name) else " takes")
     reason = (
-        f"{name} takes {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
+        f"{takes} {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
         f"{'work' if threads > 1 else 'works'} at once: {limits[name]:,.0f} images/s, while the cores are "
         f"{profile.host.cpu_fraction:.0%} busy."
     )

@@ -182,7 +182,7 @@ def _mend_bottleneck(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
         if not _is_cured_by_calls(profile, name):
             yield _leave_lock(profile, stage)
         return
-    wait_s, compute_s = demand.wait_s.get(name, 0.0), demand.cpu_s[name]
+    compute_s, wait_s = demand.get_service_s(name)
     if wait_s > compute_s and stage.parallelism != 1:
         rate = min(profile.step.required_rate, demand.cpu_limit)
         threads = min(next_power_of_two(SPARE * rate * (wait_s + compute_s)), MOST_THREADS)
