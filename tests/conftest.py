@@ -303,5 +303,4 @@ def processes() -> Processes:
 
 def pytest_collection_finish() -> None:
     """Takes what is loaded by now out of all later garbage collections: they took a tenth of the tests' time."""
-    gc.collect()
     gc.freeze()

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -77,6 +78,7 @@ def find_output(block: Block) -> str:
     return following[0].content if following and following[0].info == "text" else ""
 
 
+@cache
 def parse(text: str) -> list[Token]:
     """Returns the tokens of a page, without the header of a notebook, whose lines stay counted."""
     header = re.match(r"---\n.*?\n---\n", text, re.DOTALL)
