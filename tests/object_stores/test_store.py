@@ -82,7 +82,7 @@ def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(
     assert amazon.tree(folder) == {"renamed": data}
 
 
-@pytest.mark.parametrize("size", [0, 3, 11 * 2**20], ids=["empty", "small", "in parts"])
+@pytest.mark.parametrize("size", [0, 3, 6 * 2**20], ids=["empty", "small", "in parts"])
 def test_a_new_object_appears_when_the_block_ends(
     cloud: Cloud, store: Store, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

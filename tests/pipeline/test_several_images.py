@@ -134,7 +134,8 @@ def test_each_choice_is_as_likely_and_each_image_has_its_own_seed(some: tfpipe.M
     plan = plan_batches(Source.from_manifest(some, "train"), make_config(images=2))
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, (3000, 2)).astype(np.int32)
     numbered = {"encoded": tf.fill([4], "x"), "height": tf.range(4)}
-    chosen_of = tf.data.Dataset.from_tensor_slices(seeds).map(lambda seed: choose_images(plan, numbered, seed))
+    choose = tf.autograph.experimental.do_not_convert(lambda seed: choose_images(plan, numbered, seed))
+    chosen_of = tf.data.Dataset.from_tensor_slices(seeds).map(choose)
     features, own = next(chosen_of.batch(3000).as_numpy_iterator())
     pairs, counts = np.unique(features["height"], axis=0, return_counts=True)
     assert pairs.tolist() == [[a, b] for a in range(4) for b in range(a + 1, 4)]

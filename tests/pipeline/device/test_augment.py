@@ -245,9 +245,8 @@ def test_augment_compiles_with_a_static_shape(training):
     args = (random_images(4, 32, 32), seeds_of(4), tf.constant([20, 30, 40, 50]), tf.constant([50, 40, 30, 20]))
     result = both(lambda i, s, h, w: augment(i, s, h, w, (12, 16), training), *args, atol=1e-3)
     assert result.shape == (4, 12, 16, 3)
-    graph = tf.function(lambda i, s, h, w: augment(i, s, h, w, (12, 16), training, tf.bfloat16)).get_concrete_function(
-        *args
-    )
+    function = tf.function(lambda *given: augment(*given, (12, 16), training, tf.bfloat16), autograph=False)
+    graph = function.get_concrete_function(*args)
     assert graph.structured_outputs.shape == (4, 12, 16, 3)
     assert graph.structured_outputs.dtype == tf.bfloat16
 

@@ -89,6 +89,7 @@ def test_host_mode(dtype, training, flip) -> None:
     run_config = config(image_dtype=dtype, training=training, image_size=(12, 16), augment_options=options)
     features = record(jpeg(draw(60, 90)), 60, 90)
 
+    @tf.autograph.experimental.do_not_convert
     def whole(seed: Any) -> Any:
         image, _, flipped = decode_for_host(features, seed, JPEG, run_config)
         assert (flipped is not None) == (training and flip)
@@ -117,7 +118,8 @@ def test_what_is_converted_before_the_resize_comes_out_the_same(size: tuple[int,
     image = np.random.default_rng(sum(size)).integers(0, 256, (*size, 3), np.uint8)
     expected = tf.image.resize(tf.constant(image), (120, 101)).numpy()
     shape = (*size, 3) if is_static else (None, None, 3)
-    resize = tf.function(lambda pixels: resize_image(pixels, (120, 101)), [tf.TensorSpec(shape, tf.uint8)])
+    spec = tf.TensorSpec(shape, tf.uint8)
+    resize = tf.function(lambda pixels: resize_image(pixels, (120, 101)), [spec], autograph=False)
     np.testing.assert_array_equal(resize(image).numpy().view(np.int32), expected.view(np.int32))
 
 
@@ -146,7 +148,8 @@ def test_a_decoded_image_is_cropped_as_a_stored_one(training) -> None:
 def test_device_mode_hands_over_whole_images_of_one_size() -> None:
     run_config, pixels = config(augment="device"), draw(60, 90)
     features, encoded = record(jpeg(pixels), 60, 90), jpeg(pixels)
-    graph = tf.function(lambda: decode_for_device(features, JPEG, run_config, (40, 48))).get_concrete_function()
+    function = tf.function(lambda: decode_for_device(features, JPEG, run_config, (40, 48)), autograph=False)
+    graph = function.get_concrete_function()
     assert graph.output_shapes == (40, 48, 3)
     expected = convert_values(resize_image(decode_image(encoded, JPEG), (40, 48)), "uint8", OPTIONS)
     np.testing.assert_array_equal(graph(), expected)

@@ -21,6 +21,7 @@ def seeds_of(count: int, seed: int = 0) -> Any:
 
 def map_elements(function: Any, *elements: Any, parallel: int | None = None) -> np.ndarray:
     """Maps a function over elements with `tf.data`: one value for each."""
+    function = tf.autograph.experimental.do_not_convert(function)
     dataset = tf.data.Dataset.from_tensor_slices(elements).map(function, num_parallel_calls=parallel)
     return next(iter(dataset.batch(len(elements[0])))).numpy()
 

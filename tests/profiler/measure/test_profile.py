@@ -82,7 +82,7 @@ class Recorder(Observer):
 
 def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> None:
     recorder = Recorder()
-    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.6, 3.0), recorder)
+    profile = profile_pipeline(manifest, "train", CONFIG, Accelerator(1e-5, 4), ProfileConfig(0.6, 1.0), recorder)
     names = [stage.name for stage in profile.stages]
     assert names == ["read", "parse", "decode", "augment", "batch"]
     assert list(recorder.phases) == ["Warming up", "Measuring for 0.6 s", "Trying stages and options"]

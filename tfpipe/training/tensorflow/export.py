@@ -168,7 +168,8 @@ class ServedModel(tf.Module):  # type: ignore[misc]
         """Prepares images one by one, since they differ in size, and runs the model on the batch."""
         spec = tf.TensorSpec([*self._config.size, 3], tf.as_dtype(self._config.image_dtype))
         with tf.device("CPU"):  # as in the pipeline, even if the model has a GPU
-            images = tf.map_fn(preprocess, features, fn_output_signature=spec)
+            # AutoGraph would take longer than all else, for functions that do not branch in Python on a tensor.
+            images = tf.map_fn(tf.autograph.experimental.do_not_convert(preprocess), features, fn_output_signature=spec)
         logits = tf.cast(self.model(images, training=False), tf.float32)
         label = tf.argmax(logits, axis=1, output_type=tf.int64)
         names = tf.gather(self._label_names, label)
