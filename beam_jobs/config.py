@@ -249,6 +249,8 @@ class ShardConfig:
     def _name_splits(self) -> None:
         """Gives each split the name that it has in every kind of input, and joins the shares of equal ones."""
         if self.split is not None:
+            if "=" in self.split:
+                raise ConfigError(f"`split` must be one name, got {self.split!r}. Give shares as `splits`.")
             object.__setattr__(self, "split", name_split(self.split))
         splits: dict[str, float] = {}
         for split, share in self.splits.items():

@@ -16,6 +16,7 @@ CSV cell holds a list as JSON: `[0.1, 0.5]`.
 """
 
 import json
+import mimetypes
 import posixpath
 import shlex
 from array import array
@@ -271,9 +272,11 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
     """Checks the names of the columns, and returns those of the further columns in the table's order."""
     if "image" not in row:
         advice = " Without images it needs lists of numbers." if get_suffix(path) == ".parquet" else ""
-        found = ", ".join(str(config.columns.named.get(name, name)) for name in row)
+        names = [str(config.columns.named.get(name, name)) for name in row]
+        if any((mimetypes.guess_type(name)[0] or "").startswith("image/") for name in names):
+            raise DataError(f"{path} must begin with a line that names its columns, got {', '.join(names)}.")
         raise DataError(
-            f"{path} must have a column 'image', got {found}. Say which one holds the images "
+            f"{path} must have a column 'image', got {', '.join(names)}. Say which one holds the images "
             f"with `image_column`.{advice}"
         )
     boxes = [name for name in _BOX_COLUMNS if name in row]
@@ -497,7 +500,8 @@ def number_labels(facts: Facts, path: str) -> tuple[dict[str | None, str | None]
         return {}, (), False
     if missing:
         raise DataError(
-            f"{path}: every row must have a 'label' or none may, but {missing} of {facts.num_images} have none."
+            f"{path}: every row must have a 'label' or none may, but {missing} of {facts.num_images} have none. "
+            "Give them one, or take these rows out."
         )
     names = sorted(map(str, facts.labels))
     if not all(name.isdecimal() and name.isascii() for name in names):

@@ -49,6 +49,8 @@ class AddColumn(beam.PTransform):
         missing: The way with records without a value: "error"; "default" gives them a value; "view" makes a view
             of the others, with the column's name.
         default: The value of each feature in records without one. None: 0, an empty text, an empty list or zeros.
+        replace: Whether the column takes the place of one with its name, on a disk that every worker reaches. The
+            function still gets the old features.
 
     Raises:
         ConfigError: An argument cannot be used, or the dataset has such a column or feature.
@@ -66,10 +68,11 @@ class AddColumn(beam.PTransform):
         batch_size: int | None = None,
         missing: Missing = "error",
         default: Mapping[str, Any] | None = None,
+        replace: bool = False,
     ) -> None:
         super().__init__()
         self._dataset, self._function, self._schema, self._batch_size = dataset, function, schema, batch_size
-        self._config = ColumnConfig(name, missing, dict(default or {}))
+        self._config = ColumnConfig(name, missing, dict(default or {}), replace)
 
     def expand(self, begin: Any) -> Any:
         """Builds the steps."""

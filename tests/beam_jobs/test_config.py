@@ -19,6 +19,7 @@ NAME_RULE = "A split's name must be letters, digits and underscores and begin wi
     [
         ({"split": "a b"}, NAME_RULE + "'a b'."),
         ({"split": ""}, NAME_RULE + "''."),
+        ({"split": "a=0.8,b=0.2"}, "`split` must be one name, got 'a=0.8,b=0.2'. Give shares as `splits`."),
         ({"split": "x", "splits": {"a": 1.0}}, "`split` and `splits` exclude each other. Leave one of them out."),
         ({"splits": {"1": 1.0}}, NAME_RULE + "'1'."),
         (

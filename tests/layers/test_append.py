@@ -369,6 +369,19 @@ def test_images_that_were_there_before_are_counted(grown: str, tmp_path: Path, t
     assert tfpipe("append", grown, again, "--workers", 1, "--json").json["repeated"] is None
 
 
+def test_names_that_were_there_before_are_counted(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    """Once by their images, or else by their names."""
+    name, other = list_names(grown)[:2]
+    first, second = (data_source(grown, "train")[k].encoded for k in (0, 1))
+    again = write_files(tmp_path / "again", {name: make_jpeg(999), other: second, "train/cat/new.jpg": first})
+    ran = tfpipe("append", grown, again, "--workers", 1)
+    assert ran.code == 0, ran.err
+    assert ran.lines[-3:-1] == [
+        f"2 of these images were in {grown} before; --drop-duplicates leaves such images out",
+        f"1 of these images are named as others in {grown}; `tfpipe delete` would hide both",
+    ]
+
+
 def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     images = {"train/cat/0.jpg": make_jpeg(503, (33, 23)), "train/cat/1.jpg": make_jpeg(77)}
     images |= {"train/cat/3.jpg": make_jpeg(77), "train/ant/4.jpg": make_jpeg(500, (30, 20))}

@@ -63,6 +63,38 @@ def test_the_largest_means_come_first(pets: str, tmp_path: Path, view: str) -> N
     assert ranked[0].times == int((order == largest).sum()) > 0
 
 
+def test_a_loss_counts_by_the_mean_of_its_epoch(pets: str, tmp_path: Path) -> None:
+    """One record is hard from the beginning, when all are, and another one once the others are learned."""
+    plan = open_plan(pets)
+    hard_first, hard_later = plan.list_numbers(0, 0)[:2].tolist()
+    losses = np.empty((4 * plan.steps_per_epoch, 5), "<f4")
+    seen: dict[int, list[int]] = {hard_first: [], hard_later: []}
+    for step in range(len(losses)):
+        numbers, epoch = plan.list_numbers(*plan.order.locate(step)).tolist(), step // plan.steps_per_epoch
+        for row, number in enumerate(numbers):
+            losses[step, row] = [8.0, 0.5][epoch > 0]
+            if number in seen:
+                seen[number].append(epoch)
+        losses[step, [number == hard_first for number in numbers]] = [24.0, 0.5][epoch > 0]
+        losses[step, [number == hard_later for number in numbers]] = [8.0, 3.0][epoch > 0]
+    losses.tofile(tmp_path / "l")
+    first, second = rank_by_loss(plan, str(tmp_path / "l"), 2)
+    records, means = data_source(pets, "train"), losses.reshape(4, -1).mean(axis=1, dtype=np.float64)
+    assert [first.record.name, second.record.name] == [records[hard_later].name, records[hard_first].name]
+    assert first.loss < second.loss
+    by_mean = [[8.0, 3.0][epoch > 0] / means[epoch] for epoch in seen[hard_later]]
+    assert first.relative == pytest.approx(np.mean(by_mean))
+
+
+def test_losses_below_zero_keep_their_order(pets: str, tmp_path: Path) -> None:
+    """Those of densities, which a trainer of one's own may write."""
+    plan = open_plan(pets)
+    write_losses(plan, tmp_path / "l", 20, dict.fromkeys(range(12), -3.0) | {4: -1.0, 7: -2.0})
+    assert [one.record.index for one in rank_by_loss(plan, str(tmp_path / "l"), 2)] == [4, 7]
+    write_losses(plan, tmp_path / "l", 20, dict.fromkeys(range(12), 0.0))
+    assert rank_by_loss(plan, str(tmp_path / "l"), 1)[0].relative == 0
+
+
 def test_steps_are_written_over_and_a_broken_one_is_left_out(pets: str, tmp_path: Path) -> None:
     plan, path = open_plan(pets), tmp_path / "l"
     write_losses(plan, path, 4, {2: 9.0})
@@ -96,7 +128,7 @@ def test_the_command(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     records = data_source(pets, "train")
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["loss", "4.0000", "3.0000"]
-    assert lines[1].split()[2:] == ["train:3", records[3].label_name, records[3].name]
+    assert lines[1].split()[3:] == ["train:3", records[3].label_name, records[3].name]
     assert lines[3:] == [f"Wrote {tmp_path / 's.png'}: 2 records.", f"Wrote {tmp_path / 'n.txt'}: 2 records."]
     assert (tmp_path / "n.txt").read_text().splitlines() == [records[3].name, records[1].name]
     assert Image.open(tmp_path / "s.png").width > 320

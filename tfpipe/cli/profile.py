@@ -178,7 +178,10 @@ def _check_pipeline(args: ProfileArgs) -> None:
     if args.dataset is None:
         raise ConfigError("Name the DATASET to measure, or a loader of yours with --loader MODULE:FUNCTION.")
     if (args.step_ms is None) == (args.images_per_second is None):
-        raise ConfigError("Say how fast the accelerator is: either --step-ms or --images-per-second.")
+        raise ConfigError(
+            "Say how fast the accelerator is: either the time of a step of your training, such as --step-ms 30, or "
+            "--images-per-second."
+        )
     _check_above_0(args)
     if args.apply is not None and args.host is not None:
         raise ConfigError("--apply tries the fixes with all records, got --host too. Leave one of them out.")

@@ -44,11 +44,11 @@ def find_worst(
     if save is not None and not all(one.record.name for one in ranked):
         raise ConfigError("--save writes the names of records, and these have none. Leave it out.")
     facts: dict[str, Any] = {"worst": [_describe(one) for one in ranked]}
-    lines = ["loss     times  record           class             name"]
+    lines = ["loss     of mean  times  record           class             name"]
     for one in ranked:
         record = one.record
         place, label = f"{record.split}:{record.index}", record.label_name or ""
-        lines.append(f"{one.loss:<8.4f} {one.times:<6} {place:<16} {label[:16]:<17} {record.name}")
+        lines.append(f"{one.loss:<8.4f} {one.relative:<8.2f} {one.times:<6} {place:<16} {label[:16]:<17} {record.name}")
     for name, path, make in (("sheet", show, _draw), ("names", save, _list_names)):
         if path is not None:
             write_file(path, make(plan, ranked))
@@ -60,7 +60,8 @@ def find_worst(
 def _describe(one: RankedRecord) -> dict[str, Any]:
     record = one.record
     place = {"split": record.split, "number": record.index, "name": record.name}
-    return {**place, "label": record.label, "label_name": record.label_name, "loss": one.loss, "times": one.times}
+    losses = {"loss": one.loss, "relative": one.relative, "times": one.times}
+    return {**place, "label": record.label, "label_name": record.label_name, **losses}
 
 
 def _draw(plan: BatchPlan, ranked: list[RankedRecord]) -> bytes:

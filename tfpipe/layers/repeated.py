@@ -1,8 +1,9 @@
-"""Counts the appended images that a dataset had before, by the facts that the writers left beside the shards."""
+"""Counts the appended images and names that a dataset had before, by the facts that lie beside the shards."""
 
 from __future__ import annotations
 
 import importlib.util
+from typing import NamedTuple
 
 from tfpipe.dataset.history import load_history
 from tfpipe.format import file_names
@@ -12,14 +13,27 @@ from tfpipe.views.choose import open_facts
 from tfpipe.writer import record_facts as facts
 
 
-def count_repeated(dataset: str, layer: int) -> int | None:
-    """Returns the number of records of an appended layer whose originals the dataset had before, byte for byte.
+class Repeated(NamedTuple):
+    """The records of an appended layer that the dataset had before.
 
-    It reads no shard. None: that takes DuckDB, PyArrow, and the facts of all shards on this machine.
+    Attributes:
+        images: The number of those whose originals it had, byte for byte.
+        names: The number of the others whose names it had, each with another image.
+    """
+
+    images: int
+    names: int
+
+
+def count_repeated(dataset: str, layer: int) -> Repeated | None:
+    """Counts the records of an appended layer that the dataset had before. It reads no shard.
 
     Args:
         dataset: The directory of the dataset.
         layer: The number of the layer.
+
+    Returns:
+        The counts. None: they take DuckDB, PyArrow, and the facts of all shards on this machine.
     """
     if file_io.is_url(dataset) or any(importlib.util.find_spec(name) is None for name in ("duckdb", "pyarrow")):
         return None
@@ -29,11 +43,13 @@ def count_repeated(dataset: str, layer: int) -> int | None:
         return None
     starts = {split: before.splits[split].stored_records if split in before.splits else 0 for split in after.splits}
     is_new = " OR ".join(f"(split = '{split}' AND row_number_ >= {start})" for split, start in starts.items())
+    known = {facts.DIGEST, facts.NAME} & set(facts.list_columns(after))
+    is_old = {name: f"{name} IN (SELECT {name} FROM numbered WHERE NOT ({is_new}))" for name in known}
+    named = f"{is_old[facts.NAME]} AND NOT {is_old[facts.DIGEST]}" if facts.NAME in known else "false"
     with open_facts(after) as table:
-        old = f"SELECT {facts.DIGEST} FROM numbered WHERE NOT ({is_new})"
-        query = f"SELECT count(*) FROM numbered WHERE ({is_new}) AND {facts.DIGEST} IN ({old})"
-        count: int = table.connection.execute(query).fetchone()[0]
-        return count
+        counts = f"count(*) FILTER ({is_old[facts.DIGEST]}), count(*) FILTER ({named})"
+        query = f"SELECT {counts} FROM numbered WHERE ({is_new})"
+        return Repeated(*table.connection.execute(query).fetchone())
 
 
 def _has_facts(manifest: Manifest) -> bool:

@@ -10,6 +10,7 @@ for example by `losses.astype("<f4").tofile(file)` after each step.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,17 +87,22 @@ class RankedRecord:
 
     Attributes:
         record: The record.
+        relative: The mean of its losses, each as a multiple of the mean loss of all records in that epoch.
         loss: The mean of its losses.
         times: The number of its losses.
     """
 
     record: Record
+    relative: float
     loss: float
     times: int
 
 
 def rank_by_loss(plan: BatchPlan, path: str, count: int) -> list[RankedRecord]:
-    """Returns the records of a training with the largest mean loss, the largest first.
+    """Returns the records of a training with the largest losses, the largest first.
+
+    A loss counts as a multiple of the mean loss in its epoch. So the first epochs, in which the model knows nothing and
+    all losses are large, say less than the later ones, in which only records that it cannot learn have large losses.
 
     Args:
         plan: The training, from `DataLock.open`.
@@ -112,22 +118,35 @@ def rank_by_loss(plan: BatchPlan, path: str, count: int) -> list[RankedRecord]:
         raise ConfigError("Losses belong to no certain record where `max_bad_records` lets others take a place.")
     chosen = plan.source.chosen
     sums = np.zeros(plan.order.num_records if chosen is None else chosen.records, np.float64)
-    times = np.zeros(len(sums), np.int64)
-    for step, losses in _read(path, plan.batch_size):
-        numbers = strip_copies(plan.list_numbers(*plan.order.locate(step)))
-        known = np.isfinite(losses)
-        np.add.at(sums, numbers[known], losses[known])
-        np.add.at(times, numbers[known], 1)
+    times, relative = np.zeros(len(sums), np.int64), np.zeros(len(sums), np.float64)
+    for numbers, losses in _read_epochs(plan, path):
+        scale = float(np.abs(losses).mean(dtype=np.float64))
+        np.add.at(sums, numbers, losses)
+        np.add.at(relative, numbers, losses / scale if scale else losses)
+        np.add.at(times, numbers, 1)
     manifest, split = locate_split(plan)
     stored = np.arange(len(sums)) if chosen is None else chosen.numbers
     times[np.isin(stored, manifest.withheld.get(split, []))] = 0
     seen = np.flatnonzero(times)
     if not len(seen):
         raise DataError(f"{path} holds no losses of batches of {plan.batch_size:,} rows.")
-    means = sums[seen] / times[seen]
-    worst = np.argsort(-means, kind="stable")[:count]
+    worst = seen[np.argsort(-relative[seen] / times[seen], kind="stable")[:count]]
     with data_source(manifest, split) as records:
-        return [RankedRecord(records[int(seen[k])], float(means[k]), int(times[seen[k]])) for k in worst]
+        return [
+            RankedRecord(records[k], relative[k] / times[k], sums[k] / times[k], int(times[k])) for k in worst.tolist()
+        ]
+
+
+def _read_epochs(plan: BatchPlan, path: str) -> Iterator[tuple[IntArray, NDArray[np.float32]]]:
+    """Yields the records of each epoch, int64 [rows], and the loss of each, float32 [rows]; those that are numbers."""
+    steps = ((*plan.order.locate(step), losses) for step, losses in _read(path, plan.batch_size))
+    for epoch, rows in itertools.groupby(steps, key=lambda step: step[0]):
+        places, parts = zip(*((step, losses) for _, step, losses in rows), strict=True)
+        numbers = np.concatenate([strip_copies(plan.list_numbers(epoch, step)) for step in places])
+        losses = np.concatenate(parts)
+        known = np.isfinite(losses)
+        if known.any():
+            yield numbers[known], losses[known]
 
 
 def _read(path: str, batch_size: int) -> Iterator[tuple[int, NDArray[np.float32]]]:

@@ -144,7 +144,10 @@ def test_a_class_of_minus_one_is_none(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS[:2], metadata=describe_classes("a"), label=[-1, -1])
     assert list_parquet(path).label_names == ()
     write_parquet(path, JPEGS[:2], metadata=describe_classes("a"), label=[0, -1])
-    assert refuse(path) == f"{path}: every row must have a 'label' or none may, but 1 of 2 have none."
+    assert refuse(path) == (
+        f"{path}: every row must have a 'label' or none may, but 1 of 2 have none. "
+        "Give them one, or take these rows out."
+    )
 
 
 def test_columns_of_other_types_become_text(tmp_path: Path) -> None:

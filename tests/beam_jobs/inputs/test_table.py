@@ -317,6 +317,7 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
             [{"file": "1", "label": "a"}],
             "{path} must have a column 'image', got file, label. Say which one holds the images with `image_column`.",
         ),
+        ([{"a/1.jpg": "2.jpg", "0": "1"}], "{path} must begin with a line that names its columns, got a/1.jpg, 0."),
         (
             [{"image": "1", "xmin": 0, "ymax": 1}],
             "Boxes need the columns xmin, ymin, xmax and ymax; {path} has only xmin, ymax.",
@@ -327,7 +328,8 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
         ),
         (
             [{"image": "1", "label": "a"}, {"image": "2", "label": None}, {"image": "3"}],
-            "{path}: every row must have a 'label' or none may, but 2 of 3 have none.",
+            "{path}: every row must have a 'label' or none may, but 2 of 3 have none. "
+            "Give them one, or take these rows out.",
         ),
         ([{"image": "1", "label": 10_000_001}], "{path}: a label must be at most 10000000, got 10000001."),
         (

@@ -63,6 +63,21 @@ def test_a_failed_run_goes_on_without_its_finished_shards(pets: str) -> None:
     assert [record.features["index"].tolist() for record in tfpipe.data_source(pets, "validation")] == [[0], [1], [2]]
 
 
+def test_a_column_takes_the_place_of_another(pets: str, tmp_path: Path) -> None:
+    def add_ten(records: list[Any]) -> list[int]:
+        return [int(record.features["index"][0]) + 10 for record in records]
+
+    add(pets)
+    other = str(shutil.copytree(pets, tmp_path / "other"))
+    assert add(pets, add_ten, replace=True) == {"shards": 4, "kept": 0}
+    values = [record.features["index"].tolist() for record in tfpipe.data_source(pets, "validation")]
+    assert values == [[10], [11], [12]]
+    tfpipe.add_column(other, "index", add_ten, KIND, batch_size=4, replace=True)
+    assert read_tree(Path(pets, "columns")) == read_tree(Path(other, "columns"))
+    report = verify(pets, VerifyConfig(workers=0))
+    assert (report.records, report.damaged) == (15, [])
+
+
 def test_records_without_a_value_are_left_out_of_a_view(pets: str) -> None:
     add(pets, lambda record: record.index if record.index % 2 else None, batch_size=None, missing="view")
     assert tfpipe.load_manifest(f"{pets}@index").splits["train"].records == 6

@@ -329,7 +329,11 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "Say how fast the accelerator is: either --step-ms or --images-per-second."),
+        (
+            (),
+            "Say how fast the accelerator is: either the time of a step of your training, such as --step-ms 30, or "
+            "--images-per-second.",
+        ),
         (("--step-ms", "5", "--images-per-second", "5"), "Say how fast the accelerator is"),
         (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
         (("--host", "0/3", "--images-per-second", "5"), "--batch-size 128 must be divisible by 3 replicas; use 126"),

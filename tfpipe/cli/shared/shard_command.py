@@ -122,7 +122,10 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
         from tfpipe.layers.repeated import count_repeated
 
         appended = append.finish(result)
-        facts |= {**asdict(appended), "repeated": count_repeated(append.dataset, appended.layer)}
+        repeated = count_repeated(append.dataset, appended.layer)
+        facts |= {**asdict(appended), "repeated": None, "repeated_names": None}
+        if repeated is not None:
+            facts |= {"repeated": repeated.images, "repeated_names": repeated.names}
     show(facts, format_result(facts), run_args.as_json)
 
 

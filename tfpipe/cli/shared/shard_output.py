@@ -90,6 +90,9 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
         if facts["repeated"]:
             seen = f"{facts['repeated']:,} of these images were in {facts['appended_to']} before"
             yield f"{seen}; --drop-duplicates leaves such images out"
+        if facts["repeated_names"]:
+            named = f"{facts['repeated_names']:,} of these images are named as others in {facts['appended_to']}"
+            yield f"{named}; `tfpipe delete` would hide both"
         if facts["new_classes"]:
             yield f"new classes: {', '.join(facts['new_classes'])}, behind those that there were"
         appended = human_count(sum(split["records"] for split in facts["splits"].values()), "record")
