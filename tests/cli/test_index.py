@@ -106,7 +106,7 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
 def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compression, monkeypatch) -> None:
     folder = foreign.imagenet(tmp_path / "data", compression)
     tfpipe("index", folder)
-    code, out, _ = tfpipe("doctor", folder, "--batch-size", 8, "--json")
+    code, out, _ = tfpipe("doctor", folder, "--batch-size", 8, "--image-size", 32, "--json")
     checks = {check["name"]: check for check in json.loads(out)["checks"]}
     assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
     assert checks["first record"]["status"] == "ok"
@@ -114,6 +114,7 @@ def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compressi
     monkeypatch.setattr(turns, "_SECONDS", 0.01)
     monkeypatch.setattr(alone, "SECONDS", 0.01)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)
-    code, out, err = tfpipe("profile", folder, "--batch-size", 8, "--step-ms", 5, "--seconds", 0.5, "--json")
+    options = ("--batch-size", 8, "--image-size", 32, "--step-ms", 5, "--seconds", 0.5, "--json")
+    code, out, err = tfpipe("profile", folder, *options)
     assert code == 0, err
     assert json.loads(out)

@@ -195,7 +195,8 @@ def read_faces(
     faces = {"numpy": by_numpy.read(step), "numpy again": by_numpy.read(step)}
     faces["grain"] = GrainBatches(data, "train", config, None if config.training else 1, rank, num_threads=2)[step]
     served = replace(config, service=service if config.cache == "none" else ServiceOptions())
-    faces["numpy by workers"] = NumpyBatches(data, "train", served, rank=rank, num_threads=2).read(step)
+    if served != config:
+        faces["numpy by workers"] = NumpyBatches(data, "train", served, rank=rank, num_threads=2).read(step)
     start = step if config.training else 0
     passed = 0 if config.training else step
     faces["numpy ahead"] = take(NumpyBatches(data, "train", config, start, rank, num_threads=2), passed)
@@ -215,7 +216,8 @@ def read_faces(
         faces["jax"] = {name: np.asarray(value) for name, value in arrays.items()}
     if library.is_available():
         context = tf.distribute.InputContext(case["hosts"], case["host"], case["hosts"])
-        for face, each in (("tf.data", config), ("tf.data by workers", served)):
+        configs = {"tf.data": config, **({"tf.data by workers": served} if served != config else {})}
+        for face, each in configs.items():
             batch = take(tfpipe.build_dataset(data, "train", each, context, start).as_numpy_iterator(), passed)
             if config.image_dtype == "bfloat16":
                 batch["image"] = batch["image"].astype(np.float32)

@@ -58,14 +58,16 @@ class Probe:
 
     def start(self) -> None:
         """Begins to sample, and to note the image files that are opened."""
-        sys.addaudithook(self._hear)
+        _add_audit_hook()
+        _LISTENING.append(self)
         self._old_switch_s = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends sampling and writes what is left."""
-        self._stopped.set()  # it also silences the audit hook, which cannot be removed
+        _LISTENING.remove(self)
+        self._stopped.set()
         self._thread.join()
         sys.setswitchinterval(self._old_switch_s)
 
@@ -144,11 +146,28 @@ class Probe:
         file.flush()
         self._close_all_but({thread.native_id for thread in threading.enumerate()})
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
-        if event == "open" and len(self._files) < _MAX_FILES and not self._stopped.is_set():
-            name = os.fspath(args[0]) if isinstance(args[0], (str, os.PathLike)) else b""
+    def note_open(self, file: Any) -> None:
+        """Notes the name of a file that is opened, if it is that of an image."""
+        if len(self._files) < _MAX_FILES:
+            name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else b""
             if isinstance(name, str) and name.lower().endswith(IMAGE_ENDINGS):
                 self._files[os.path.abspath(name)] = None
+
+
+_LISTENING: list[Probe] = []
+"""The probes of this process that note what it opens."""
+
+
+@functools.cache
+def _add_audit_hook() -> None:
+    """Adds one hook for all probes, since it cannot be removed and Python calls it for every event from then on."""
+
+    def hear(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            for probe in tuple(_LISTENING):
+                probe.note_open(args[0])
+
+    sys.addaudithook(hear)
 
 
 class ProbedTarget:
