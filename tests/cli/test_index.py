@@ -103,7 +103,7 @@ def test_verify_finds_it_intact_and_then_damaged(tfpipe, imagenet: Path) -> None
 
 
 @pytest.mark.parametrize("compression", [pytest.param("", marks=pytest.mark.slow), "GZIP"])
-def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compression, monkeypatch) -> None:
+def test_doctor_runs_on_it(tfpipe, foreign, tmp_path: Path, compression) -> None:
     folder = foreign.imagenet(tmp_path / "data", compression)
     tfpipe("index", folder)
     code, out, _ = tfpipe("doctor", folder, "--batch-size", 8, "--image-size", 32, "--json")
@@ -111,6 +111,13 @@ def test_doctor_and_profile_run_on_it(tfpipe, foreign, tmp_path: Path, compressi
     assert {name for name, check in checks.items() if check["status"] == "failure"} == set()
     assert checks["first record"]["status"] == "ok"
     assert code == 0
+
+
+@pytest.mark.slow  # `test_read_costs.py` measures such files, and `test_profile.py` profiles such a pipeline
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_profile_runs_on_it(tfpipe, foreign, tmp_path: Path, compression, monkeypatch) -> None:
+    folder = foreign.imagenet(tmp_path / "data", compression)
+    tfpipe("index", folder)
     monkeypatch.setattr(turns, "_SECONDS", 0.01)
     monkeypatch.setattr(alone, "SECONDS", 0.01)
     monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.5)

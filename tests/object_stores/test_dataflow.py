@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners import dataflow
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
+from beam_jobs.runners.wheel import build_wheel
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
@@ -38,6 +40,20 @@ ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-we
 
 
 @pytest.fixture(scope="module")
+def build_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Copies the wheel, which the first job makes."""
+    wheels: dict[bool, str] = {}
+
+    def build(folder: str, *, needs_native_library: bool = False) -> str:
+        if needs_native_library not in wheels:
+            place = str(tmp_path_factory.mktemp("wheel"))
+            wheels[needs_native_library] = build_wheel(place, needs_native_library=needs_native_library)
+        return shutil.copy(wheels[needs_native_library], folder)
+
+    return build
+
+
+@pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(tmp_path_factory.mktemp("dataflow"))
     yield service
@@ -45,7 +61,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def cloud(google: Google, service: Service, monkeypatch: pytest.MonkeyPatch) -> Google:
+def cloud(google: Google, service: Service, build_once: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Google:
     """A store and a service with a key for both, and a clock that makes Beam wait a tenth of the time."""
     from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
     from apache_beam.runners.dataflow import dataflow_runner
@@ -65,6 +81,7 @@ def cloud(google: Google, service: Service, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(dataflow_runner, "time", Clock)
     monkeypatch.setattr(dataflow, "METRICS_EVERY_S", 0.3)
+    monkeypatch.setattr(dataflow, "build_wheel", build_once)
     return google
 
 

@@ -40,7 +40,12 @@ def open_files(foreign: Any, folder: Path, compression: str, described: bool) ->
 
 @pytest.mark.parametrize(
     ("compression", "described", "order"),
-    [("GZIP", True, "auto"), *(("", True, order) for order in ("auto", "throughput")), ("", False, "auto")],
+    [
+        ("GZIP", True, "auto"),
+        ("", True, "auto"),
+        ("", False, "auto"),
+        pytest.param("", True, "throughput", marks=pytest.mark.slow),  # reads as the one before it
+    ],
 )
 def test_reading_less_is_measured_with_the_records(
     foreign: Any, tmp_path: Path, compression: str, described: bool, order: Any
