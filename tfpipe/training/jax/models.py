@@ -45,7 +45,7 @@ def apply_small_cnn(parameters: Parameters, images: jax.Array, dtype: Any = jnp.
         )
         x = jax.nn.relu(_normalize_groups(x.astype(jnp.float32)) * layer["scale"] + layer["offset"])
     head = parameters["head"]
-    logits: jax.Array = jnp.mean(x, axis=(1, 2)) @ head["kernel"] + head["bias"]
+    logits: jax.Array = jnp.max(x, axis=(1, 2)) @ head["kernel"] + head["bias"]
     return logits
 
 

@@ -94,7 +94,7 @@ class SmallCNN(nn.Module):
             x = nn.functional.relu(norm(x))
         # In float32 also under autocast, as Keras' last layer.
         with torch.autocast(x.device.type, enabled=False):
-            logits: torch.Tensor = self.head(x.float().mean((2, 3)))
+            logits: torch.Tensor = self.head(x.float().amax((2, 3)))
         return logits
 
 
