@@ -147,7 +147,7 @@ class Probe:
         self._close_all_but({thread.native_id for thread in threading.enumerate()})
 
     def note_open(self, file: Any) -> None:
-        """Notes the name of a file that is opened, if it is that of an image."""
+        """Keeps the name of a file that is opened, if it is that of an image."""
         if len(self._files) < _MAX_FILES:
             name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else b""
             if isinstance(name, str) and name.lower().endswith(IMAGE_ENDINGS):
