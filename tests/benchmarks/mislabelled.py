@@ -62,7 +62,7 @@ def run(*arguments: object) -> str:
 
 @click.command()
 @click.option("--framework", default="torch", show_default=True, help="The library that trains.")
-@click.option("--epochs", default=12, show_default=True, help="The number of epochs.")
+@click.option("--epochs", default=6, show_default=True, help="The number of epochs.")
 @click.option("--seed", default=0, show_default=True, help="The seed of the images and of the training.")
 def main(framework: str, epochs: int, seed: int) -> None:
     """Plant mislabelled images, train `small_cnn`, and count how many are among those with the largest losses."""

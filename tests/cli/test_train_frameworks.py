@@ -54,11 +54,11 @@ def test_what_a_framework_has_not_is_one_sentence(
 
 
 def test_a_framework_that_is_not_installed_is_named(small_dataset: Path) -> None:
-    result = run_cli_without("torch", "train", str(small_dataset), "--framework", "torch")
+    result = run_cli_without("torch", ("train", str(small_dataset), "--framework", "torch"))
     torch = "`tfpipe train --framework torch` needs PyTorch."
     sentence = f"{torch} Install it with: pip install '.[torch]' in a checkout of tfpipe."
     assert (result.returncode, result.stderr) == (1, f"Error: {sentence}\n")
-    result = run_cli_without("jax", "train", str(small_dataset), "--framework", "jax")
+    result = run_cli_without("jax", ("train", str(small_dataset), "--framework", "jax"))
     sentence = (
         "`tfpipe train --framework jax` needs JAX. Install it with: pip install '.[jax]' in a checkout of tfpipe."
     )

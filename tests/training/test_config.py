@@ -39,12 +39,11 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "epochs", "rate", "warm_up", "size"),
-    [("small_cnn", 100, 0.5, 5.0, 64), ("resnet50", 90, 0.1, 5.0, 224), ("my.own:model", 90, 0.1, 5.0, 224)],
+    ("model", "epochs", "size"), [("small_cnn", 100, 64), ("resnet50", 90, 224), ("my.own:model", 90, 224)]
 )
-def test_defaults_depend_on_the_model(model: str, epochs: int, rate: float, warm_up: float, size: int) -> None:
+def test_defaults_depend_on_the_model(model: str, epochs: int, size: int) -> None:
     config = replace(CONFIG, model=model)
-    assert (config.num_epochs, config.base_learning_rate, config.num_warmup_epochs) == (epochs, rate, warm_up)
+    assert (config.num_epochs, config.learning_rate, config.num_warmup_epochs) == (epochs, 0.1, 5.0)
     assert default_pipeline(model).get("image_size", 224) == size
 
 

@@ -87,4 +87,4 @@ def test_the_rates_rise_and_fall_as_keras_says(make_config: Callable[..., TrainC
     assert [rates.get(step) for step in range(18)] == pytest.approx(
         [float(schedule(step)) for step in range(18)], rel=1e-5
     )
-    assert max(map(rates.get, range(18))) == pytest.approx(0.5 * 8 / 256)
+    assert max(map(rates.get, range(18))) == pytest.approx(0.1 * 8 / 256)

@@ -71,7 +71,7 @@ def test_it_learns_and_writes_every_step_and_epoch(undisturbed: GetRun, framewor
         for name in ("loss", "accuracy", "top5"):
             assert line[name] == pytest.approx(np.mean([step[name] for step in epoch_steps]), rel=1e-6), name
     rates = [line["learning_rate"] for line in steps]
-    assert max(rates) == pytest.approx(0.5 * 8 / 256)
+    assert max(rates) == pytest.approx(0.1 * 8 / 256)
     assert rates.index(max(rates)) == 2  # 0.3 epochs of warm-up are 2 steps
     assert rates[-1] < 0.02 * max(rates)
     assert sorted(path.name for path in folder.iterdir()) == [

@@ -73,11 +73,7 @@ _Run = Callable[..., "TrainResult"]
     default="64 for small_cnn, else 224",
 )
 @config_option(
-    TrainConfig,
-    "learning_rate",
-    "The learning rate for a batch of 256; it grows with the batch.",
-    metavar="R",
-    default="0.5 for small_cnn, else 0.1",
+    TrainConfig, "learning_rate", "The learning rate for a batch of 256; it grows with the batch.", metavar="R"
 )
 @config_option(
     TrainConfig,

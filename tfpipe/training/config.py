@@ -55,8 +55,7 @@ class TrainConfig:
         epochs: The number of epochs. None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50.
             At least 1. Default: None.
         learning_rate: The rate for a global batch of 256. It grows in proportion with the batch: the linear scaling
-            rule of Goyal et al. 2017. None: their 0.1; 0.5 for small_cnn, tried on the sample images. Above 0.
-            Default: None.
+            rule of Goyal et al. 2017, as their 0.1 is. Above 0. Default: 0.1.
         warmup_epochs: The number of epochs in which the rate rises evenly, before it falls to 0 along a cosine
             (Loshchilov and Hutter 2016, "SGDR"). It must be below `epochs`. None: 5, as in Goyal et al. 2017, but at
             most a tenth of all epochs. At least 0. Default: None.
@@ -96,7 +95,7 @@ class TrainConfig:
     epochs: int | None = option(Count(1), None)
 
     # learning
-    learning_rate: float | None = option(Number(above=0), None)
+    learning_rate: float = option(Number(above=0), 0.1)
     warmup_epochs: float | None = option(Number(at_least=0), None)
     weight_decay: float = option(Number(at_least=0), 1e-4)
     label_smoothing: float = option(Number(at_least=0, below=1), 0.0)
@@ -154,20 +153,13 @@ class TrainConfig:
         return self.epochs or (100 if self.model == "small_cnn" else 90)
 
     @property
-    def base_learning_rate(self) -> float:
-        """The value of `learning_rate`, or its default for the model: the rate for a global batch of 256."""
-        if self.learning_rate is not None:
-            return self.learning_rate
-        return 0.5 if self.model == "small_cnn" else 0.1
-
-    @property
     def num_warmup_epochs(self) -> float:
         """The value of `warmup_epochs`, or its default for the number of epochs."""
         return min(5.0, self.num_epochs / 10) if self.warmup_epochs is None else self.warmup_epochs
 
     def peak_learning_rate(self, global_batch_size: int) -> float:
         """Returns the highest rate, after the warm-up."""
-        return self.base_learning_rate * global_batch_size / _REFERENCE_BATCH_SIZE
+        return self.learning_rate * global_batch_size / _REFERENCE_BATCH_SIZE
 
     @property
     def training_pipeline(self) -> PipelineConfig:
@@ -201,7 +193,7 @@ class TrainConfig:
             "split": self.split,
             "epochs": self.num_epochs,
             "global_batch_size": global_batch_size,
-            "learning_rate": self.base_learning_rate,
+            "learning_rate": self.learning_rate,
             "warmup_epochs": self.num_warmup_epochs,
             "weight_decay": self.weight_decay,
             "label_smoothing": self.label_smoothing,
