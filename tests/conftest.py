@@ -75,9 +75,10 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_runtest_teardown() -> None:
-    """Collects what the tests have left."""
+    """Collects what the last tests have left, and looks at what they keep no more."""
     if next(_ended) % _TESTS_PER_COLLECTION == 0:
         gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
