@@ -162,6 +162,25 @@ def test_a_position_in_another_layer_is_refused(pets: str, tmp_path: Path, face:
         face(f"{pets}@1", "train", CONFIG).load_state_dict(second)
 
 
+@pytest.mark.parametrize("face", [NumpyBatches, JaxBatches, load_with_torch])
+def test_a_position_of_a_mixture_knows_the_layer_of_each_dataset(
+    pets: str, grown: str, tmp_path: Path, face: Any
+) -> None:
+    first = face(library.mix({pets: 1, grown: 1}), "train", CONFIG).state_dict()
+    assert first == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "layer_2": 2}
+    face(library.mix({pets: 1, grown: 1}), "train", CONFIG).load_state_dict(first)
+    append(grown, draw_more(tmp_path / "more", 700))
+    with pytest.raises(ConfigError) as caught:
+        face(library.mix({pets: 1, grown: 1}), "train", CONFIG).load_state_dict(first)
+    assert str(caught.value) == (
+        f"The position is of layer 2 of {grown}, and this is layer 3, which has other records. Open {grown}@2 to go on "
+        "with the same batches."
+    )
+    mixed = face(library.mix({pets: 1, f"{grown}@2": 1}), "train", CONFIG)
+    mixed.load_state_dict(first)
+    assert mixed.state_dict() == first
+
+
 def test_an_old_layer_keeps_its_order(pets: str, tmp_path: Path) -> None:
     expected = read_epochs(NumpyBatches(pets, "train", CONFIG), 5)
     fingerprint = library.load_manifest(pets).splits["train"].fingerprint

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tfpipe as library
+from tests.beam_jobs.datasets import make_dataset
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
 from tests.flipped_bit import flip_bit
@@ -72,6 +73,21 @@ def test_an_image_in_splits_of_two_layers_is_named(grown: str, tmp_path: Path) -
     assert verify(grown, HERE).damaged == []
     roll_back(grown, to=3)
     assert [one.kind for one in verify(grown, HERE).damaged] == ["duplicate"]
+
+
+def test_names_may_repeat_in_a_layer_and_between_layers(tmp_path: Path) -> None:
+    table = b"image,label\na.jpg,cat\na.jpg,dog\n"
+    first = write_files(tmp_path / "first", {"a.jpg": make_jpeg(1), "t.csv": table})
+    make_dataset(first / "t.csv", tmp_path / "pets")
+    assert (list_names(tmp_path / "pets"), list_damage(str(tmp_path / "pets"))) == (["a.jpg", "a.jpg"], [])
+    table = b"image,label,split\na.jpg,cat,train\nb.jpg,cat,validation\n"
+    more = write_files(tmp_path / "more", {"a.jpg": make_jpeg(2), "b.jpg": make_jpeg(3), "t.csv": table})
+    append(tmp_path / "pets", more / "t.csv", num_shards=1)
+    table = b"image,label,split\na.jpg,cat,validation\n"
+    last = write_files(tmp_path / "last", {"a.jpg": make_jpeg(4), "t.csv": table})
+    append(tmp_path / "pets", last / "t.csv", num_shards=1)
+    names = [list_names(tmp_path / "pets", split) for split in ("train", "validation")]
+    assert (names, list_damage(str(tmp_path / "pets"))) == ([["a.jpg"] * 3, ["b.jpg", "a.jpg"]], [])
 
 
 def test_a_missing_file_of_a_column_of_a_layer_is_named(layered: str) -> None:

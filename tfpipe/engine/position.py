@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
+
+_LAYER = "layer"
 
 
 class Position(NamedTuple):
@@ -26,9 +28,9 @@ class Position(NamedTuple):
         """Returns the position of the batch after this one."""
         return Position(self.epoch, self.step + 1) if self.step + 1 < steps_per_epoch else Position(self.epoch + 1, 0)
 
-    def state(self, seed: int, layer: int = 1) -> dict[str, int]:
+    def state(self, seed: int, layers: Sequence[int] = ()) -> dict[str, int]:
         """Returns the state of a run, from which the run can be resumed. The first layer of a dataset is not named."""
-        named = {"layer": layer} if layer > 1 else {}
+        named = {_name_layer(k): layer for k, layer in enumerate(layers) if layer > 1}
         return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, **named}
 
 
@@ -48,8 +50,8 @@ class Resumable(ABC):
 
     @property
     @abstractmethod
-    def _run_data(self) -> Manifest | None:
-        """The dataset that the run reads; None for a mixture."""
+    def _run_data(self) -> Sequence[Manifest]:
+        """The datasets that the run reads: one, or those of a mixture in their order."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -63,9 +65,9 @@ class Resumable(ABC):
         """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
 
         "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`; "layer" the layer of the dataset,
-        where it has grown.
+        where it has grown. In a mixture "layer" is that of the first dataset, "layer_2" that of the second.
         """
-        return self.position.state(self._run_seed, get_layer(self._run_data))
+        return self.position.state(self._run_seed, [get_layer(data) for data in self._run_data])
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
@@ -74,27 +76,32 @@ class Resumable(ABC):
             ConfigError: The state is of a run with another seed or in another order, of another layer of the dataset,
                 or of a longer epoch.
         """
-        check_layer(state, self._run_data)
+        check_layers(state, self._run_data)
         self.position = read_state(state, self._run_seed, len(self))
 
 
-def get_layer(data: Manifest | None) -> int:
+def get_layer(data: Manifest) -> int:
     """Returns the layer that a position belongs to. A view goes on with the records that it shows, so it has none."""
-    return data.layer if data is not None and data.view in ("", str(data.layer)) else 1
+    return data.layer if data.view in ("", str(data.layer)) else 1
 
 
-def check_layer(state: Mapping[str, int], data: Manifest | None) -> None:
+def check_layers(state: Mapping[str, int], datasets: Sequence[Manifest]) -> None:
     """Refuses a position in another layer of a dataset that has grown, where other records have that position.
+
+    Args:
+        state: The state that was saved.
+        datasets: The dataset that is read now, or those of a mixture in their order.
 
     Raises:
         ConfigError: It is such a position.
     """
-    saved, here = state.get("layer", 1), get_layer(data)
-    if data is not None and saved != here and data.layer == here:
-        raise ConfigError(
-            f"The position is of layer {saved} of {data.directory}, and this is layer {here}, which has other records. "
-            f"Open {data.directory}@{saved} to go on with the same batches."
-        )
+    for number, data in enumerate(datasets):
+        saved, here = state.get(_name_layer(number), 1), get_layer(data)
+        if saved != here and data.layer == here:
+            raise ConfigError(
+                f"The position is of layer {saved} of {data.directory}, and this is layer {here}, which has other "
+                f"records. Open {data.directory}@{saved} to go on with the same batches."
+            )
 
 
 def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Position:
@@ -103,7 +110,7 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
     Raises:
         ConfigError: The state is of a run with another seed or in another order, or the epoch has fewer steps.
     """
-    if set(state) - {"layer"} != {"seed", "epoch", "step", "order"}:
+    if {name for name in state if not name.startswith(_LAYER)} != {"seed", "epoch", "step", "order"}:
         got = ", ".join(map(str, state)) or "nothing"
         raise ConfigError(f"A position must have seed, epoch, step and order, got {got}.")
     check_version(state["order"], "The position")
@@ -115,3 +122,8 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
             f"{state['step']}. Use the batch size and the data that it was saved with."
         )
     return Position(state["epoch"], state["step"])
+
+
+def _name_layer(number: int) -> str:
+    """Returns the key of a dataset's layer in a state, by the dataset's number among those of a mixture, from 0."""
+    return _LAYER if number == 0 else f"{_LAYER}_{number + 1}"

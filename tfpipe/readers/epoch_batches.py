@@ -16,10 +16,9 @@ from tfpipe.engine.batch import Batch
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
-from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.open_data import describe_reader, locate
+from tfpipe.readers.open_data import describe_reader, list_splits, locate
 from tfpipe.system import notebook
 
 
@@ -74,9 +73,8 @@ class EpochBatches(Resumable):
         self._passes.position = position
 
     @property
-    def _run_data(self) -> Manifest | None:
-        plan = self._maker.plan
-        return plan.source.manifest if isinstance(plan, BatchPlan) else None
+    def _run_data(self) -> list[Manifest]:
+        return [manifest for manifest, _ in list_splits(self._maker.plan)]
 
     @property
     def _run_seed(self) -> int:

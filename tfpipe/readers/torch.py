@@ -31,14 +31,13 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
 from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
 from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
-from tfpipe.readers.open_data import describe_reader, form_batch, locate, open_data, weigh_mask
+from tfpipe.readers.open_data import describe_reader, form_batch, list_splits, locate, open_data, weigh_mask
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
 from tfpipe.system import notebook
@@ -210,9 +209,8 @@ class ShardLoader(Resumable, DataLoader[Any]):
         return notebook.show(self.dataset)
 
     @property
-    def _run_data(self) -> Manifest | None:
-        plan = self.dataset.plan
-        return plan.source.manifest if isinstance(plan, BatchPlan) else None
+    def _run_data(self) -> list[Manifest]:
+        return [manifest for manifest, _ in list_splits(self.dataset.plan)]
 
     @property
     def _run_seed(self) -> int:
