@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import NamedTuple
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tfpipe.dataset.history import load_history
-from tfpipe.format import file_names
+from tfpipe.errors import DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
-from tfpipe.views.choose import open_facts
 from tfpipe.writer import record_facts as facts
 
 
@@ -33,30 +34,38 @@ def count_repeated(dataset: str, layer: int) -> Repeated | None:
         layer: The number of the layer.
 
     Returns:
-        The counts. None: they take DuckDB, PyArrow, and the facts of all shards on this machine.
+        The counts. None: they take PyArrow, and the facts of all shards on this machine.
     """
-    if file_io.is_url(dataset) or any(importlib.util.find_spec(name) is None for name in ("duckdb", "pyarrow")):
+    if file_io.is_url(dataset) or importlib.util.find_spec("pyarrow") is None:
         return None
     history = load_history(dataset)
     before, after = (history.load_state(number, number, with_columns=False) for number in (layer - 1, layer))
-    if not _has_facts(after) or facts.DIGEST not in facts.list_columns(after):
+    columns = [name for name in (facts.DIGEST, facts.NAME) if name in facts.list_columns(after)]
+    if facts.DIGEST not in columns:
         return None
-    starts = {split: before.splits[split].stored_records if split in before.splits else 0 for split in after.splits}
-    is_new = " OR ".join(f"(split = '{split}' AND row_number_ >= {start})" for split, start in starts.items())
-    known = {facts.DIGEST, facts.NAME} & set(facts.list_columns(after))
-    is_old = {name: f"{name} IN (SELECT {name} FROM numbered WHERE NOT ({is_new}))" for name in known}
-    named = f"{is_old[facts.NAME]} AND NOT {is_old[facts.DIGEST]}" if facts.NAME in known else "false"
-    with open_facts(after) as table:
-        counts = f"count(*) FILTER ({is_old[facts.DIGEST]}), count(*) FILTER ({named})"
-        query = f"SELECT {counts} FROM numbered WHERE ({is_new})"
-        return Repeated(*table.connection.execute(query).fetchone())
-
-
-def _has_facts(manifest: Manifest) -> bool:
-    return all(
-        facts.is_of_shard(
-            file_io.join(manifest.directory, file_names.facts_name(shard.file)), shard.sha256, shard.records
-        )
-        for info in manifest.splits.values()
-        for shard in info.shards
+    try:
+        new = _read(after.parts[max(len(before.parts), 1) :], columns)
+        wanted = {name: set(values) - {None} for name, values in new.items()}
+        old = {name: set[str]() for name in columns}
+        for split in before.splits:
+            for values in facts.read_shown(before, split, columns):
+                for name in columns:
+                    old[name] |= wanted[name].intersection(values[name])
+    except DataError:
+        return None
+    had_image = [digest in old[facts.DIGEST] for digest in new[facts.DIGEST]]
+    had_name = (
+        [name in old[facts.NAME] for name in new[facts.NAME]] if facts.NAME in columns else [False] * len(had_image)
     )
+    return Repeated(sum(had_image), sum(map(operator.gt, had_name, had_image)))
+
+
+def _read(manifests: Sequence[Manifest], columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Reads columns of the facts about all records of some datasets."""
+    values: dict[str, list[Any]] = {name: [] for name in columns}
+    for manifest in manifests:
+        for split in manifest.splits:
+            for found in facts.read_shown(manifest, split, columns):
+                for name in columns:
+                    values[name] += found[name]
+    return values

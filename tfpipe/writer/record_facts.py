@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -128,28 +128,43 @@ def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
         MissingDependencyError: PyArrow is not installed.
     """
     with importing("A search for duplicates", "PyArrow", "tfpipe[views]"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow  # noqa: F401
     found = [np.empty((0, DIGEST_BYTES), np.uint8)]
-    for info in manifest.splits.values() if DIGEST in list_columns(manifest) else ():
-        first = 0
-        for shard in info.shards:
-            path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
-            rows = np.arange(shard.records) if info.chosen is None else info.chosen.list_rows(first, shard.records)
-            try:
-                data = pa.BufferReader(file_io.read_whole(path))
-                table = pq.read_table(data, columns=[DIGEST], page_checksum_verification=True)
-                if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
-                    raise ValueError("it is of another shard")
-                texts = "".join(filter(None, table[DIGEST].take(pa.array(rows)).to_pylist()))
-                found.append(np.frombuffer(bytes.fromhex(texts), np.uint8).reshape(-1, DIGEST_BYTES))
-            except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
-                    f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
-                ) from error
-            first += shard.records
+    for split in manifest.splits if DIGEST in list_columns(manifest) else ():
+        for values in read_shown(manifest, split, [DIGEST]):
+            digests = bytes.fromhex("".join(filter(None, values[DIGEST])))
+            found.append(np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES))
     return np.unique(np.concatenate(found), axis=0)
+
+
+def read_shown(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
+    """Yields for each shard of a split the values of columns, of the records that the split shows in their order.
+
+    Raises:
+        DataError: There are no facts about a shard.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    info, first = manifest.splits[split], 0
+    for shard in info.shards:
+        path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
+        try:
+            data = pa.BufferReader(file_io.read_whole(path))
+            table = pq.read_table(data, columns=list(columns), page_checksum_verification=True)
+            if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
+                raise ValueError("it is of another shard")
+            values = {name: table[name].to_pylist() for name in columns}
+        except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
+                f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
+            ) from error
+        if info.chosen is not None:
+            rows = info.chosen.list_rows(first, shard.records).tolist()
+            values = {name: [column[row] for row in rows] for name, column in values.items()}
+        first += shard.records
+        yield values
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:
