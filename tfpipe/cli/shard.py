@@ -111,6 +111,9 @@ def append(dataset: str, **options: Any) -> None:
     run_args = RunArgs.take(options, beam_args)
     refuse_path(beam_args, "DATASET and INPUT must be two paths, got a third")
     refuse_records("append", options["input"])
+    from beam_jobs import process_pool
+
+    process_pool.start_early()  # before the next line imports the job
     from beam_jobs.append_job import open_append
 
     with open_append(dataset, ShardConfig(output=dataset, **drop_missing(options))) as job:

@@ -143,6 +143,16 @@ def read_shown(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterat
     Raises:
         DataError: There are no facts about a shard.
     """
+    for table in read_tables(manifest, split, columns):
+        yield {name: table[name].to_pylist() for name in columns}
+
+
+def read_tables(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterator[Any]:
+    """Yields for each shard of a split columns as a `pyarrow.Table`, with the rows of the records that the split shows.
+
+    Raises:
+        DataError: There are no facts about a shard.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -154,17 +164,16 @@ def read_shown(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterat
             table = pq.read_table(data, columns=list(columns), page_checksum_verification=True)
             if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
                 raise ValueError("it is of another shard")
-            values = {name: table[name].to_pylist() for name in columns}
+            table = table.select(list(columns))
         except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
                 f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
             ) from error
         if info.chosen is not None:
-            rows = info.chosen.list_rows(first, shard.records).tolist()
-            values = {name: [column[row] for row in rows] for name, column in values.items()}
+            table = table.take(info.chosen.list_rows(first, shard.records))
         first += shard.records
-        yield values
+        yield table
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:
