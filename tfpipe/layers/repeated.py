@@ -43,18 +43,9 @@ def count_repeated(dataset: str, layer: int) -> Repeated | None:
     columns = [name for name in (facts.DIGEST, facts.NAME) if name in facts.list_columns(after)]
     if facts.DIGEST not in columns:
         return None
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         new = _read(after.parts[max(len(before.parts), 1) :], columns)
-        wanted = {name: pa.array(set(values) - {None}, pa.string()) for name, values in new.items()}
-        old = {name: set[str]() for name in columns}
-        for split in before.splits:
-            for table in facts.read_tables(before, split, columns):
-                for name in columns:
-                    found = table[name].filter(pc.is_in(table[name], wanted[name]))
-                    old[name].update(found.to_pylist())
+        old = facts.find_values(before, {name: set(values) - {None} for name, values in new.items()})
     except DataError:
         return None
     had_image = [digest in old[facts.DIGEST] for digest in new[facts.DIGEST]]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -143,11 +143,29 @@ def read_shown(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterat
     Raises:
         DataError: There are no facts about a shard.
     """
-    for table in read_tables(manifest, split, columns):
+    for table in _read_tables(manifest, split, columns):
         yield {name: table[name].to_pylist() for name in columns}
 
 
-def read_tables(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterator[Any]:
+def find_values(manifest: Manifest, wanted: Mapping[str, Set[str]]) -> dict[str, set[str]]:
+    """Returns which of the wanted values of each column the records have that a dataset shows.
+
+    Raises:
+        DataError: There are no facts about a shard.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sought = {name: pa.array(sorted(values), pa.string()) for name, values in wanted.items()}
+    found = {name: set[str]() for name in wanted}
+    for split in manifest.splits:
+        for table in _read_tables(manifest, split, [*wanted]):
+            for name, values in sought.items():
+                found[name].update(table[name].filter(pc.is_in(table[name], values)).to_pylist())
+    return found
+
+
+def _read_tables(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterator[Any]:
     """Yields for each shard of a split columns as a `pyarrow.Table`, with the rows of the records that the split shows.
 
     Raises:
