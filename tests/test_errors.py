@@ -49,8 +49,13 @@ def test_the_pages_that_errors_name_can_be_printed(tfpipe: Tfpipe) -> None:
 def test_a_page_without_its_comments_and_an_unknown_page(tfpipe: Tfpipe) -> None:
     assert "symptoms" in tfpipe("help").lines
     assert not [name for name in tfpipe("help").lines if re.search(r"^%|\{\{", tfpipe("help", name).out, re.MULTILINE)]
-    sentence = "Error: TOPIC must be one of the pages that `tfpipe help` lists, got 'memory'.\n"
+    sentence = "Error: TOPIC must be a command, or one of the pages that `tfpipe help` lists, got 'memory'.\n"
     assert tfpipe("help", "memory")[::2] == (2, sentence)
+
+
+def test_help_prints_the_options_of_a_command(tfpipe: Tfpipe) -> None:
+    assert tfpipe("help", "shard") == tfpipe("shard", "--help")
+    assert tfpipe("help", "export").out.startswith("# ")  # a page of this name comes first
 
 
 def test_the_command_line_shows_the_page_below_the_error(tfpipe: Tfpipe, tmp_path: Path) -> None:

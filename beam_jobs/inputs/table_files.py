@@ -14,8 +14,9 @@ import fnmatch
 import io
 import json
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
@@ -254,17 +255,40 @@ def _parse_images(images: Any, part: TablePart, number: int) -> Any:
 
 def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 26)
+    number = 0
     try:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-            header = text.readline()
-            delimiter = "\t" if part.path.lower().endswith(".tsv") else _find_delimiter(header)
-            reader = csv.DictReader(chain([header], text), restval=None, delimiter=delimiter)
-            for number, row in enumerate(reader, start=1):
-                if None in row:
+            line = text.readline()
+            delimiter = "\t" if part.path.lower().endswith(".tsv") else _find_delimiter(line)
+            reader = csv.reader(
+                chain([line], text), delimiter=delimiter, skipinitialspace=f"{delimiter} " in line.rstrip()
+            )
+            header = next(reader, [])
+            names: list[str] = []
+            for cells in reader:
+                if not any(cells) and len(cells) != 1:  # spreadsheets leave such rows behind the table
+                    continue
+                names = names or _name_columns(header, cells, part)
+                if any(cells[len(names) :]) or len(cells) > len(header):
                     raise DataError(f"{part.path}, line {reader.line_num}: the row has more cells than the header.")
-                yield number, {key: value if value != "" else None for key, value in row.items()}
+                number += 1
+                yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
     except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}).") from error
+        raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}). Save it in UTF-8.") from error
+
+
+def _name_columns(header: Sequence[str], first: Sequence[str], part: TablePart) -> list[str]:
+    """Returns the names of a CSV's columns. One without a name, such as the index of pandas, is named by its place.
+
+    Columns at the end that have neither a name nor a value in the first row are none: spreadsheets leave them.
+    """
+    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+    while names and not header[len(names) - 1].strip() and not any(first[len(names) - 1 :]):
+        names.pop()
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{part.path} must name each column once, got {twice!r} twice.")
+    return names
 
 
 def _find_delimiter(header: str) -> str:

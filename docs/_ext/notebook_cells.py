@@ -19,7 +19,7 @@ SAMPLE_DATA = Path(__file__).resolve().parents[2] / "sample_data"
 
 
 def begin(shell: Any) -> None:
-    """Goes to a new folder that holds the sample images as `photos`, and lets `!` run commands as a log shows them.
+    """Goes to a new folder with the sample images, as `sample_data` and `photos`, and lets `!` run commands quietly.
 
     Args:
         shell: The notebook's own IPython shell.
@@ -29,7 +29,8 @@ def begin(shell: Any) -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     os.chdir(tempfile.mkdtemp())
     sys.path.insert(0, "")  # what a page writes can be imported
-    shutil.copytree(SAMPLE_DATA, "photos")
+    for name in ("sample_data", "photos"):
+        shutil.copytree(SAMPLE_DATA, name)
 
 
 def run_command(command: str) -> None:

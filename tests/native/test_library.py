@@ -1,6 +1,8 @@
 """Whether the native library is there: built, missing, or damaged."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +56,23 @@ def test_a_library_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     library.load.cache_clear()
     monkeypatch.setattr(library, "_INTERFACE", -1)
     assert library.explain_missing() == "it was built from other sources than this release's"
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="needs the native library")
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_checkout_finds_the_library_of_the_tfpipe_that_is_installed(tmp_path: Path, is_installed: bool) -> None:
+    site = tmp_path / "site"
+    if is_installed:
+        (site / "tfpipe-1.0.dist-info").mkdir(parents=True)
+        (site / "tfpipe-1.0.dist-info" / "METADATA").write_text("Name: tfpipe\nVersion: 1.0\n")
+    (site / "tfpipe" / "native").mkdir(parents=True)
+    shutil.copy(LIBRARY, site / "tfpipe" / "native")
+    checkout = tmp_path / "checkout"
+    shutil.copytree(LIBRARY.parents[1], checkout / "tfpipe", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    code = "import sys; sys.path.append(sys.argv[1]); from tfpipe.native import library; print(library._PATH.parent)"
+    command = [sys.executable, "-S", "-c", code, site]
+    found = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True).stdout
+    assert found == f"{(site if is_installed else checkout) / 'tfpipe' / 'native'}\n"
 
 
 def test_modules_load_without_the_library() -> None:

@@ -93,8 +93,8 @@ def test_a_fixed_count_must_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (tfpipe.Labels(()), "'x': the names of Labels must be texts, and at least one, got ()."),
-        (tfpipe.Labels("red"), "'x': the names of Labels must be texts, and at least one, got 'red'."),
+        (tfpipe.Labels(()), "'x': the names of classes must be texts, and at least one, got ()."),
+        (tfpipe.Labels("red"), "'x': the names of classes must be texts, and at least one, got 'red'."),
         (tfpipe.Labels(("a", "a")), "Feature 'x': the names of classes must be different, got 'a' twice."),
         (tfpipe.Labels(("a",), 0), "'x': the `count` of Labels must be at least 1, got 0."),
     ],

@@ -158,7 +158,17 @@ def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
         ({"schema": {"mask": tfpipe.Text()}}, "A value must not be named 'mask': a batch has something else of that"),
         ({"schema": {"image/x": tfpipe.Text()}}, "An extra column must not be named 'image' or begin with 'image/'"),
         ({"schema": {"x": tfpipe.Tensor("int4", ())}}, "'x': A tensor's dtype must be one of bool, int8,"),
-        ({"schema": {"a": tfpipe.Label(("x", "x"))}}, "The names of a Label must be different, and at least one."),
+        ({"schema": {"a": tfpipe.Label(("x", "x"))}}, "The names of a Label must be different."),
+        (
+            {"schema": {"a": tfpipe.Label("cat")}},
+            "'a': the names of classes must be texts, and at least one, got 'cat'.",
+        ),
+        ({"schema": {"a": tfpipe.Label(3)}}, "'a': the names of classes must be texts, and at least one, got 3."),
+        ({"schema": {"a": tfpipe.Tensor("int8", 3)}}, "'a': a shape must be a tuple of sizes, got 3."),
+        (
+            {"schema": tfpipe.Text()},
+            "`schema` must give each value its kind, as in {'image': Image()}, got Text(doc='').",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit(tmp_path: Path, options: dict, message: str) -> None:

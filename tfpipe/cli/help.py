@@ -1,4 +1,4 @@
-"""`tfpipe help`: pages of the documentation, without a browser or a network."""
+"""`tfpipe help`: pages of the documentation and the options of commands, without a browser or a network."""
 
 import re
 from pathlib import Path
@@ -11,10 +11,12 @@ from tfpipe.errors import ConfigError
 
 @click.command(cls=GroupedCommand, name="help", short_help="Print a page of the documentation.")
 @click.argument("topic", default="")
-def help_(topic: str) -> None:
+@click.pass_context
+def help_(ctx: click.Context, topic: str) -> None:
     """Print the page TOPIC of the documentation, or a section of it, as in `tfpipe help symptoms#memory-grows`.
 
-    Without TOPIC it lists the pages.
+    Where there is no such page, but such a command, it prints the options of the command. Without TOPIC it lists the
+    pages.
     """
     package = Path(__file__).parents[1]
     folder = next((path for path in (package / "pages", package.parent / "docs") if path.is_dir()), package)
@@ -24,7 +26,12 @@ def help_(topic: str) -> None:
     }
     name, _, anchor = topic.partition("#")
     if name and name not in pages:
-        raise ConfigError(f"TOPIC must be one of the pages that `tfpipe help` lists, got {name!r}.")
+        group = ctx.find_root()
+        command = group.command.get_command(ctx, name) if isinstance(group.command, click.Group) else None
+        if command is None:
+            raise ConfigError(f"TOPIC must be a command, or one of the pages that `tfpipe help` lists, got {name!r}.")
+        click.echo(command.get_help(click.Context(command, group, name)))
+        return
     text = _find_section(pages[name].read_text(encoding="utf-8"), anchor) if name else "\n".join(pages)
     click.echo(re.sub(r"^%.*\n", "", text, flags=re.MULTILINE).strip())
 

@@ -14,6 +14,7 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.data_source import data_source
+from tfpipe.system.arguments import check_count, check_function
 from tfpipe.writer.fields import Field
 
 
@@ -58,8 +59,8 @@ def add_column(
         DataError: The function raised an error, a record has no value, or the column cannot be written.
         FormatError: A shard is damaged.
     """
-    if type(workers) is not int or workers < 0:
-        raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
+    check_count("workers", workers)
+    check_function("function", function)
     config = ColumnConfig(name, missing, dict(default or {}), replace)
     planned = plan_column(dataset, config, function, schema, batch_size=batch_size, workers=workers)
     if workers:
@@ -84,8 +85,8 @@ def plan_column(
     workers: int = 0,
 ) -> list[NewLayerColumn]:
     """Returns what there is to write for a column, layer by layer; arguments and errors are those of `add_column`."""
-    if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
-        raise ConfigError(f"`batch_size` must be at least 1, got {batch_size!r}.")
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
     only = None if isinstance(schema, Mapping) else config.name
     fields = schema if isinstance(schema, Mapping) else {config.name: schema}
     new = NewColumn.open(dataset, config, fields, workers)

@@ -29,6 +29,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.pipeline.build import build_host_stages, get_host, warn_endless
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.storage.file_io import is_url
+from tfpipe.system.arguments import check_has
 
 
 def distribute_dataset(
@@ -157,6 +158,9 @@ def _make_plan(
     Raises:
         ConfigError: Replicas or hosts cannot share the batch or the order.
     """
+    check_has(
+        "strategy", strategy, "num_replicas_in_sync", "a tf.distribute.Strategy, such as tfpipe.resolve_strategy()"
+    )
     replicas, hosts = strategy.num_replicas_in_sync, count_hosts(strategy)
     plan = plan_batches(get_whole_source(data, split), config, Host(0, hosts, replicas, start_step, epochs))
     check_shares(plan)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.errors import ConfigError
+from tfpipe.system.arguments import check_count
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,9 @@ class Host:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigError(f"`epochs` must be at least 1, got {self.epochs}.")
-        if self.start_step < 0:
-            raise ConfigError(f"`start_step` must be at least 0, got {self.start_step}.")
+        if self.epochs is not None:
+            check_count("epochs", self.epochs, 1)
+        check_count("start_step", self.start_step)
         if not 0 <= self.index < self.num_hosts or self.num_replicas % self.num_hosts:
             raise ConfigError(
                 f"Every host must have as many replicas as the others, got {self.num_replicas} replicas for host "

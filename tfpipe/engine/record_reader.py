@@ -49,6 +49,7 @@ from tfpipe.format.tfrecord import read_record_at, unframe
 from tfpipe.storage.file_io import is_url, join, read_bytes
 from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader
+from tfpipe.system.units import shorten
 
 _MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
 _MAX_INDEX_BYTES = 1 << 27  # of indexes in memory at 8 bytes a record: all of ImageNet-21k
@@ -600,7 +601,12 @@ def resolve_index(index: int, count: int, split: str) -> int:
     Raises:
         NoSuchRecord: There are fewer records.
     """
-    number = operator.index(index)
+    try:
+        number = operator.index(index)
+    except TypeError:
+        raise ConfigError(
+            f"A record is chosen by a whole number, got {shorten(index)}; `find` gives the number of a name."
+        ) from None
     if not -count <= number < count:
         allowed = f"from {-count} to {count - 1}" if count else "of a split that has records"
         raise NoSuchRecord(f"A record of {split!r} must have an index {allowed}, got {number}.")

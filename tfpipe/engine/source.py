@@ -7,6 +7,7 @@ have only a count. Files that match a pattern have no manifest, so only their fi
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +24,7 @@ from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, DType, FeatureSpec,
 from tfpipe.format.tfrecord import FRAME_BYTES, HEADER_BYTES, decode_header, scan_records
 from tfpipe.format.view import ViewSplit
 from tfpipe.storage import file_io
+from tfpipe.system.arguments import check_path
 from tfpipe.system.units import human_bytes, human_count
 
 _IMAGE_KEYS = (IMAGE_ENCODED, "image")
@@ -182,7 +184,9 @@ class Source:
         return f"{self.name} are files without a manifest"
 
 
-def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int | None = None) -> Source:
+def tfrecord_files(
+    pattern: str | os.PathLike[str], schema: Schema | None = None, num_classes: int | None = None
+) -> Source:
     """Opens TFRecord files of `tf.train.Example`s that something else wrote.
 
     The image is the feature `image/encoded` or `image`. The class, if there is one, is `image/class/label` or `label`,
@@ -199,6 +203,8 @@ def tfrecord_files(pattern: str, schema: Schema | None = None, num_classes: int 
         DataError: No file matches the pattern, or none has a record.
         FormatError: The first record is damaged, or has no image.
     """
+    check_path("pattern", pattern)
+    pattern = os.fspath(pattern)
     files = file_io.find(pattern)
     if not files:
         raise DataError(f"No file fits {pattern}. Check the path and the pattern.")

@@ -171,7 +171,7 @@ def check_foreign_name(name: str) -> str:
 
 def is_column_name(name: str) -> bool:
     """Returns whether a column can have this name."""
-    return _COLUMN.fullmatch(name) is not None
+    return isinstance(name, str) and _COLUMN.fullmatch(name) is not None
 
 
 def check_column_name(name: str) -> str:

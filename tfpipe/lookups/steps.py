@@ -23,6 +23,7 @@ from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.readers.record_lookup import RecordLookup
+from tfpipe.system.arguments import check_count
 
 Box = tuple[int, int, int, int]
 
@@ -80,8 +81,7 @@ def look_up_step(plan: BatchPlan, step: int) -> list[StepRow]:
         FormatError: A record is damaged.
         DataError: A file cannot be read.
     """
-    if step < 0:
-        raise ConfigError(f"`step` must be at least 0, got {step}.")
+    check_count("step", step)
     plan = replace(plan, config=replace(plan.config, extra_features=_list_needed(plan), as_supervised=False))
     manifest, split = locate_split(plan)
     maker = BatchMaker(plan, manifest, split)

@@ -9,15 +9,14 @@ library.check("`seekable`")         # raises MissingDependencyError, with that r
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+from importlib import metadata
 from pathlib import Path
 
 from tfpipe.errors import MissingDependencyError
 
-_FOLDER = Path(__file__).parent
-_PATH = _FOLDER / "libtfpipe_native.so"
-_REASON_PATH = _FOLDER / "not_built.txt"
 _INTERFACE = 8
 
 MESSAGE_BYTES = 256
@@ -25,6 +24,23 @@ MESSAGE_BYTES = 256
 
 NO_MEMORY, UNSUPPORTED = 4, 5
 """The results of the library's functions where there is no memory, and for a kind of JPEG that they do not take."""
+
+
+def _find_build() -> Path:
+    """Returns the folder of what the build has made: this one, or that of the tfpipe that is installed.
+
+    Python that was started in a checkout takes its modules from there, also where tfpipe is installed beside them.
+    """
+    here = Path(__file__).parent
+    if not any((here / name).exists() for name in (_NAME, _REASON_NAME)):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return Path(str(metadata.distribution("tfpipe").locate_file("tfpipe/native")))
+    return here
+
+
+_NAME, _REASON_NAME = "libtfpipe_native.so", "not_built.txt"
+_BUILD = _find_build()
+_PATH, _REASON_PATH = _BUILD / _NAME, _BUILD / _REASON_NAME
 
 
 @functools.cache

@@ -42,6 +42,7 @@ from tfpipe.pipeline.steps import count_held_threads, list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
 from tfpipe.service.remote import serve_remotely
+from tfpipe.system.arguments import check_function, check_has
 
 _logger = logging.getLogger(__name__)
 
@@ -126,6 +127,7 @@ def build_stages(
         customize: A function that changes the stages. Unless `order` is exact, it gets those of the textbook pipeline,
             which treats records one by one.
     """
+    check_function("customize", customize)
     host = get_host(context, start_step, epochs)
     opened = open_any(data)
     config = choose_config(config, changes)
@@ -172,6 +174,7 @@ def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, ep
     """Returns the host that `tf.distribute` describes; None means one host with one replica."""
     if context is None:
         return Host(start_step=start_step, epochs=epochs)
+    check_has("context", context, "input_pipeline_id", "the tf.distribute.InputContext of a dataset function")
     number, hosts, replicas = context.input_pipeline_id, context.num_input_pipelines, context.num_replicas_in_sync
     return Host(number, hosts, replicas, start_step, epochs)
 

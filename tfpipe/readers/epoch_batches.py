@@ -20,6 +20,7 @@ from tfpipe.engine.position import Position, Resumable
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.open_data import describe_reader, list_splits, locate
 from tfpipe.system import notebook
+from tfpipe.system.arguments import check_count
 
 
 class EpochBatches(Resumable):
@@ -94,5 +95,6 @@ def make_on_host(
     """
     config = maker.plan.config
     threads = config.max_threads if num_threads is None else num_threads
+    check_count("num_threads", threads, 1)
     positions = list_positions(begin, maker.plan.steps_per_epoch, config.training)
     return make_ahead(maker, positions, threads, finish, config.prefetch_batches)

@@ -20,6 +20,7 @@ from tfpipe.engine.batch import Batch, Transform
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.errors import ConfigError
 from tfpipe.readers.open_data import form_batch, weigh_mask
+from tfpipe.system.arguments import check_function
 
 ImageTransform: TypeAlias = Callable[[Any, np.random.Generator], NDArray[Any]]
 """A function from a whole Pillow image and random numbers to an array, all of one shape and dtype."""
@@ -109,6 +110,7 @@ class Finish:
     """
 
     def __init__(self, maker: AnyMaker, batch_transform: BatchTransform | None = None) -> None:
+        check_function("batch_transform", batch_transform)
         self._maker, self._transform = maker, batch_transform
 
     def __call__(self, batch: Batch) -> Any:

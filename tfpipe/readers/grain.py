@@ -35,6 +35,7 @@ from tfpipe.format.schema import FeatureSpec
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.finish import BatchTransform, ImageTransform
 from tfpipe.readers.numpy import NumpyBatches
+from tfpipe.system.arguments import check_count
 
 NO_LABEL = -1
 """The class of a record without one."""
@@ -221,8 +222,8 @@ class GrainBatches:
                 f"`prefetch_batches` {config.prefetch_batches} is decided by Grain: give "
                 "`grain.ReadOptions(prefetch_buffer_size=...)`, and leave it out here."
             )
-        if num_epochs is not None and num_epochs < 1:
-            raise ConfigError(f"`num_epochs` must be at least 1, got {num_epochs}.")
+        if num_epochs is not None:
+            check_count("num_epochs", num_epochs, 1)
         if not config.training and num_epochs != 1:
             raise ConfigError(f"`num_epochs` must be 1 in evaluation, where each is the same, got {num_epochs}.")
         self._batches = NumpyBatches(

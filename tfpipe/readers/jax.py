@@ -32,6 +32,7 @@ from tfpipe.format.tensors.tensor_type import get_numpy_dtype
 from tfpipe.readers.epoch_batches import EpochBatches, make_on_host
 from tfpipe.readers.finish import BatchTransform, ImageTransform, finish_arrays, seed_transform, transform_batch
 from tfpipe.readers.open_data import form_batch, open_data
+from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.jax`", "JAX", "tfpipe[jax]"):
@@ -167,6 +168,7 @@ def _find_host(sharding: jax.sharding.Sharding) -> Host:
     Raises:
         ConfigError: They are not adjacent, or other processes hold more or fewer.
     """
+    check_has("sharding", sharding, "devices_indices_map", "a jax.sharding.Sharding")
     rows: dict[Any, Any] = dict(sharding.devices_indices_map((_ROWS,)))
     held_by: dict[int, set[tuple[int, ...]]] = {}
     for device, index in rows.items():

@@ -20,6 +20,7 @@ from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.service.remote import serve_remotely
+from tfpipe.system.arguments import check_count, check_function
 from tfpipe.system.options import get_options
 from tfpipe.system.units import human_count
 
@@ -49,6 +50,7 @@ def open_data(
         FormatError: A file is missing, or has another size than the manifest says.
     """
     _check_config(config)
+    check_function("transform", transform)
     if transform is not None and config.service.workers:
         raise ConfigError("A `transform` runs in this process, and a `service` makes batches elsewhere. Leave one out.")
     opened: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
@@ -64,8 +66,7 @@ def locate(maker: AnyMaker, start_step: int) -> Position:
     Raises:
         ConfigError: There is no such step.
     """
-    if start_step < 0:
-        raise ConfigError(f"`start_step` must be at least 0, got {start_step}.")
+    check_count("start_step", start_step)
     check_start_step(start_step, maker.plan.config)
     return Position(*divmod(start_step, maker.plan.steps_per_epoch))
 

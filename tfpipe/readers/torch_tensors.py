@@ -10,6 +10,7 @@ from tfpipe.engine.batch import Batch
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.errors import ConfigError
+from tfpipe.system.arguments import check_has
 from tfpipe.system.extras import importing
 
 with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
@@ -54,6 +55,7 @@ def find_rank(rank: tuple[int, int] | DeviceMesh | None) -> tuple[int, int]:
     if isinstance(rank, tuple):
         return rank
     if rank is not None:
+        check_has("rank", rank, "mesh_dim_names", "a pair of numbers or a DeviceMesh")
         names = rank.mesh_dim_names or ()
         if _DATA not in names:
             raise ConfigError(f"`rank` must be a mesh with a dimension {_DATA}, got {', '.join(names) or 'no names'}.")

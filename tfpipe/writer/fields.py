@@ -7,7 +7,7 @@ schema = {"views": Images(3), "tags": Labels(("red", "round", "small"))}
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -30,6 +30,7 @@ from tfpipe.format.schema import (
 )
 from tfpipe.format.tensors.tensor_proto import TensorDType
 from tfpipe.format.tensors.tensor_type import TensorType
+from tfpipe.system.units import shorten
 from tfpipe.writer.image_values import make_image_values, make_list_values
 
 
@@ -153,11 +154,15 @@ class RecordForm:
     """
 
     def __init__(self, fields: Mapping[str, Field]) -> None:
+        if not isinstance(fields, Mapping):
+            raise ConfigError(
+                f"`schema` must give each value its kind, as in {{'image': Image()}}, got {shorten(fields)}."
+            )
         self._label = _find_only(fields, Label)
         label = fields[self._label] if self._label is not None else None
-        self.label_names = label.names if isinstance(label, Label) else ()
-        if len(set(self.label_names)) < len(self.label_names) or (label is not None and not self.label_names):
-            raise ConfigError("The names of a Label must be different, and at least one.")
+        self.label_names = _check_names(self._label or "", label) if isinstance(label, Label) else ()
+        if len(set(self.label_names)) < len(self.label_names):
+            raise ConfigError("The names of a Label must be different.")
         self._numbers = {name: number for number, name in enumerate(self.label_names)}
         self._image, self._mask = _find_only(fields, Image), _find_only(fields, Mask)
         self._images = _find_only(fields, Images)
@@ -243,6 +248,8 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
         return [FeatureSpec(CLASS_LABEL, "int64", (), "class, counted from 0"), text]
     if isinstance(field, Text):
         return [FeatureSpec.make_text(name, field.doc)]
+    if isinstance(field, Tensor | Values) and not isinstance(field.shape, Sequence | None):
+        raise ConfigError(f"{name!r}: a shape must be a tuple of sizes, got {field.shape!r}.")
     if isinstance(field, Values):
         return [FeatureSpec(name, field.dtype, field.shape, field.doc)]
     if isinstance(field, Labels):
@@ -259,11 +266,17 @@ def _make_specs(name: str, field: Field) -> list[FeatureSpec]:
 
 
 def _make_classes(name: str, field: Labels) -> FeatureSpec:
-    names: Any = field.names
-    count = field.count
-    if isinstance(names, str) or not names or not all(isinstance(each, str) and each for each in names):
-        raise ConfigError(f"{name!r}: the names of Labels must be texts, and at least one, got {names!r:.80}.")
+    names, count = _check_names(name, field), field.count
     if count is not None and not (type(count) is int and count >= 1):
         raise ConfigError(f"{name!r}: the `count` of Labels must be at least 1, got {count!r}.")
     doc = field.doc or "classes, counted from 0"
-    return FeatureSpec(name, "int64", None if count is None else (count,), doc, names=tuple(names))
+    return FeatureSpec(name, "int64", None if count is None else (count,), doc, names=names)
+
+
+def _check_names(name: str, field: Label | Labels) -> tuple[str, ...]:
+    """Returns the names of the classes of a value, after a check that they are texts."""
+    names: Any = field.names
+    is_list = isinstance(names, Iterable) and not isinstance(names, str)
+    if not is_list or not names or not all(isinstance(each, str) and each for each in names):
+        raise ConfigError(f"{name!r}: the names of classes must be texts, and at least one, got {names!r:.80}.")
+    return tuple(names)

@@ -21,6 +21,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
+from tfpipe.system.arguments import check_count, check_path
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.writer.describe import make_dataset_files, make_manifest
 from tfpipe.writer.fields import Field, RecordForm
@@ -71,12 +72,14 @@ def write(
             feature, what was expected and what came.
         DataError: The user's code raised an error, the output cannot be written, or a split has no record.
     """
+    check_path("output", output)
     path = os.fspath(output)
     check_local(path)
     target = check_output(path)
     by_split = _split_records(records)
     counts = count_shards(num_shards, by_split)
-    _check_workers(workers)
+    if workers is not None:
+        check_count("workers", workers)
     form = RecordForm(schema)
     if key is not None:
         check_key(form, schema, key)
@@ -98,11 +101,6 @@ def _split_records(records: Records | Mapping[str, Records]) -> dict[str, Record
             what = type(source).__name__
             raise ConfigError(f"The records of {split!r} must be an iterable, or a function of a shard, got a {what}.")
     return by_split
-
-
-def _check_workers(workers: int | None) -> None:
-    if workers is not None and (type(workers) is not int or workers < 0):
-        raise ConfigError(f"`workers` must be at least 0, got {workers!r}.")
 
 
 def _identify(job: WriteJob, counts: Mapping[str, int]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tfpipe.errors import ConfigError
 from tfpipe.storage import file_io
+from tfpipe.system.arguments import check_path
 
 Options = TypeVar("Options")
 Table = Mapping[str, Any]
@@ -111,6 +112,7 @@ def write(path: FilePath, table: Table) -> None:
 
 def check_suffix(path: FilePath) -> str:
     """Returns the suffix of a configuration file, which names its format."""
+    check_path("path", path)
     suffix = os.path.splitext(path)[1]
     if suffix not in (".toml", ".json"):
         raise ConfigError(f"A configuration file's name must end in .toml or .json, got {str(path)!r}.")

@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.profiler.live.device_sync import (
     block_until_done,
     count_images,
@@ -38,6 +38,7 @@ from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.live.tensorboard import Scalars
 from tfpipe.profiler.types import StepTiming
+from tfpipe.system.arguments import check_count, check_function, check_has
 
 _REPORTS = 20  # of a measurement, for its spread
 
@@ -87,6 +88,7 @@ class IdleMonitor(StepMonitor):
         The clock costs about 0.2 ms a batch; `iterate` costs 0.02 ms. To take a batch that is ready costs 0.2 to 1 ms
         when the pipeline and the step compete for cores. The clock does not count this as wait.
         """
+        check_has("dataset", dataset, "element_spec", "a tf.data.Dataset; other iterables go through `iterate`")
         if self._clock is None:
             self._clock = self._recorder.clock = GraphClock()
         self.use_strategy(tf.distribute.get_strategy())
@@ -130,10 +132,10 @@ def measure_training(
         ConfigError: A number is too small.
         DataError: The dataset is empty.
     """
-    if steps < 1:
-        raise ConfigError(f"`steps` must be at least 1, got {steps}.")
-    if warm_up < 1:
-        raise ConfigError(f"`warm_up` must be at least 1, for what is compiled in the first step, got {warm_up}.")
+    check_function("train_step", train_step)
+    check_has("dataset", dataset, "__iter__", "an iterable of batches")
+    check_count("steps", steps, 1)
+    check_count("warm_up", warm_up, 1)  # for what is compiled in the first step
     monitor = IdleMonitor(every_steps=max(steps // _REPORTS, 1), warm_up=warm_up)
     monitor.use_strategy(tf.distribute.get_strategy())
     left = warm_up + steps

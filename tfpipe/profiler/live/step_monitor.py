@@ -27,6 +27,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.profiler.live.host_recorder import HostRecorder
 from tfpipe.profiler.live.step_recorder import MonitorReport, StepRecorder
 from tfpipe.profiler.types import StepTiming
+from tfpipe.system.arguments import check_count
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +84,8 @@ class StepMonitor:
         Raises:
             ConfigError: A number is too small, or `host` is not one of the hosts.
         """
-        if every_steps < 1:
-            raise ConfigError(f"`every_steps` must be at least 1, got {every_steps}.")
-        if warm_up < 0:
-            raise ConfigError(f"`warm_up` must be at least 0, got {warm_up}.")
+        check_count("every_steps", every_steps, 1)
+        check_count("warm_up", warm_up)
         if not 0 <= host[0] < host[1]:
             raise ConfigError(f"`host` must be the number of a host, from 0, and how many there are, got {host}.")
         self._devices = devices

@@ -1,0 +1,63 @@
+"""Checks of what Python gives a function, with the sentences of options.
+
+```
+check_count("epochs", "1", 1)            # ConfigError: `epochs` must be a whole number, got '1'.
+check_function("transform", 3)           # ConfigError: `transform` must be a function, got 3.
+check_has("context", 3, "num_input_pipelines", "the tf.distribute.InputContext of a dataset function")
+```
+"""
+
+from __future__ import annotations
+
+import os
+from numbers import Integral
+
+from tfpipe.errors import ConfigError
+from tfpipe.system.options import Count
+from tfpipe.system.units import shorten
+
+
+def check_count(name: str, value: object, lowest: int = 0) -> None:
+    """Checks that an argument is a whole number, which NumPy's are too, and not too small.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    whole = int(value) if type(value) is not bool and isinstance(value, Integral) else value
+    Count(lowest).check(name, whole)
+
+
+def check_function(name: str, value: object) -> None:
+    """Checks that an argument is None or can be called.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if value is not None and not callable(value):
+        raise ConfigError(f"`{name}` must be a function, got {shorten(value)}.")
+
+
+def check_path(name: str, value: object) -> None:
+    """Checks that an argument is a path.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"`{name}` must be a path, got {shorten(value)}.")
+
+
+def check_has(name: str, value: object, attribute: str, what: str) -> None:
+    """Checks that an argument is a thing of another library, by an attribute that only such things have.
+
+    Args:
+        name: The argument.
+        value: The value.
+        attribute: The name of the attribute.
+        what: The things that may come, in words.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if not hasattr(value, attribute):
+        raise ConfigError(f"`{name}` must be {what}, got {shorten(value)}.")
