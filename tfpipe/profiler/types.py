@@ -575,7 +575,11 @@ class Profile:
         }
         # The engine decodes an image and calls the function with it in the same thread.
         has_function = self.dataset.by_engine and {"decode", "transform"} <= set(cpu_s)
-        passes = {"transform": ("decode",)} if has_function else {}
+        passes: dict[str, tuple[str, ...]] = {"transform": ("decode",)} if has_function else {}
+        if not self.dataset.by_engine:  # a call that waits keeps one of tf.data's threads, which all calls share
+            decoding: tuple[str, ...] = tuple(name for name in ("parse", "decode", "augment") if name in cpu_s)
+            waiting = [stage for stage in self.stages if stage.waits and stage.name in self.dataset.own_stages]
+            passes = {stage.name: decoding for stage in waiting if stage.parallelism > 1}
         return ServiceDemand(
             cores=max(min(host.cores * (1 - host.other_cpu_fraction), host.pipeline_cores), _MIN_CORES),
             cpu_s=cpu_s,
@@ -583,7 +587,7 @@ class Profile:
             threads={
                 stage.name: 1 if stage.name in holds else stage.parallelism
                 for stage in self.stages
-                if not any(stage.name in before for before in passes.values())
+                if not (has_function and stage.name == "decode")
             },
             passes=passes,
             lock_bound=frozenset(holds),

@@ -226,6 +226,23 @@ def test_threads_of_a_function_in_the_engine_decode_as_well() -> None:
     )
 
 
+def test_calls_that_wait_keep_the_threads_of_tf_data_which_decode_as_well() -> None:
+    own = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3800.0)
+    stages = (make_stage("decode", 900, parallelism=4), own)
+    profile = make_profile(
+        stages=stages, host={"cpu_fraction": 0.26}, dataset={"by_engine": False, "own_stages": ("lookup",)}
+    )
+    assert profile.demand.passes == {"lookup": ("decode",)}
+    assert profile.demand.threads == {"decode": 4, "lookup": 4}
+    assert find(profile).reason.startswith("decode and lookup take 4,800 µs for each image, 79% of it waiting for ")
+    # Behind a lock one call after another waits; without it four threads wait, and decode, side by side.
+    locked = replace(own, hold_us_per_image=3900.0)
+    demand = replace(profile, stages=(stages[0], locked)).demand
+    assert demand.limit == pytest.approx(1e6 / 3900)
+    freed = replace(demand, threads={"lookup": 4}, lock_bound=frozenset())
+    assert 4e6 / 5300 < freed.limit < 4e6 / 4800
+
+
 def test_taking_a_batch_is_a_part_of_the_hand_over() -> None:
     """10 ms of the trainer's thread for each batch of 100 are 100 us for an image, which no stage accounts for."""
     demand = make_profile(host={"trainer_us_per_step": 10_000.0}).demand

@@ -80,7 +80,7 @@ def test_a_real_function_that_waits_is_told_from_one_behind_a_lock(
 @pytest.mark.parametrize(
     ("call_s", "late_s", "pythons"),
     [
-        *((2e-3, late_s, late_s > 5e-4) for late_s in (1e-4, 4.9e-4, 6e-4, 5e-3)),  # it lets go within each call
+        *((2e-3, late_s, late_s > 3e-4) for late_s in (1e-4, 2.9e-4, 4e-4, 5e-3)),  # it lets go within each call
         *((20e-3, late_s, late_s > 1e-3) for late_s in (5e-4, 2e-3, 5e-3)),  # or every 5 ms
         *((0.2e-3, late_s, late_s > 3e-4) for late_s in (1e-4, 5e-4)),  # late as a machine may wake threads up
     ],

@@ -82,6 +82,18 @@ def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
     assert min(costs.values()) > 1
 
 
+def test_what_reading_costs_is_that_of_the_records_which_are_read(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large records take longer to read than smaller ones: their time must not count for both."""
+    known = {"now": 1000.0, "device": 1100.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
+    known["reading smaller"] = 50.0
+    monkeypatch.setattr(turns, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
+    costs = measure_option_costs(source, replace(CONFIG, order="throughput"), 16)
+    del costs["smaller_bytes"]
+    assert costs == {"now": 400.0, "device": 500.0, "cached": 300.0, "smaller": 450.0}
+
+
 @pytest.mark.usefixtures("native_library")
 def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_path: Path) -> None:
     records = [{"image": foreign.image(k, (80, 64)), "label": k} for k in range(8)]

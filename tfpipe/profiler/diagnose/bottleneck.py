@@ -172,7 +172,8 @@ def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | N
     service_s = cpu_s + wait_s
     awaited = "for storage" if name == "read" else "for something else"
     waiting = f", {wait_s / service_s:.0%} of it waiting {awaited}" if wait_s > 0.1 * service_s else ""
-    takes = " and ".join((*demand.passes.get(name, ()), name)) + (" take" if demand.passes.get(name) else " takes")
+    before = ", ".join(demand.passes.get(name, ()))
+    takes = f"{before} and {name} take" if before else f"{name} takes"
     reason = (
         f"{takes} {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
         f"{'work' if threads > 1 else 'works'} at once: {limits[name]:,.0f} images/s, while the cores are "

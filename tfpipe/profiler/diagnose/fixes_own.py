@@ -183,7 +183,7 @@ def _mend_bottleneck(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
             yield _leave_lock(profile, stage)
         return
     compute_s, wait_s = demand.get_service_s(name)
-    if wait_s > compute_s and stage.parallelism != 1:
+    if wait_s > demand.cpu_s.get(name, 0.0) and stage.parallelism != 1:
         rate = min(profile.step.required_rate, demand.cpu_limit)
         threads = min(next_power_of_two(SPARE * rate * (wait_s + compute_s)), MOST_THREADS)
         reason = f"{threads} of its calls wait side by side, not {demand.threads[name]:,.0f}: threads, not cores."

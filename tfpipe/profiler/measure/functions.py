@@ -6,6 +6,7 @@ call_s, wait_s, hold_s = run_function(lambda k: transform(*examples[k % len(exam
 from __future__ import annotations
 
 import itertools
+import random
 import statistics
 import threading
 import time
@@ -26,9 +27,10 @@ _LEAST_GAIN, _NO_GAIN = 0.7, 1.2
 """The factors between which 2 threads do as much as one where a call computes, if no other program runs."""
 _BLOCKED = 2 / 3
 """The time of 2 threads, as a share of that in which they run or wait for a core, from which on a lock stops them."""
-_WATCH_S = 0.002
-"""The seconds that a watching thread sleeps."""
-_LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.25, 0.0003, 0.001
+_WATCH_S = (0.0005, 0.004)
+"""The seconds between which a watching thread sleeps, drawn anew each time: it gets the lock where a call ends, so with
+one time it would wake up at the same place of each call that takes about as long."""
+_LATE, _LEAST_LATE_S, _MOST_LATE_S = 0.15, 0.0003, 0.001
 """The share of a call by which that thread gets Python's lock late if a call holds it, within these seconds: a machine
 wakes a thread up a little late in any case, and a long call lets go of the lock every 5 ms."""
 _WAITS = 0.5
@@ -98,9 +100,10 @@ class PythonLockWatch:
     def _run(self) -> None:
         while not self._late or not self._stopped.is_set():
             began_s, queue_s = time.perf_counter(), read_own_queue_s()
-            time.sleep(_WATCH_S)
+            sleep_s = random.uniform(*_WATCH_S)
+            time.sleep(sleep_s)
             passed_s = time.perf_counter() - began_s
-            self._late.append(passed_s - _WATCH_S - (read_own_queue_s() - queue_s))
+            self._late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
 
 
 def run_function(call: Callable[[int], Any]) -> CallTimes:

@@ -33,8 +33,8 @@ from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
 from tfpipe.profiler.types import TriedChange
 from tfpipe.system.options import replace_options
 
-_RECORDS_ALONE = "records alone"
-_FROM_CACHE = ("cached", "cached_device")
+_FROM_CACHE = ("cached", "cached_device")  # which come without their records
+_OWN_RECORDS = ("now", "smaller")  # whose reading is measured, too; the others read the records of "now"
 
 
 class _Trial(NamedTuple):
@@ -127,15 +127,16 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
                 name: stock_sample.write_file(f"{folder}/{name}", unpacked, trial.payloads)
                 for name, trial in trials.items()
             }
-            datasets = {_RECORDS_ALONE: stock_sample.list_sizes(files["now"], trials["now"].config)}
-            for name, trial in trials.items():
-                datasets[name] = stock_sample.make_batches(files[name], trial.config)
+            datasets = {name: stock_sample.make_batches(files[name], trial.config) for name, trial in trials.items()}
+            for name in (name for name in _OWN_RECORDS if name in trials):
+                datasets[f"reading {name}"] = stock_sample.list_sizes(files[name], trials[name].config)
             batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
             costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
-    reading_us = costs_us.pop(_RECORDS_ALONE)  # a cached image comes without its record
-    return {name: cost_us - (0.0 if name in _FROM_CACHE else reading_us) for name, cost_us in costs_us.items()}
+    reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
+    reading_us |= dict.fromkeys(_FROM_CACHE, 0.0)
+    return {name: costs_us[name] - reading_us[name] for name in trials}
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
