@@ -25,8 +25,9 @@ _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _LITTLE = 1 / 5
 """The power of the best fix's factor below which a fix stands behind the others: five like it would not reach it."""
-_MUCH_WASTE = 1.2
-"""The factor from which on it is worth more to leave out work for nothing than to make it cheaper."""
+_MUCH = 1.2
+"""The factor from which on work for nothing is left out before other work is made cheaper, and an option that changes
+nothing else comes before new shards, whatever these give."""
 _GOOD_FIRST_BATCH_S = 2.0
 _WAITING_BATCHES = 2
 _SHUFFLE_SHARE = 0.25
@@ -96,21 +97,29 @@ def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fi
     """Puts fixes that give little behind those that give much; else the order stays.
 
     Little is less than half of the gap where a fix of this host closes it. Else it is what five times over, as gains
-    multiply, gives less than the best fix of this host. More machines are no reason to leave out what this one can do.
+    multiply, gives less than the best fix of this host; but not an option that changes nothing else and gives a fifth.
+    More machines are no reason to leave out what this one can do.
     """
     best = max(_list_rates_here(fixes), default=now)
     if best >= required * (1 - NO_IDLE):
         least = now + (required - now) / 2
         return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < least)
     least = now * (best / now) ** _LITTLE if now else 0.0
-    return sorted(fixes, key=lambda fix: (fix.action == "add_machines", fix.predicted_images_per_second < least))
+    enough = {Effort.OPTION: min(least, _MUCH * now)}
+    return sorted(
+        fixes,
+        key=lambda fix: (
+            fix.action == "add_machines",
+            fix.predicted_images_per_second < enough.get(fix.effort, least),
+        ),
+    )
 
 
 def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:
     """Returns the key that sorts fixes, best first; `factor` is the predicted rate by the measured one."""
     # Gains are compared in steps of a tenth: less than that decides nothing, the effort does.
     gain = round(math.log(max(factor, 1e-9), 1.1))
-    if effort is Effort.WASTE and factor >= _MUCH_WASTE:
+    if effort is Effort.WASTE and factor >= _MUCH:
         return effort, -gain, effort
     # An option that gives hardly anything does not stand before new shards that give much.
     worth = Effort.VISIBLE_OPTION if gain >= 1 else Effort.NEW_SHARDS
