@@ -291,7 +291,7 @@ def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
 
 @pytest.mark.parametrize(("read_us", "rates"), [(100, [319, 3307]), (3400, [211, 586])])
 def test_an_option_that_is_worth_it_stands_before_new_shards_that_give_more(read_us: int, rates: list[int]) -> None:
-    """Gains multiply: five options like the first would give more than the shards. The second gives a fifth at least."""
+    """Gains multiply: five like the first would give more than the shards. The second gives a fifth at least."""
     stages = (make_stage("read", read_us), make_stage("decode", 6000, parallelism=1), make_stage("augment", 100))
     costs = {"now": 6100.0, "smaller": 300.0, "device": None, "dct_scaling": None, "uint8": None, "cached": None}
     profile = make_profile(
