@@ -260,9 +260,8 @@ def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
         with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
             line = text.readline()
             delimiter = "\t" if part.path.lower().endswith(".tsv") else _find_delimiter(line)
-            reader = csv.reader(
-                chain([line], text), delimiter=delimiter, skipinitialspace=f"{delimiter} " in line.rstrip()
-            )
+            is_spaced = any(name.startswith(" ") for name in next(csv.reader([line], delimiter=delimiter), []))
+            reader = csv.reader(chain([line], text), delimiter=delimiter, skipinitialspace=is_spaced)
             header = next(reader, [])
             names: list[str] = []
             for cells in reader:
@@ -270,7 +269,9 @@ def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
                     continue
                 names = names or _name_columns(header, cells, part)
                 if any(cells[len(names) :]) or len(cells) > len(header):
-                    raise DataError(f"{part.path}, line {reader.line_num}: the row has more cells than the header.")
+                    raise DataError(
+                        f"{part.path}, line {reader.line_num}: the row has more cells than the header names."
+                    )
                 number += 1
                 yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
     except (csv.Error, UnicodeDecodeError) as error:

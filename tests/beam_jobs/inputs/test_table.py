@@ -249,6 +249,7 @@ def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) 
         (",image,label\n0,1.jpg,cat\n1,2.jpg,dog\n", ["column_1"]),  # the index of pandas
         ("image;label;;\r\n1.jpg;cat;;\r\n2.jpg;dog;;\r\n;;;\r\n;;;\r\n", []),  # a spreadsheet
         ("image, label, note\n1.jpg, cat, a\n2.jpg, dog,b\n", ["note"]),  # by hand
+        ('image,label,"width, px"\n1.jpg,cat,3\n2.jpg,dog,4\n', ["width, px"]),  # a space inside a name
     ],
 )
 def test_a_csv_of_pandas_of_a_spreadsheet_and_by_hand(tmp_path: Path, text: str, columns: list[str]) -> None:
@@ -394,7 +395,12 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
             b"image\ncaf\xe9.jpg\n",
             "{path} is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xe9 in position 9: invalid cont",
         ),
-        ("t.csv", b"image,label\na.jpg,cat,extra\n", "{path}, line 2: the row has more cells than the header."),
+        (
+            "t.csv",
+            b"image,label\na.jpg,cat,extra\n",
+            "{path}, line 2: the row has more cells than the header names.",
+        ),
+        ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, line 3: the row has more cells than the header names."),
         ("t.csv", b"image,label,label\na.jpg,1,2\n", "{path} must name each column once, got 'label' twice."),
         ("t.csv", b"", "{path} holds no rows."),
         ("t.csv", b"image\n", "{path} holds no rows."),
