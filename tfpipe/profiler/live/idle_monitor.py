@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.live.device_sync import (
     block_until_done,
     count_images,
@@ -135,7 +135,9 @@ def measure_training(
     check_function("train_step", train_step)
     check_has("dataset", dataset, "__iter__", "an iterable of batches")
     check_count("steps", steps, 1)
-    check_count("warm_up", warm_up, 1)  # for what is compiled in the first step
+    check_count("warm_up", warm_up)
+    if warm_up < 1:
+        raise ConfigError(f"`warm_up` must be at least 1, for what is compiled in the first step, got {warm_up}.")
     monitor = IdleMonitor(every_steps=max(steps // _REPORTS, 1), warm_up=warm_up)
     monitor.use_strategy(tf.distribute.get_strategy())
     left = warm_up + steps
