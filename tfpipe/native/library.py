@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from importlib import metadata
 from pathlib import Path
 
 from tfpipe.errors import MissingDependencyError
@@ -33,8 +32,11 @@ def _find_build() -> Path:
     """
     here = Path(__file__).parent
     if not any((here / name).exists() for name in (_NAME, _REASON_NAME)):
+        from importlib import metadata  # which an installed tfpipe does not need
+
         with contextlib.suppress(metadata.PackageNotFoundError):
-            return Path(str(metadata.distribution("tfpipe").locate_file("tfpipe/native")))
+            installed = Path(str(metadata.distribution("tfpipe").locate_file("tfpipe/native")))
+            return installed if installed.is_dir() else here
     return here
 
 
