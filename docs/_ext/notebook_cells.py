@@ -19,7 +19,7 @@ SAMPLE_DATA = Path(__file__).resolve().parents[2] / "sample_data"
 
 
 def begin(shell: Any) -> None:
-    """Goes to a new folder with the sample images, as `sample_data` and `photos`, and lets `!` run commands quietly.
+    """Goes to a new folder with `sample_data`, also as `photos`, and lets `!` run commands as a log shows them.
 
     Args:
         shell: The notebook's own IPython shell.
