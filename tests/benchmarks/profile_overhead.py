@@ -1,15 +1,19 @@
-"""Measures what it costs to watch a training by `IdleMonitor`; README.md has the details.
+"""Measures what it costs to watch a training by `IdleMonitor`, and a loader's processes; README.md has the details.
 
 python tests/benchmarks/profile_overhead.py DATASET --seconds 100
+python tests/benchmarks/profile_overhead.py --loader IMAGES
 """
 
+import contextlib
 import json
 import math
 import os
 import resource
 import statistics
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,38 +45,56 @@ class Contestant:
 
     Attributes:
         batches: The batches.
+        workers: The numbers of the processes that make them, beside this one.
+        watching: A function that returns the context of a turn.
     """
 
     batches: Iterator[Any]
+    workers: tuple[int, ...] = ()
+    watching: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
 
     def turn(self, images: int) -> Turn:
         """Takes batches as fast as they come."""
-        for _ in range(SETTLE):  # batches that were made while the other had its turn
-            next(self.batches)
-        cpu, wall = cpu_seconds(), time.perf_counter()
-        for _ in range(images // BATCH):
-            next(self.batches)
-        return Turn(images / (cpu_seconds() - cpu), images / (time.perf_counter() - wall))
+        with self.watching():
+            for _ in range(SETTLE):  # batches that were made while the other had its turn
+                next(self.batches)
+            cpu, wall = cpu_seconds(self.workers), time.perf_counter()
+            for _ in range(images // BATCH):
+                next(self.batches)
+            return Turn(images / (cpu_seconds(self.workers) - cpu), images / (time.perf_counter() - wall))
 
 
 @click.command()
-@click.argument("dataset", type=click.Path(exists=True, file_okay=False))
+@click.argument("dataset", type=click.Path(exists=True, file_okay=False), required=False)
+@click.option("--loader", "images", type=click.Path(exists=True, file_okay=False), help="Watch a DataLoader of JPEGs.")
 @click.option("--only", type=click.Choice(VARIANTS), multiple=True, help="May be given several times.  [default: all]")
 @click.option(
     "--seconds", default=100.0, show_default=True, help="For each, at most: ends when the interval is narrow."
 )
 @click.option("--json", "json_file", type=click.Path(), help="Write all pairs to this file.")
-def main(dataset: str, only: tuple[str, ...], seconds: float, json_file: str | None) -> None:
+def main(dataset: str | None, images: str | None, only: tuple[str, ...], seconds: float, json_file: str | None) -> None:
     """Take turns with the pipeline of DATASET as it is and while it is watched, and print the ratio of throughput."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    plain = Contestant(iter(build_pipeline(dataset)))
-    images = count_images_in_turn(plain, dataset)
+    if (dataset is None) == (images is None):
+        raise click.UsageError("Give one of DATASET and --loader.")
     all_pairs = {}
-    for name in only or VARIANTS:
-        other = make_contestant(name, dataset)
-        for _ in range(math.ceil(WARM_UP_S / TURN_S)):
-            other.turn(images)
-        all_pairs[name] = run_pairs(plain, other, images, seconds)
+    if images is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            others = [make_loader(images, folder, is_watched) for is_watched in (False, True)]
+            count = round(max(other.turn(20 * BATCH).images_per_wall_s for other in others) * TURN_S)
+            all_pairs["loader"] = run_pairs(*others, count, seconds)
+            for other in others:
+                other.batches._shutdown_workers()  # type: ignore[attr-defined]
+    else:
+        assert dataset is not None
+        plain = Contestant(iter(build_pipeline(dataset)))
+        count = count_images_in_turn(plain, dataset)
+        for name in only or VARIANTS:
+            other = make_contestant(name, dataset)
+            for _ in range(math.ceil(WARM_UP_S / TURN_S)):
+                other.turn(count)
+            all_pairs[name] = run_pairs(plain, other, count, seconds)
+    for name in all_pairs:
         cpu, wall = (compute_interval(all_pairs[name], unit) for unit in ("images_per_cpu_s", "images_per_wall_s"))
         click.echo(
             f"{name:15} per CPU-second {cpu[0]:.4f} ({cpu[1]:.4f} to {cpu[2]:.4f}), "
@@ -103,6 +125,31 @@ def make_contestant(name: str, dataset: str) -> Contestant:
     if name == "iterate":
         return Contestant(monitor.iterate(build_pipeline(dataset)))
     return Contestant(run_steps(monitor, iter(monitor.watch(build_pipeline(dataset)))))
+
+
+def make_loader(images: str, folder: str, is_watched: bool) -> Contestant:
+    """Returns a DataLoader without end, or the same while its processes are watched."""
+    import torch
+    from idle_by_profile import Photos
+
+    from tfpipe.profiler.loader.probe import Probe, watching_processes
+
+    photos: Any = Photos(images)
+    sampler = torch.utils.data.RandomSampler(photos, replacement=True, num_samples=10**9)
+    with watching_processes(Path(folder)) if is_watched else contextlib.nullcontext():
+        batches: Any = iter(
+            torch.utils.data.DataLoader(photos, BATCH, sampler=sampler, num_workers=os.cpu_count() or 1)
+        )
+
+    @contextlib.contextmanager
+    def watching() -> Iterator[None]:
+        probe = Probe(Path(folder))
+        probe.start()
+        yield
+        probe.stop()
+
+    pids = tuple(worker.pid for worker in batches._workers)
+    return Contestant(batches, pids, watching if is_watched else contextlib.nullcontext)
 
 
 def run_steps(monitor: Any, batches: Iterator[Any]) -> Iterator[Any]:
@@ -146,10 +193,11 @@ def compute_interval(pairs: list[tuple[Turn, Turn]], unit: str) -> tuple[float, 
     return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
-def cpu_seconds() -> float:
-    """Returns the processor time of all threads of this process."""
+def cpu_seconds(workers: tuple[int, ...] = ()) -> float:
+    """Returns the processor time of all threads of this process, and of others."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    threads = (path for pid in workers for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return usage.ru_utime + usage.ru_stime + sum(int(path.read_text().split()[0]) for path in threads) / 1e9
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def to_json(report: LoaderReport) -> dict[str, Any]:
         "step_s": profile.step_s,
         "step": profile.step_method,
         "first_batch_s": profile.first_batch_s,
+        "cores": profile.num_cores,
+        "others_cores": profile.others_cores,
         "batch": asdict(profile.batch),
         "workers": [uses[use.pid] for use in profile.workers],
         "main": uses[profile.main.pid],

@@ -1,10 +1,11 @@
-"""Runs stages of tf.data alone: what each costs on elements that were recorded in front of it.
+"""Runs stages of tf.data alone, on elements that were recorded in front of them.
 
 ```
-read ──▶ [32 records] ──parse──▶ [32 examples] ──decode──▶ [32 images] ──▶ ...
+records ──▶ parse ──▶ decode ──▶ augment      a chain plays the records again and again, up to each of its stages
+        ├─▶ parse ──▶ decode                  in turn: what a stage costs is the difference to the one before it
+        └─▶ parse                             so handing over costs as much as in the pipeline
 
-stage      plays what the one before it gave, again and again, for a tenth of a second
-function   a map of the user's own runs with 1 thread and with 2: the second helps it, or a lock stands in its way
+function    a map of the user's own runs with 1 thread and with 2: the second helps it, or a lock stands in its way
 ```
 
 So nothing is concluded from counters of a running pipeline, and nothing is known of other machines.
@@ -12,53 +13,42 @@ So nothing is concluded from counters of a running pipeline, and nothing is know
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
+from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.functions import TURNS, CallTimes, PythonLockWatch, Run, judge
 from tfpipe.profiler.measure.host_usage import HostTime, read_threads
 from tfpipe.system import host_limits
 
 SECONDS = 0.12
 """The seconds for which a stage plays its elements, and a function with each number of threads."""
-_ELEMENTS, _RECORDED_BYTES, _RECORD_S = 32, 2**26, 0.5
-_COUNTED = 16  # elements for each call from Python
+_ELEMENTS, _GROUPS, _RECORDED_BYTES, _RECORD_S = 32, 2, 2**26, 0.5
+_EPOCH = 512  # elements after which a chain begins again
+_COUNTED, _COUNTED_S = 16, 0.02  # elements for each call from Python, and the seconds that they take at most
 _MOST_OUT, _MOST_IN = 16, 2**13  # elements that a stage gives for each, before it counts as one that never ends
-
-
-@dataclass(frozen=True)
-class Alone:
-    """The time and the elements of a stage that runs alone, for an element that it gives.
-
-    Attributes:
-        times: The time for an element.
-        out_per_in: The elements that it gives for each that it takes.
-        out_bytes: The bytes of an element that it gives.
-        in_bytes: The bytes of an element that it takes.
-    """
-
-    times: CallTimes
-    out_per_in: float
-    out_bytes: float
-    in_bytes: float
 
 
 def record(dataset: Any) -> list[Any]:
     """Returns the first elements of a dataset, up to 32, and fewer of large or slow ones."""
+    return _record(dataset, _ELEMENTS)[0]
+
+
+def _record(dataset: Any, most: int) -> tuple[list[Any], Run]:
+    """Returns the first elements of a dataset, and what one took after the first."""
     elements: list[Any] = []
-    num_bytes, until = 0, 0.0
+    num_bytes, before = 0, HostTime.now()
     for element in dataset.with_options(_make_options()):
-        until = until or time.perf_counter() + _RECORD_S
+        before = before if elements else HostTime.now()
         elements.append(element)
         num_bytes += count_bytes(element)
-        if len(elements) == _ELEMENTS or num_bytes > _RECORDED_BYTES or time.perf_counter() > until:
+        is_long = time.perf_counter() > before.at + _RECORD_S
+        if len(elements) == most or num_bytes > _RECORDED_BYTES or is_long:
             break
-    return elements
+    return elements, Run.since(before, len(elements) - 1, 1)
 
 
 def play(elements: Sequence[Any]) -> Any:
@@ -74,38 +64,84 @@ def count_bytes(element: Any) -> int:
     return sum(_count_tensor_bytes(tensor) for tensor in tf.nest.flatten(element, expand_composites=True))
 
 
-def run_stage(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[Alone, list[Any]] | None:
-    """Runs a stage on elements, and returns what it takes, and the elements that it gives.
+class Chain:
+    """A row of stages, one behind the other, on elements that are played again and again.
+
+    Args:
+        elements: The elements that the first stage takes.
+
+    Attributes:
+        element_s: The time that an element takes up to the last stage, in seconds.
+    """
+
+    def __init__(self, elements: Sequence[Any]) -> None:
+        self._datasets, self._counted, self._ratios = [play(elements).take(_EPOCH)], [_COUNTED], dict[str, float]()
+        self.element_s = 0.0
+
+    def add(self, name: str, build: Callable[[Any], Any], out_per_in: float) -> list[Any]:
+        """Puts a stage at the end.
+
+        Args:
+            name: The stage's name.
+            build: Its function from a dataset to a dataset.
+            out_per_in: The elements that it gives for each that it takes.
+
+        Returns:
+            The first elements that it gives; if there are none, the stage is left out.
+        """
+        dataset = build(self._datasets[-1])
+        given, taken = _record(dataset, _ELEMENTS if out_per_in > 0.5 else _GROUPS)
+        if given:
+            self._datasets.append(dataset)
+            self._ratios[name], self.element_s = out_per_in, taken.wall_s
+            self._counted.append(min(max(int(_COUNTED_S / max(taken.wall_s, 1e-9)), 1), _COUNTED))
+        return given
+
+    def measure(self) -> dict[str, float]:
+        """Returns the processor time of each stage for an element that it gives, in seconds."""
+        if not self._ratios:
+            return {}
+        before, *after = _measure_cpu_s(self._datasets, self._counted)
+        costs = {}
+        for (name, ratio), cpu_s in zip(self._ratios.items(), after, strict=True):
+            costs[name] = max(cpu_s - before / ratio, 0.0)
+            before = cpu_s
+        return costs
+
+
+def measure_cpu_s(dataset: Any) -> float:
+    """Returns the processor time of an element of a dataset, in seconds."""
+    return _measure_cpu_s([dataset], [_COUNTED])[0]
+
+
+def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[float]:
+    """Measures datasets in turns, each of which begins and ends with full buffers."""
+    each = {str(k): iter(_count(datasets[k].repeat(), counted[k])).__next__ for k in range(len(datasets))}
+    costs_us = turns.measure_costs_us(each, 1, turns.Rest().wait)
+    return [costs_us[str(k)] / counted[k] / 1e6 for k in range(len(datasets))]
+
+
+def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[float, Run]:
+    """Runs a stage on recorded elements for a while.
 
     Args:
         build: The stage's function from a dataset to a dataset.
-        elements: The recorded elements.
+        elements: The elements.
         group: The elements that the stage may make one of, so that whole ones are made.
 
     Returns:
-        None if the stage gives nothing for these elements.
+        The elements that it gives for each that it takes, and what one of them took.
     """
     played = play(elements)
-    given = record(build(played.take(max(4 * group, 4 * _ELEMENTS))))
-    if not given:
-        return None
-    counted = _COUNTED if group == 1 else 1
     number = 3 * group if group > 1 else 2 * _COUNTED
     while True:
         began_s = time.perf_counter()
         most = _MOST_OUT * max(number, _ELEMENTS)
-        done = run(build(played.take(number)).take(most), counted)
+        done = run(build(played.take(number)).take(most), _COUNTED if group == 1 else 1)
         passed_s = time.perf_counter() - began_s
         if passed_s >= SECONDS / 2 or number >= _MOST_IN or done.calls >= most:
-            break
+            return 1.0 if done.calls >= most else done.calls / number, done
         number = min(group * max(int(number * SECONDS / passed_s / group), 4), max(_MOST_IN, 4 * group))
-    ratio = 1.0 if done.calls >= most else done.calls / number
-    counting, playing = (run(each.take(_ELEMENTS * 16), counted) for each in (tf.data.Dataset.range(_MOST_IN), played))
-    source_s = max(playing.cpu_s - counting.cpu_s, 0.0) / max(ratio, 1e-9)
-    cpu_s = max(done.cpu_s - counting.cpu_s - source_s, 0.0)
-    wait_s = max(done.wall_s - done.cpu_s - done.queue_s, 0.0)
-    sizes = [statistics.fmean(map(count_bytes, each)) for each in (given, elements)]
-    return Alone(CallTimes(cpu_s, wait_s, None), ratio, *sizes), given
 
 
 def run_map(function: Callable[..., Any], elements: Sequence[Any]) -> CallTimes:

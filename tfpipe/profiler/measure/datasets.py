@@ -81,6 +81,10 @@ class BuiltStage:
         sizes = [each._batch_size for each in self.list_datasets() if hasattr(each, "_batch_size")]
         return math.prod(int(tf.get_static_value(size) or 1) for size in sizes)
 
+    def get_ratio(self) -> float | None:
+        """Returns the elements that it gives for each that it takes; None if only running it can tell."""
+        return 1 / self.count_grouped() if self.kinds <= {"Map", "Batch", "Prefetch"} else None
+
     def get_map(self) -> Callable[..., Any] | None:
         """Returns the function of a stage that is one map; None for any other."""
         datasets = self.list_datasets()

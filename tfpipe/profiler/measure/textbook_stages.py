@@ -6,6 +6,7 @@ pipeline: a stage that drops three of four makes all stages before it four times
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL, PipelineConfig
+from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.pipeline.stage import Stages
+from tfpipe.pipeline.stage import Stage, Stages
 from tfpipe.profiler.measure import alone
-from tfpipe.profiler.measure.alone import Alone
+from tfpipe.profiler.measure.alone import Chain
 from tfpipe.profiler.measure.datasets import BuiltStage
 from tfpipe.profiler.measure.functions import CallTimes
 from tfpipe.profiler.types import CallCosts, Spread, StageTiming
@@ -25,8 +26,28 @@ from tfpipe.system import host_limits
 
 _PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")
 """Stages that hand elements on as they are."""
+_LONG_S = 0.002
+"""The time of an element, in seconds, from which on it would hide what the stages behind it cost; where they make one
+of many, a tenth of it."""
 _SATURATED = 0.85
 """The share of the cores from which on a stage that reads computes, and waits for nothing else."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The figures of a stage for an element that it gives.
+
+    Attributes:
+        times: The time for an element.
+        out_per_in: The elements that it gives for each that it takes.
+        out_bytes: The bytes of an element that it gives.
+        in_bytes: The bytes of an element that it takes.
+    """
+
+    times: CallTimes
+    out_per_in: float
+    out_bytes: float
+    in_bytes: float
 
 
 @dataclass(frozen=True)
@@ -72,24 +93,49 @@ def try_stages(
     tried: dict[str, Alone] = {}
     if not by_engine:
         tried["read"] = _try_reading(source, files_at_once, elements)
-    call_costs: dict[str, CallCosts] = {}
     handover_s = _measure_handover(elements)
-    for stage, of in zip(stages[first:], built[first:], strict=True):
-        if stage.name in _PASSED:
-            continue
-        try:
-            done = alone.run_stage(stage.apply, elements, of.count_grouped())
-            if done is None:
-                break
-            tried[stage.name], given = done
-            if of.is_own:
-                tried[stage.name] = replace(done[0], times=_time_own(of, done[0], elements))
-                if costs := _try_calls(stages, stage.name, elements, tried[stage.name].times.cpu_s, given):
-                    call_costs[stage.name] = costs
-        except tf.errors.OpError:  # of a function that counts its calls, say: the rest is not known
-            break
-        elements = given
+    parts = [pair for pair in zip(stages[first:], built[first:], strict=True) if pair[0].name not in _PASSED]
+    behind, own = _measure_each(parts, elements)
+    tried |= behind
+    tries = ((name, _try_calls(stages, name, taken, tried[name].times.cpu_s)) for name, taken in own.items())
+    call_costs = {name: costs for name, costs in tries if costs is not None}
     return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s), call_costs)
+
+
+def _measure_each(
+    parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]
+) -> tuple[dict[str, Alone], dict[str, Sequence[Any]]]:
+    """Returns the figures of stages one behind the other, and the elements in front of each of the user's own.
+
+    It ends at a stage that gives nothing, or whose function fails because it counts its calls, say.
+    """
+    tried: dict[str, Alone] = {}
+    own: dict[str, Sequence[Any]] = {}
+    chains, in_bytes = [Chain(elements)], _compute_bytes(elements)
+    with contextlib.suppress(tf.errors.OpError):
+        for stage, of in parts:
+            function = of.get_map() if of.is_own and of.calls_python else None
+            times, ratio = CallTimes(0.0, 0.0, None), of.get_ratio()
+            if ratio is None:
+                ratio, run = alone.count_given(stage.apply, elements, of.count_grouped())
+                if of.count_threads(2, False) == 1:
+                    times = times._replace(wait_s=max(run.wall_s - run.cpu_s - run.queue_s, 0.0))
+            if function is not None:
+                times, given = alone.run_map(function, elements), alone.record(stage.apply(alone.play(elements)))
+                chains.append(Chain(given))
+            elif ratio:
+                if chains[-1].element_s > _LONG_S * max(ratio, 0.1):
+                    chains.append(Chain(elements))
+                given = chains[-1].add(stage.name, stage.apply, ratio)
+            if not ratio or not given:
+                break
+            tried[stage.name] = Alone(times, ratio, _compute_bytes(given), in_bytes)
+            if of.is_own:
+                own[stage.name] = elements
+            elements, in_bytes = given, tried[stage.name].out_bytes
+        for name, cpu_s in (one for chain in chains for one in chain.measure().items()):
+            tried[name] = replace(tried[name], times=tried[name].times._replace(cpu_s=cpu_s))
+    return tried, own
 
 
 def leave_out_cached(timings: Sequence[StageTiming], built: Sequence[BuiltStage]) -> tuple[StageTiming, ...]:
@@ -154,29 +200,24 @@ def _try_reading(source: Any, files_at_once: int, records: Sequence[Any]) -> Alo
     run = alone.run_for_a_while(source)
     computes = run.cpu_s / run.wall_s >= _SATURATED * host_limits.usable_cpus()
     wait_s = 0.0 if computes else max(files_at_once * run.wall_s - run.cpu_s - run.queue_s, 0.0)
-    num_bytes = float(np.mean([alone.count_bytes(record) for record in records])) if records else 0.0
-    return Alone(CallTimes(run.cpu_s, wait_s, None), 1.0, num_bytes, num_bytes)
+    num_bytes = _compute_bytes(records)
+    return Alone(CallTimes(alone.measure_cpu_s(source), wait_s, None), 1.0, num_bytes, num_bytes)
 
 
-def _time_own(stage: BuiltStage, tried: Alone, elements: Sequence[Any]) -> CallTimes:
-    """Returns the times of a stage of the user's own: those of its function, if it is one map that runs Python."""
-    function = stage.get_map()
-    if function is not None and stage.calls_python:
-        return alone.run_map(function, elements)
-    return tried.times if stage.count_threads(2, False) == 1 else tried.times._replace(wait_s=0.0)
+def _compute_bytes(elements: Sequence[Any]) -> float:
+    """Returns the mean size of elements, in bytes."""
+    return float(np.mean([alone.count_bytes(element) for element in elements])) if elements else 0.0
 
 
 def _measure_handover(elements: Sequence[Any]) -> float:
     """Returns the processor time of handing an element to a map with threads, which does nothing, in seconds."""
-    played = alone.play(elements).take(2048) if elements else tf.data.Dataset.range(2048)
+    played = alone.play(elements).take(512) if elements else tf.data.Dataset.range(512)
     plain = alone.run(played)
     mapped = alone.run(played.map(lambda *element: element, num_parallel_calls=2))
     return max(mapped.cpu_s - plain.cpu_s, 0.0)
 
 
-def _try_calls(
-    stages: Stages, name: str, elements: Sequence[Any], one_s: float, expected: Sequence[Any]
-) -> CallCosts | None:
+def _try_calls(stages: Stages, name: str, elements: Sequence[Any], one_s: float) -> CallCosts | None:
     """Tries a stage that treats each image for itself on many images in a call; None if it cannot.
 
     Nobody can read from a function whether both give the same. So the values are compared, to the bit.
@@ -184,16 +225,16 @@ def _try_calls(
     stage = stages[stages.names.index(name)]
     if stage.per_image is not True or "images_per_call" in stage.settings:
         return None
-    ways: list[CallCosts] = []
+    ways, expected = list[CallCosts](), alone.record(stage.apply(alone.play(elements)))
     for entry in (name, f"{name} with vectorized_map"):
         vectorized = stages.vectorize(entry)[stages.names.index(name)]
+        chain = Chain(elements)
         try:
-            done = alone.run_stage(vectorized.apply, elements, IMAGES_PER_CALL)
+            given = chain.add(name, vectorized.apply, 1.0)
+            many_s = chain.measure()[name]
         except (ConfigError, ValueError, TypeError, tf.errors.OpError):  # whatever it raises for a group of images
             continue
-        if done is not None:
-            same = _are_same(done[1], expected)
-            ways.append(CallCosts(max(1e6 * one_s, 1.0), max(1e6 * done[0].times.cpu_s, 1.0), entry, same))
+        ways.append(CallCosts(max(1e6 * one_s, 1.0), max(1e6 * many_s, 1.0), entry, _are_same(given, expected)))
     # A function that TensorFlow makes of the user's must be clearly cheaper.
     return min(
         ways, key=lambda way: (not way.same_values, way.many_us * (1.0 if way.entry == name else 1.25)), default=None

@@ -1,7 +1,7 @@
 """Measures the processor time of several ways to make a batch, which take turns because machines drift.
 
-    as it is   ── 30 ms ─┐          ┌─ 30 ms ─┐
-    smaller              └─ 30 ms ──┘         └─ ...      the median turn of each counts
+    as it is   ── 15 ms ─┐          ┌─ 15 ms ─┐
+    smaller              └─ 15 ms ──┘         └─ ...      the median turn of each counts
 
 costs_us = measure_costs_us({"as it is": make_batch, "smaller": make_smaller}, 32, time.thread_time)
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from tfpipe.profiler.measure.host_usage import has_ready_thread
 
-_SECONDS, _TURN_S, _MIN_TURNS = 0.3, 0.03, 5
+_SECONDS, _TURN_S, _MIN_TURNS = 0.12, 0.015, 4
 _REST_S, _MAX_REST_S, _SHORT_REST_S = 0.003, 5.0, 0.02
 """A process counts as idle when it used less than a tenth of `_REST_S`, and no thread waits for a core. After
 `_MAX_REST_S` nobody waits any longer, since a process may have other threads that never rest; from then on a turn is
@@ -27,7 +27,7 @@ def measure_costs_us(
 ) -> dict[str, float]:
     """Measures the processor time of an image in batches that are made in several ways.
 
-    It takes about a third of a second for each way.
+    It takes a seventh of a second for each way, and longer where batches of an epoch take long to make.
 
     Args:
         make_batch: A function for each way, which makes a batch.
