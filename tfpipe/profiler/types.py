@@ -328,7 +328,12 @@ TriedChange: TypeAlias = str
     seekable         JPEGs with restart markers: the native library decodes no more of them than a crop
     read             reading a record from a local file in memory, which `now` has not; `read_without_unread` leaves out
                      `DatasetFacts.unread_features`, `read_unpacked` reads a file that is not compressed
+    batch            small batches from the last full cache on, and taking them; `large_batch` are those of
+                     `LARGE_BATCH` images
 """
+
+LARGE_BATCH = 64
+"""The number of images in a batch that is tried beside a small one."""
 
 
 @dataclass(frozen=True)
@@ -598,10 +603,13 @@ class Profile:
 
     @property
     def hands_over_mostly(self) -> bool:
-        """Whether the engine makes the batches, and what no stage accounts for outweighs all stages."""
-        stages_s = sum(stage.cpu_us_per_image.median for stage in self.stages) / 1e6
+        """Whether handing over small batches outweighs all else."""
         all_s = self.host.cpu_fraction * self.host.cores / self.images_per_second
-        return self.dataset.by_engine and bool(self.stages) and all_s > 2 * stages_s
+        if self.dataset.by_engine:
+            stages_s = sum(stage.cpu_us_per_image.median for stage in self.stages) / 1e6
+            return bool(self.stages) and all_s > 2 * stages_s
+        saved_us = self.option_costs.get("batch", 0.0) - self.option_costs.get("large_batch", 0.0)
+        return all_s < 2 * saved_us / 1e6
 
 
 @dataclass(frozen=True)

@@ -481,6 +481,21 @@ def test_a_batch_of_few_images_grows() -> None:
     assert {"batch_size": 64} in list_changes(profile)
 
 
+def test_what_batches_of_two_sizes_cost_says_what_a_larger_one_gives() -> None:
+    """A batch costs 5.12 ms and an image 0.24 ms: 2.8 ms for one in a batch of 2, 0.32 ms for one in a batch of 64."""
+    stages = (make_stage("decode", 2100, parallelism=4), make_stage("batch", 80, parallelism=1))
+    data, costs = {"records": 100_000, "by_engine": False}, {"batch": 2800.0, "large_batch": 320.0}
+    host = {"trainer_us_per_step": 100e3}
+    profile = make_profile(stages=stages, config={"batch_size": 2}, host=host, dataset=data, option_costs=costs)
+    fix = next(fix for fix in list_fixes(profile) if "batch_size" in fix.changes)
+    size, demand = fix.changes["batch_size"], profile.demand
+    assert isinstance(size, int)
+    assert fix.demand is not None
+    left = (240 + 5120 / size) / 2800
+    assert fix.demand.cpu_s == pytest.approx({name: left * cost for name, cost in demand.cpu_s.items()})
+    assert fix.predicted_images_per_second > 2 * profile.images_per_second
+
+
 def test_a_larger_batch_is_a_power_of_two_and_leaves_four_in_an_epoch() -> None:
     """1,001 records make 4 batches of 250, and the power of two below is 128."""
     stages = (make_stage("decode", 2100, parallelism=4),)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.diagnose.service import SATURATED
-from tfpipe.profiler.types import Bottleneck, Effort, Fix, OptionValue, Profile
+from tfpipe.profiler.types import LARGE_BATCH, Bottleneck, Effort, Fix, OptionValue, Profile
 from tfpipe.system.options import list_changes
 
 _MAPPED_STAGES = ("parse", "decode", "augment")
@@ -140,6 +140,11 @@ def _enlarge_batch(profile: Profile) -> Iterator[Fix]:
     saved_s = take_s * (1 - size / larger)
     cpu_s = {**demand.cpu_s, "other": demand.cpu_s["other"] - saved_s}
     lighter = replace(demand, cpu_s=cpu_s, take_batch_s=take_s - saved_s, handover_s=demand.handover_s - saved_s)
+    if now_us := profile.option_costs.get("batch"):  # an image costs a + b / N in a batch of N, by those of two sizes
+        of_batch_us = max(now_us - profile.option_costs["large_batch"], 0.0) / (1 / size - 1 / LARGE_BATCH)
+        left = 1 - of_batch_us * (1 / size - 1 / larger) / now_us
+        lighter = replace(demand.scale(dict.fromkeys(demand.cpu_s, left)), take_batch_s=take_s * left)
+        lighter = replace(lighter, handover_s=demand.handover_s * left)
     yield Fix(Effort.VISIBLE_OPTION, reason, lighter, {"batch_size": larger})
 
 

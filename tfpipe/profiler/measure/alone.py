@@ -14,7 +14,7 @@ So nothing is concluded from counters of a running pipeline, and nothing is know
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -119,6 +119,17 @@ def _measure_cpu_s(datasets: Sequence[Any], counted: Sequence[int]) -> list[floa
     each = {str(k): iter(_count(datasets[k].repeat(), counted[k])).__next__ for k in range(len(datasets))}
     costs_us = turns.measure_costs_us(each, 1, turns.Rest().wait)
     return [costs_us[str(k)] / counted[k] / 1e6 for k in range(len(datasets))]
+
+
+def measure_batches_s(datasets: Mapping[int, Any]) -> list[float]:
+    """Returns the processor time of an image in batches that Python takes one by one, in seconds.
+
+    Args:
+        datasets: Datasets without end, by the number of images in a batch.
+    """
+    each = {str(size): iter(dataset).__next__ for size, dataset in datasets.items()}
+    costs_us = turns.measure_costs_us(each, 1, turns.Rest().wait)
+    return [costs_us[str(size)] / size / 1e6 for size in datasets]
 
 
 def count_given(build: Callable[[Any], Any], elements: Sequence[Any], group: int = 1) -> tuple[float, Run]:

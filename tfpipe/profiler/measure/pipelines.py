@@ -23,8 +23,8 @@ from tfpipe.pipeline.stage import Stages
 from tfpipe.profiler.measure.datasets import BuiltStage
 from tfpipe.profiler.measure.engine_sample import load_images
 from tfpipe.profiler.measure.functions import run_function
-from tfpipe.profiler.measure.textbook_stages import TriedStages, try_stages
-from tfpipe.profiler.types import StageTiming
+from tfpipe.profiler.measure.textbook_stages import TriedStages, try_larger_batches, try_stages
+from tfpipe.profiler.types import LARGE_BATCH, StageTiming, TriedChange
 from tfpipe.readers.finish import BatchTransform, ImageTransform, seed_transform
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -81,6 +81,10 @@ class TensorFlowPipeline:
         """Runs each stage of tf.data's operations alone, and puts their figures behind those of the engine."""
         tried = try_stages(self.stages, self.built, self._config, files_at_once, images_per_step)
         return replace(tried, timings=(*timings, *tried.timings))
+
+    def try_larger_batches(self, larger: Stages) -> dict[TriedChange, float]:
+        """Returns what an image costs in these batches, and in those of stages that make larger ones."""
+        return try_larger_batches(self.stages, larger, self.built, (self._config.batch_size, LARGE_BATCH))
 
 
 class NumpyPipeline:

@@ -42,11 +42,13 @@ from tfpipe.profiler.measure.simulated_accelerator import (
     make_timeline,
 )
 from tfpipe.profiler.measure.textbook_stages import leave_out_cached
-from tfpipe.profiler.types import DatasetFacts, HostUse, Profile, StageTiming, Step, StepTiming
+from tfpipe.profiler.types import LARGE_BATCH, DatasetFacts, HostUse, Profile, StageTiming, Step, StepTiming
 from tfpipe.system import host_limits
 from tfpipe.system.progress import Observer, Progress
 
 _READINGS = 10  # of the engine's clocks in a run
+_SMALL_BATCH = 16
+"""The number of images in a batch up to which a larger one is tried, too."""
 _DROP_S = 1.0
 """The seconds in which all threads of a pipeline end but that of AUTOTUNE."""
 
@@ -145,6 +147,10 @@ def profile_pipeline(
         tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
         costs |= measure_read_costs(source, config, facts)
+        if config.batch_size <= _SMALL_BATCH and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
+            larger = replace(config, batch_size=LARGE_BATCH)
+            stages_of_larger = build_stages(data, split, larger, run_config.context, customize=customize)
+            costs |= pipeline.try_larger_batches(stages_of_larger)
         stages = tried.timings
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error

@@ -21,14 +21,14 @@ from tfpipe.profiler.measure import alone
 from tfpipe.profiler.measure.alone import Chain
 from tfpipe.profiler.measure.datasets import BuiltStage
 from tfpipe.profiler.measure.functions import CallTimes
-from tfpipe.profiler.types import CallCosts, Spread, StageTiming
+from tfpipe.profiler.types import CallCosts, Spread, StageTiming, TriedChange
 from tfpipe.system import host_limits
 
 _PASSED = ("list", "repeat", "shuffle", "cache", "prefetch", "epochs")
 """Stages that hand elements on as they are."""
-_LONG_S = 0.002
-"""The time of an element, in seconds, from which on it would hide what the stages behind it cost; where they make one
-of many, a tenth of it."""
+_LONG_S, _LONG_GROUP_S = 0.002, 0.06
+"""The time of an element, and of all that become one element, in seconds, from which on it would hide what the stages
+behind it cost."""
 _SATURATED = 0.85
 """The share of the cores from which on a stage that reads computes, and waits for nothing else."""
 
@@ -102,6 +102,30 @@ def try_stages(
     return _count_for_images(tried, built, config, images_per_batch, (files_at_once, handover_s), call_costs)
 
 
+def try_larger_batches(
+    stages: Stages, larger: Stages, built: Sequence[BuiltStage], sizes: tuple[int, int]
+) -> dict[TriedChange, float]:
+    """Returns what an image costs in small batches and in larger ones, from the last full cache on.
+
+    Args:
+        stages: The stages of the textbook pipeline.
+        larger: The same with larger batches.
+        built: The stages with their datasets.
+        sizes: The numbers of images in a small batch and in a larger one.
+    """
+    first = 1 + max(k for k, stage in enumerate(built) if stage.name == "read" or "Cache" in stage.kinds)
+    before = Stages([stage for stage in stages[:first] if stage.name not in ("repeat", "cache")], stages.options)
+    elements, datasets = alone.record(before.dataset()), {}
+    for size, each in zip(sizes, (stages, larger), strict=True):
+        dataset = alone.play(elements)
+        for stage in each[first:]:
+            dataset = stage.apply(dataset) if stage.name not in _PASSED[:-2] else dataset
+        options = each.make_options()
+        datasets[size] = dataset if options is None else dataset.with_options(options)
+    seconds = alone.measure_batches_s(datasets)
+    return {"batch": 1e6 * seconds[0], "large_batch": 1e6 * seconds[1]}
+
+
 def _measure_each(
     parts: Sequence[tuple[Stage, BuiltStage]], elements: Sequence[Any]
 ) -> tuple[dict[str, Alone], dict[str, Sequence[Any]]]:
@@ -124,7 +148,7 @@ def _measure_each(
                 times, given = alone.run_map(function, elements), alone.record(stage.apply(alone.play(elements)))
                 chains.append(Chain(given))
             elif ratio:
-                if chains[-1].element_s > _LONG_S * max(ratio, 0.1):
+                if chains[-1].element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
                     chains.append(Chain(elements))
                 given = chains[-1].add(stage.name, stage.apply, ratio)
             if not ratio or not given:
