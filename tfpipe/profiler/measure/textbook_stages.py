@@ -109,7 +109,7 @@ def try_larger_batches(
 
     Args:
         stages: The stages of the textbook pipeline.
-        larger: The same with larger batches.
+        larger: The stages with larger batches.
         built: The stages with their datasets.
         sizes: The numbers of images in a small batch and in a larger one.
     """
