@@ -45,3 +45,15 @@ def test_threads_that_were_there_before_the_loader_are_not_its_own(tmp_path: Pat
     lines = [json.loads(line) for line in (tmp_path / f"{os.getpid()}.jsonl").read_text().splitlines()]
     seen = {name for line in lines for name, *_ in line["counts"]}
     assert ("service" in seen, "logger" in seen, "main/" in seen) == (False, True, True)
+
+
+def test_the_time_in_which_python_looks_for_garbage_is_noted(tmp_path: Path) -> None:
+    probe = Probe(tmp_path)
+    probe.start()
+    kept = [{"number": number} for number in range(100_000)]
+    gc.collect()
+    probe.stop()
+    gc.collect()
+    last = json.loads((tmp_path / f"{os.getpid()}.jsonl").read_text().splitlines()[-1])
+    assert (len(kept), last["collecting"]) == (100_000, probe._collecting_s)
+    assert 0.001 < last["collecting"] < 5

@@ -22,6 +22,7 @@ def make_line(at: float, cpu: float, counts: list[Any] = [], **more: Any) -> dic
         "cpu": cpu,
         "threads": {},
         "bytes": 0,
+        "collecting": cpu / 4,
         "counts": counts,
         "stacks": stacks,
         "records": [],
@@ -38,7 +39,7 @@ def test_shares_of_a_window() -> None:
     ]
     use = make_use(5, lines, 0.0, 2.0)
     assert use is not None
-    assert (use.pid, use.wall_s, use.cpu_s) == (5, 1.0, 0.5)
+    assert (use.pid, use.wall_s, use.cpu_s, use.collecting_s) == (5, 1.0, 0.5, 0.125)
     assert use.seconds == pytest.approx({"functions": 0.5, "storage": 0.2, "idle": 0.3})
     assert use.functions == (("train.py:7 load", "functions", 0.5), ("train.py:7 load", "storage", 0.2))
     assert make_use(5, lines, 20.0, 30.0) is None

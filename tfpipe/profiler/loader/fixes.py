@@ -143,7 +143,11 @@ def _change_handing(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         change = f"Move {wall.where} into the workers: into the dataset, or into `collate_fn`"
         yield _Idea(costs, change, reason, is_due=True)
     elif wall.kind == "hand-over" and batch.objects > batch.images:
-        costs = now.save((1 - _LEFT) * made_s * profile.share("handing over", "lock"), (1 - _LEFT) * received)
+        working_s = max(sum(use.working_s for use in profile.makers), 1e-9)
+        collecting = sum(use.collecting_s for use in profile.makers) / working_s
+        # Objects that are kept until they are packed are what Python looks through for garbage meanwhile.
+        saved = profile.share("handing over", "lock") + min(collecting, profile.share("functions", "collating"))
+        costs = now.save((1 - _LEFT) * made_s * saved, (1 - _LEFT) * received)
         reason = f"{human_count(batch.objects, 'Python object')} a batch are packed and unpacked one by one."
         change = "Hand over tensors or arrays in place of lists, dictionaries and other objects"
         yield _Idea(costs, change, reason, is_due=True)

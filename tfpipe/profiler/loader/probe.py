@@ -52,6 +52,7 @@ class Probe:
         self._files: dict[str, None] = {}
         self._states: dict[int, int] = {}  # the open file with the state of each thread, by its native number
         self._clocks = threading.local()
+        self._collecting_s = self._collection_began = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfpipe-probe", daemon=True)
         self._strangers = {self._thread, *strangers} - {threading.main_thread()}
@@ -60,6 +61,7 @@ class Probe:
         """Begins to sample, and to note the image files that are opened."""
         _add_audit_hook()
         _LISTENING.append(self)
+        gc.callbacks.append(self._note_collection)
         self._old_switch_s = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
@@ -67,9 +69,18 @@ class Probe:
     def stop(self) -> None:
         """Ends sampling and writes what is left."""
         _LISTENING.remove(self)
+        gc.callbacks.remove(self._note_collection)
         self._stopped.set()
         self._thread.join()
         sys.setswitchinterval(self._old_switch_s)
+
+    def _note_collection(self, phase: str, _: dict[str, int]) -> None:
+        """Adds the time of a collection of garbage, which no other thread can interrupt."""
+        now = time.perf_counter()
+        if phase == "start":
+            self._collection_began = now
+        else:
+            self._collecting_s += now - self._collection_began
 
     def note_record(self, started: float, name: str) -> None:
         """Adds the time that a record took since `started`, by `read_clock`."""
@@ -134,6 +145,7 @@ class Probe:
             "at": time.perf_counter(),
             "cpu": time.process_time(),
             "threads": {native: _read_times(native) for native in self._states},
+            "collecting": self._collecting_s,
             "bytes": int((_read_now("io") or b"rchar: 0").split()[1]),
             "counts": [
                 (name, native, self._numbers[stack], state, n) for (name, native, stack, state), n in counts.items()

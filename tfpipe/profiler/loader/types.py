@@ -60,6 +60,7 @@ class ProcessUse:
         record_s: The time of each record, in seconds; empty if nobody knows.
         slowest: The name of the record that took longest.
         files: Some of the image files that it opened.
+        collecting_s: The part of these times in which Python looked for garbage among its objects.
     """
 
     pid: int
@@ -72,6 +73,7 @@ class ProcessUse:
     record_s: tuple[float, ...] = ()
     slowest: str = ""
     files: tuple[str, ...] = ()
+    collecting_s: float = 0.0
 
     def sum(self, *activities: Activity) -> float:
         """Returns the seconds of some activities."""

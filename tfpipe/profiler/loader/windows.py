@@ -77,6 +77,7 @@ def make_use(
         tuple(time for time, _ in records),
         max(records, default=(0, ""))[1],
         tuple(file for line in lines for file in line["files"]),
+        last["collecting"] - first["collecting"],
     )
 
 

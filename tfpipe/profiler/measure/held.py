@@ -33,7 +33,10 @@ def _find_buffers(profile: Profile, built: Sequence[BuiltStage], element_bytes: 
         us_before += timings[stage.name].cpu_us_per_image.median if stage.name in timings else 0.0
         number, size = stage.count_buffered(), element_bytes.get(stage.name, dataset.record_bytes)
         if stage.name == "shuffle" or (stage.is_own and number):
-            number = dataset.shuffled_records if stage.name == "shuffle" else min(number, records or number)
+            if stage.name == "shuffle":
+                number = dataset.shuffled_records
+            elif not config.training:  # a training repeats in front of it, so it is full of several epochs
+                number = min(number, records or number)
             reading_us = timings["read"].wait_us_per_image if "read" in timings else 0.0
             threads = max(profile.host.pipeline_cores, 1)
             fill_s = number * (us_before / threads + reading_us / max(dataset.cycle_length, 1)) / 1e6

@@ -147,11 +147,11 @@ def profile_pipeline(
         tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
         costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
         costs |= measure_read_costs(source, config, facts)
-        if isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks and config.batch_size <= _SMALL_BATCH:
-            if (source.epoch_records or LARGE_BATCH) >= LARGE_BATCH:
-                larger = replace(config, batch_size=LARGE_BATCH)
-                larger_stages = build_stages(data, split, larger, run_config.context, customize=customize)
-                costs |= pipeline.try_larger_batches(larger_stages)
+        can_grow = config.batch_size <= _SMALL_BATCH and (source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
+        if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
+            larger = replace(config, batch_size=LARGE_BATCH)
+            larger_stages = build_stages(data, split, larger, run_config.context, customize=customize)
+            costs |= pipeline.try_larger_batches(larger_stages)
         stages = tried.timings
     except tf.errors.OpError as error:
         raise explain_pipeline_error(error) from error
