@@ -172,7 +172,7 @@ def test_objects_cost_the_process_that_unpacks_them_too() -> None:
 def test_objects_that_are_not_kept_need_not_be_looked_through_for_garbage() -> None:
     """Of each 10 s a worker packs for 4 s, computes for 4 s, and looks for garbage for 2 s within its functions."""
     uses = [make_use(n, seconds={"functions": 6.0, "handing over": 4.0}, collecting_s=2.0) for n in range(2)]
-    profile = make_profile(*uses, batch=replace(BATCH, objects=5000), step_s=0.0)
+    profile = make_profile(*uses, main=ProcessUse(3, 10.0), batch=replace(BATCH, objects=5000), step_s=0.0)
     fix = list_fixes(profile, replace(find_wall(profile), kind="hand-over"))[0]
     assert fix.predicted_gain == pytest.approx(10 / (10 - 0.9 * 6))
 
