@@ -104,11 +104,11 @@ def add_noise(features: Any) -> Any:
 
 
 def blur_widely(features: Any) -> Any:
-    """Blurs a crop with a kernel of 31 x 31."""
+    """Blurs a crop with a kernel of 7 x 7."""
     import tensorflow as tf
 
     image = tf.cast(features["image"], tf.float32)[None]
-    blurred = tf.nn.depthwise_conv2d(image, tf.ones([31, 31, 3, 1]) / 961, [1, 1, 1, 1], "SAME")[0]
+    blurred = tf.nn.depthwise_conv2d(image, tf.ones([7, 7, 3, 1]) / 49, [1, 1, 1, 1], "SAME")[0]
     return {**features, "image": tf.saturate_cast(blurred, tf.uint8)}
 
 

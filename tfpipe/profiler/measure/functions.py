@@ -83,10 +83,11 @@ class PythonLockWatch:
 
     Attributes:
         late_s: The median, in seconds, without the waits for a core.
+        counts: Whether what it notes counts at the moment.
     """
 
     def __enter__(self) -> PythonLockWatch:
-        self.late_s = 0.0
+        self.late_s, self.counts = 0.0, True
         self._stopped, self._late = threading.Event(), list[float]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -99,11 +100,13 @@ class PythonLockWatch:
 
     def _run(self) -> None:
         while not self._late or not self._stopped.is_set():
+            counted = self.counts
             began_s, queue_s = time.perf_counter(), read_own_queue_s()
             sleep_s = random.uniform(*_WATCH_S)
             time.sleep(sleep_s)
             passed_s = time.perf_counter() - began_s
-            self._late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
+            if (counted and self.counts) or self._stopped.is_set():
+                self._late.append(passed_s - sleep_s - (read_own_queue_s() - queue_s))
 
 
 def run_function(call: Callable[[int], Any]) -> CallTimes:

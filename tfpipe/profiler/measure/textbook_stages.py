@@ -148,9 +148,12 @@ def _measure_each(
                 times, given = alone.run_map(function, elements), alone.record(stage.apply(alone.play(elements)))
                 chains.append(Chain(given))
             elif ratio:
-                if chains[-1].element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
+                holds_many = of.count_buffered() > 0  # a buffer fills all at once, with what stands in front of it
+                if holds_many or chains[-1].element_s > min(_LONG_S, _LONG_GROUP_S * ratio):
                     chains.append(Chain(elements))
                 given = chains[-1].add(stage.name, stage.apply, ratio)
+                if holds_many:
+                    chains.append(Chain(given))
             if not ratio or not given:
                 break
             tried[stage.name] = Alone(times, ratio, _compute_bytes(given), in_bytes)
