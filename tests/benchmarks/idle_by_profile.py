@@ -47,7 +47,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {FOLDER: folder, "TF_CPP_MIN_LOG_LEVEL": "3"}
         Path(folder, "images").symlink_to(Path(images).resolve())
-        run("tfpipe.cli.main", "shard", f"{folder}/images/", f"{folder}/dataset")
+        run("tfpipe", "shard", f"{folder}/images/", f"{folder}/dataset")
         with taking_a_core() if busy else contextlib.nullcontext():
             for name, step_ms in product(only or INPUTS, steps_ms or STEPS_MS):
                 rows.append(measure(name, step_ms, rounds))
@@ -77,12 +77,12 @@ def format_row(row: dict[str, Any]) -> str:
 
 def run_profile(name: str, step_ms: float) -> dict[str, Any]:
     """Returns the report of `tfpipe profile`."""
-    which = ["--loader", f"{__spec__.name if __spec__ else Path(__file__).stem}:make_{name.lower()}"]
+    which = ["--loader", f"{Path(__file__).stem}:make_{name.lower()}"]
     if name in TF_DATA:
         config = Path(os.environ[FOLDER], f"{name}.toml")
         config.write_text(f'order = "{TF_DATA[name]}"\nbatch_size = {BATCH}\n', encoding="utf-8")
         which = [f"{os.environ[FOLDER]}/dataset", "--config", str(config)]
-    document: dict[str, Any] = json.loads(run("tfpipe.cli.main", "profile", *which, f"--step-ms={step_ms:g}", "--json"))
+    document: dict[str, Any] = json.loads(run("tfpipe", "profile", *which, f"--step-ms={step_ms:g}", "--json"))
     return document
 
 
@@ -113,17 +113,19 @@ def taking_a_core() -> Iterator[None]:
 
 
 def loop(name: str, step_ms: float) -> float:
-    """Takes batches in a plain loop with a step that sleeps, and returns the share of the time in which it waits."""
+    """Takes batches in a plain loop with a step that sleeps, and returns the share of the time without a step.
+
+    A thread that wakes late, since others hold Python's lock, is late with the next step as well.
+    """
     batches = repeat(make(name))
     next(batches)
     for seconds in (WARM_UP_S, SECONDS):
-        waited_s, begins = 0.0, time.perf_counter()
+        steps, begins = 0, time.perf_counter()
         while time.perf_counter() - begins < seconds:
-            asked = time.perf_counter()
             next(batches)
-            waited_s += time.perf_counter() - asked
             time.sleep(step_ms / 1e3)
-        share = waited_s / (time.perf_counter() - begins)
+            steps += 1
+        share = 1 - steps * step_ms / 1e3 / (time.perf_counter() - begins)
     return share
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import sys
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tfpipe.profiler.loader.probe import Probe, _list_frames
+from tfpipe.profiler.loader.probe import Probe, _list_frames, end_probes, timing_records, watching_processes
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -43,8 +44,44 @@ def test_threads_that_were_there_before_the_loader_are_not_its_own(tmp_path: Pat
     for thread in strangers:
         thread.join()
     lines = [json.loads(line) for line in (tmp_path / f"{os.getpid()}.jsonl").read_text().splitlines()]
-    seen = {name for line in lines for name, *_ in line["counts"]}
-    assert ("service" in seen, "logger" in seen, "main/" in seen) == (False, True, True)
+    seen = {native for line in lines for native, *_ in line["counts"]}
+    assert [thread.native_id in seen for thread in (*strangers, threading.main_thread())] == [False, True, True]
+    assert {line["main"] for line in lines} == {threading.main_thread().native_id}
+
+
+class Numbers:
+    def __getitem__(self, key: int) -> int:
+        return key
+
+
+def test_probes_end_in_all_processes_and_leave_them_as_they_were(tmp_path: Path) -> None:
+    processes = [multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,)) for _ in range(2)]
+    old, probe, numbers = (sys.getswitchinterval(), gc.callbacks[:]), Probe(tmp_path), Numbers()
+    probe.start()
+    assert sys.getswitchinterval() == pytest.approx(0.0002)
+    with watching_processes(tmp_path), timing_records(numbers, probe):
+        processes[0].start()
+        while not (tmp_path / f"{processes[0].pid}.jsonl").exists():
+            time.sleep(0.01)
+        assert numbers[7] == 7
+        end_probes(tmp_path)
+        assert (probe.is_done, sys.getswitchinterval(), gc.callbacks) == (True, *old)
+        assert numbers[8] == 8
+        processes[1].start()  # begins later: its probe ends at once
+        while not (tmp_path / f"{processes[1].pid}.jsonl").exists():
+            time.sleep(0.01)
+    probe.stop()
+    time.sleep(0.5)
+    for process in processes:
+        process.kill()
+        process.join()
+    lines = [
+        [json.loads(line) for line in (tmp_path / f"{pid}.jsonl").read_text().splitlines()]
+        for pid in (os.getpid(), *(process.pid for process in processes))
+    ]
+    assert [name for line in lines[0] for _, name in line["records"]] == ["7"]
+    assert len(lines[1]) >= 2
+    assert (len(lines[2]), [line["counts"] for line in lines[2]]) == (2, [[], []])
 
 
 def test_the_time_in_which_python_looks_for_garbage_is_noted(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def make_line(at: float, cpu: float, counts: list[Any] = [], **more: Any) -> dic
         "at": at,
         "cpu": cpu,
         "threads": {},
+        "main": 9,
         "bytes": 0,
         "collecting": cpu / 4,
         "counts": counts,
@@ -34,8 +35,8 @@ def make_line(at: float, cpu: float, counts: list[Any] = [], **more: Any) -> dic
 def test_shares_of_a_window() -> None:
     lines = [
         make_line(0.0, 0.0),
-        make_line(1.0, 0.5, [["main/", 9, 0, "R", 50], ["main/", 9, 1, "S", 30], ["main/", 9, 2, "S", 20]]),
-        make_line(9.0, 8.0, [["main/", 9, 0, "R", 99]]),
+        make_line(1.0, 0.5, [[9, 0, "R", 50], [9, 1, "S", 30], [9, 2, "S", 20]]),
+        make_line(9.0, 8.0, [[9, 0, "R", 99]]),
     ]
     use = make_use(5, lines, 0.0, 2.0)
     assert use is not None
@@ -46,7 +47,7 @@ def test_shares_of_a_window() -> None:
 
 
 def test_threads_that_neither_run_nor_wait_for_a_core_wait_for_the_lock() -> None:
-    counts = [["main/", 9, 0, "R", 100], ["pool", 8, 0, "R", 100]]
+    counts = [[9, 0, "R", 100], [8, 0, "R", 100]]
     last = make_line(1.0, 1.0, counts, threads={"9": [500_000_000, 100_000_000, 1], "8": [400_000_000, 0, 1]})
     use = make_use(5, [make_line(0.0, 0.0), last], 0.0, 2.0)
     assert use is not None
@@ -60,17 +61,10 @@ def test_threads_that_neither_run_nor_wait_for_a_core_wait_for_the_lock() -> Non
 
 
 def test_a_main_thread_that_waits_for_its_threads_does_nothing_itself() -> None:
-    counts = [["main/next", 9, 1, "S", 100], ["pool", 8, 0, "R", 80], ["pool", 8, 1, "S", 20]]
+    counts = [[9, 1, "S", 100], [8, 0, "R", 80], [8, 1, "S", 20]]
     use = make_use(5, [make_line(0.0, 0.0), make_line(1.0, 0.8, counts)], 0.0, 2.0)
     assert use is not None
     assert use.sum("idle") == pytest.approx(0.2)
-
-
-def test_steps_of_the_trainer_are_left_out() -> None:
-    counts = [["main/step", 9, 0, "R", 50], ["main/next", 9, 0, "R", 50]]
-    use = make_use(5, [make_line(0.0, 0.0), make_line(1.0, 0.8, counts)], 0.0, 2.0)
-    assert use is not None
-    assert use.seconds == {"functions": 0.5, "idle": 0.5}
 
 
 def test_a_file_that_was_cut_off(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Runs a loader with and without a trainer behind it, and measures what it and its processes do.
 
-    first batch ─▶ queues run empty ─▶ free: as fast as batches come ─▶ paced: a step behind each batch
+    first batch ─▶ queues run empty ─▶ free: as fast as batches come, watched ─▶ paced: a step behind each, not watched
 
 A step sleeps, or is the user's own. The loop is a plain one: fetch, step, fetch. So its idle time is that of a training
 whose step is waited for; a framework that runs steps ahead of the host hides a part of it.
@@ -25,13 +25,13 @@ import numpy as np
 
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.profiler.loader.loaders import Loader, describe_batch
-from tfpipe.profiler.loader.probe import FLUSH_S, Probe, timing_records, watching_processes
+from tfpipe.profiler.loader.probe import FLUSH_S, Probe, end_probes, timing_records, watching_processes
 from tfpipe.profiler.loader.types import Drive, LoaderProfile, ProcessUse
 from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.system import host_limits
 
-_MAX_WARM_UP_S, _WARM_UP_BATCHES = 2.0, 1
+_MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.0
 _CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
 _COPY_BYTES, _HASH_BYTES, _HASH_S = 64 << 20, 1 << 20, 0.05
 
@@ -162,10 +162,15 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
             raise DataError("The first batch of the loader is empty. Give one with records.")
         batches.warm_up()
         before = HostTime.now()
-        free = drive(batches, lambda _: None, seconds, probe)
+        free = drive(batches, lambda _: None, seconds)
         after = HostTime.now()
+        end_probes(folder)
         step, step_s = trainer.make_step(batch)
-        paced = free if trainer.method == "none" else drive(batches, step, seconds, probe)
+        if trainer.method == "none":
+            paced = free
+        else:
+            drive(batches, step, _SETTLE_S)
+            paced = drive(batches, step, seconds)
     uses = read_uses(folder, before.at, after.at + FLUSH_S, loader.collate)
     main = uses.pop(pid, ProcessUse(pid, free.wall_s))
     used_s = main.cpu_s + sum(use.cpu_s for use in uses.values())
@@ -180,25 +185,20 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     )
 
 
-def drive(batches: Batches, step: Callable[[Any], Any], seconds: float, probe: Probe | None = None) -> Drive:
+def drive(batches: Batches, step: Callable[[Any], Any], seconds: float) -> Drive:
     """Takes batches in a plain loop for some time, with a step behind each.
 
     Args:
         batches: The batches.
         step: The step.
         seconds: The duration, at least; there are at least two batches.
-        probe: The probe of this process, which notes whether it fetches or steps.
     """
     wait_s = restart_s = 0.0
     count = epochs = 0
     started = time.perf_counter()
     while count < 2 or time.perf_counter() - started < seconds:
         asked = time.perf_counter()
-        if probe is not None:
-            probe.phase = "next"
         batch, is_new = batches.fetch()
-        if probe is not None:
-            probe.phase = "step"
         waited_s = time.perf_counter() - asked
         wait_s += waited_s
         if is_new:

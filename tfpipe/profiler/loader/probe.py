@@ -30,6 +30,14 @@ _DEPTH, _MAX_FILES = 40, 1000
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 Stack = tuple[tuple[CodeType, int], ...]
+_END = "end"
+"""The name of the file that ends all probes of a folder."""
+
+
+def end_probes(folder: Path) -> None:
+    """Ends the probes in all processes, after they have looked once more; then the loader runs as it does alone."""
+    (folder / _END).touch()
+    time.sleep(2 * PERIOD_S)
 
 
 class Probe:
@@ -38,15 +46,11 @@ class Probe:
     Args:
         folder: The folder that gets the file.
         strangers: The threads that do not work for the loader.
-
-    Attributes:
-        phase: A word for what the main thread does at the moment; it is noted with its samples.
     """
 
     def __init__(self, folder: Path, strangers: Iterable[threading.Thread] = ()) -> None:
-        self.phase = ""
-        self._path = folder / f"{os.getpid()}.jsonl"
-        self._counts: Counter[tuple[str, int, Stack, str]] = Counter()
+        self._path, self._end = folder / f"{os.getpid()}.jsonl", folder / _END
+        self._counts: Counter[tuple[int, Stack, str]] = Counter()
         self._numbers: dict[Stack, int] = {}
         self._records: list[tuple[float, str]] = []
         self._files: dict[str, None] = {}
@@ -68,11 +72,13 @@ class Probe:
 
     def stop(self) -> None:
         """Ends sampling and writes what is left."""
-        _LISTENING.remove(self)
-        gc.callbacks.remove(self._note_collection)
         self._stopped.set()
         self._thread.join()
-        sys.setswitchinterval(self._old_switch_s)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it does not sample any more."""
+        return self._stopped.is_set()
 
     def _note_collection(self, phase: str, _: dict[str, int]) -> None:
         """Adds the time of a collection of garbage, which no other thread can interrupt."""
@@ -97,25 +103,36 @@ class Probe:
         return time.perf_counter() - int(words[1]) / 1e9
 
     def _run(self) -> None:
+        try:
+            with open(self._path, "w", encoding="utf-8") as file:
+                self._watch(file)
+                self._flush(file)
+        finally:
+            self._close_all_but(())
+
+    def _watch(self, file: Any) -> None:
+        """Samples until it is told to end, and writes a line from time to time."""
+        self._flush(file)
         flushed = time.perf_counter()
-        with open(self._path, "w", encoding="utf-8") as file:
-            self._flush(file)
-            while not self._stopped.is_set():
+        try:
+            while not self._stopped.is_set() and not self._end.exists():
                 time.sleep(PERIOD_S)
                 self._sample()
                 if time.perf_counter() - flushed >= FLUSH_S:
                     self._flush(file)
                     flushed = time.perf_counter()
-            self._flush(file)
-        self._close_all_but(())
+        finally:
+            self._stopped.set()
+            _LISTENING.remove(self)
+            gc.callbacks.remove(self._note_collection)
+            sys.setswitchinterval(self._old_switch_s)
 
     def _sample(self) -> None:
-        frames, phase, main = _list_frames(), self.phase, threading.main_thread()
+        frames = _list_frames()
         for thread in threading.enumerate():
             frame, native = frames.get(thread.ident or 0), thread.native_id
             if thread not in self._strangers and frame is not None and native is not None:
-                name = f"main/{phase}" if thread is main else thread.name
-                self._counts[name, native, _walk(frame), self._read_state(native)] += 1
+                self._counts[native, _walk(frame), self._read_state(native)] += 1
 
     def _read_state(self, native: int) -> str:
         """Returns the letter of a thread's state: R runs or would like to, S and D wait; empty if nobody knows."""
@@ -135,7 +152,7 @@ class Probe:
         records, self._records = self._records, []
         files, self._files = self._files, dict.fromkeys(self._files)
         stacks = {}
-        for _, _, stack, _ in counts:
+        for _, stack, _ in counts:
             if stack not in self._numbers:
                 self._numbers[stack] = len(self._numbers)
                 stacks[self._numbers[stack]] = [
@@ -147,9 +164,8 @@ class Probe:
             "threads": {native: _read_times(native) for native in self._states},
             "collecting": self._collecting_s,
             "bytes": int((_read_now("io") or b"rchar: 0").split()[1]),
-            "counts": [
-                (name, native, self._numbers[stack], state, n) for (name, native, stack, state), n in counts.items()
-            ],
+            "main": threading.main_thread().native_id,
+            "counts": [(native, self._numbers[stack], state, n) for (native, stack, state), n in counts.items()],
             "stacks": stacks,
             "records": records,
             "files": list(files),
@@ -242,6 +258,8 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
 
     @functools.wraps(method)
     def get(self: Any, key: Any) -> Any:
+        if probe.is_done:
+            return method(self, key)
         started = probe.read_clock()
         record = method(self, key)
         if self is dataset:
@@ -251,7 +269,7 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
     @functools.wraps(method)
     def iterate(self: Any) -> Iterator[Any]:
         records, number = iter(method(self)), 0
-        while True:
+        while not probe.is_done:
             started = probe.read_clock()
             try:
                 record = next(records)
@@ -261,6 +279,7 @@ def timing_records(dataset: Any, probe: Probe) -> Iterator[None]:
                 probe.note_record(started, str(number))
             yield record
             number += 1
+        yield from records
 
     try:
         setattr(kind, name, get if name == "__getitem__" else iterate)

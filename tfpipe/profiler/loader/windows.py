@@ -56,21 +56,16 @@ def make_use(
     for line in lines:
         stacks |= line["stacks"]
     do = cache(lambda number, state: classify([read_frame(*frame) for frame in stacks[str(number)]], collate, state))
-    wall_s, main = last["at"] - first["at"], 0
+    wall_s = last["at"] - first["at"]
     threads: dict[int, dict[tuple[Activity, str], int]] = defaultdict(lambda: defaultdict(int))
-    for name, native, number, state, count in (row for line in window for row in line["counts"]):
-        activity, place = do(number, state)
-        if name.startswith("main/"):
-            main = native
-        if name == "main/step":
-            activity, place = "idle", ""
-        threads[native][activity, place] += count
+    for native, number, state, count in (row for line in window for row in line["counts"]):
+        threads[native][do(number, state)] += count
     ran_s = {}
     for native, times in last["threads"].items():
         before = first["threads"].get(native) or (0, 0)
         ran_s[int(native)] = (times[0] - before[0]) / 1e9, (times[1] - before[1]) / 1e9
     cpu_s, records = last["cpu"] - first["cpu"], [record for line in window for record in line["records"]]
-    seconds, functions = _sum_threads(threads, main, wall_s, ran_s)
+    seconds, functions = _sum_threads(threads, last["main"], wall_s, ran_s)
     return ProcessUse(
         *(pid, wall_s, cpu_s, max(cpu_s - sum(times[0] for times in ran_s.values()), 0.0), seconds, functions),
         last["bytes"] - first["bytes"],
