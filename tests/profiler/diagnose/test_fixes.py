@@ -248,6 +248,48 @@ def test_an_evaluation_that_the_engine_cannot_read_stays_as_it_is(data: dict[str
     assert not any("the engine" in fix.reason for fix in list_fixes(profile))
 
 
+@pytest.mark.parametrize(
+    ("data", "config", "changes", "instruction"),
+    [
+        ({}, {"order": "throughput"}, {"order": "auto"}, ""),
+        ({}, {"order": "throughput", **ONE_CALL}, {"order": "auto", "tf_data.num_parallel_calls": None}, ""),
+        ({"foreign": True, "described": False}, {}, {}, "tfpipe index FILES"),
+    ],
+)
+def test_training_by_the_engine(
+    data: dict[str, Any], config: dict[str, Any], changes: dict[str, OptionValue], instruction: str
+) -> None:
+    """Half of the time from `parse` to `batch`."""
+    profile = make_profile(dataset={**TEXTBOOK, **data}, config=config, option_costs={"engine": 2000.0})
+    fix = next(fix for fix in list_fixes(profile) if "engine" in fix.reason)
+    assert (fix.changes, fix.instruction) == (changes, instruction)
+    assert fix.effort is (Effort.NEW_SHARDS if instruction else Effort.VISIBLE_OPTION)
+    assert fix.reason == ("The engine makes the same batches in 50% of the processor time, in an order that is exact.")
+    assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.5 * MADE_S))
+
+
+@pytest.mark.parametrize(
+    ("data", "config"),
+    [
+        ({"by_engine": True}, {}),
+        ({}, {}),  # files that only TensorFlow can read
+        ({"own_stages": ("blur",)}, {"order": "throughput"}),
+    ],
+)
+def test_training_that_the_engine_does_not_change(data: dict[str, Any], config: dict[str, Any]) -> None:
+    profile = make_profile(dataset={**TEXTBOOK, **data}, config=config, option_costs={"engine": 2000.0})
+    assert not any("engine" in fix.reason for fix in list_fixes(profile))
+
+
+def test_training_that_waits_for_its_files_is_not_predicted_by_the_engine() -> None:
+    stages = (make_stage("read", 50, wait_us_per_image=90_000.0), make_stage("decode", 50))
+    config, costs = {"order": "throughput"}, {"engine": 2000.0}
+    host = {"cpu_fraction": 0.02}
+    profile = make_profile(stages=stages, dataset=TEXTBOOK, config=config, host=host, option_costs=costs)
+    assert find_bottleneck(profile).stage == "read"
+    assert not any("engine" in fix.reason for fix in list_fixes(profile))
+
+
 READS_MUCH = (make_stage("read", 700), *(stage for stage in PROFILE.stages if stage.name != "read"))
 """Stages that take 4,000 us for an image, 700 of them to read it."""
 

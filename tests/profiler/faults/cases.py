@@ -37,6 +37,8 @@ BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000, unread_bytes=3_000_000)
 NO_BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000)
 TEXTBOOK = {"order": "throughput"}
 """The textbook pipeline, which stages of the user's own get in any case."""
+WITH_OWN = partial(own.add_map, name="keep", function=own.keep, after="batch")
+"""A stage that does nothing. With one the engine is not proposed in place of TensorFlow's operations."""
 TEXTBOOK_HUGE = {**TEXTBOOK, "tf_data.shuffle_buffer_size": 64, "batch_size": 16}
 ENGINE = {"order": "exact"}
 """The engine, with the user's own stages behind it."""
@@ -156,6 +158,12 @@ ENGINE_FAULTS = {
 """The engine's pipeline."""
 
 TEXTBOOK_FAULTS = {
+    "no_engine": Fault("decode", {"order": "auto"},
+        "TensorFlow's operations decode, where the engine takes half of the processor time.",
+        TEXTBOOK),
+    "no_engine_floats": Fault("augment", {"order": "auto"},
+        "TensorFlow's operations make floats of pixels, one operation after another.",
+        {"image_dtype": "float32", **TEXTBOOK}, RAW_PHOTOS),
     "slow_storage": Fault("read", {"tf_data.cycle_length": ...},
         "Each read of the storage takes 0.2 s, and two whole files are read at once: more at once wait together.",
         {"tf_data.cycle_length": 2, "tf_data.shuffle_buffer_size": 256, **TEXTBOOK}, delay_us=200_000),
@@ -173,7 +181,7 @@ TEXTBOOK_FAULTS = {
         shards=Shards(PHOTOS, gzipped=True), foreign=True),
     "serial_decode": Fault("decode", {"tf_data.num_parallel_calls": None},
         "One thread decodes, and the other cores rest.",
-        {"tf_data.num_parallel_calls": 1, **TEXTBOOK_HUGE}, MANY_HUGE),
+        {"tf_data.num_parallel_calls": 1, **TEXTBOOK_HUGE}, MANY_HUGE, own=WITH_OWN),
     "python_map": Fault("negative", "Write the stage negative with TensorFlow's operations",
         "A Python function holds Python's lock, so its stage has one core whatever its threads.",
         own=partial(own.add_call, name="negative", function=own.negate_red),
@@ -202,10 +210,10 @@ TEXTBOOK_FAULTS = {
         cure={"own": partial(own.add_map, name="noise", function=own.add_noise)}),
     "float32": Fault("augment", {"image_dtype": "uint8"},
         "Pixels become floats on the host: normalizing them and copying four bytes for one is most of the work.",
-        {"image_dtype": "float32", **TEXTBOOK}, RAW_PHOTOS),
+        {"image_dtype": "float32", **TEXTBOOK}, RAW_PHOTOS, own=WITH_OWN),
     "huge_images": Fault("decode", "tfpipe shard INPUT OUTPUT --resize-short 256",
         "Images of 3 megapixels are stored for a model that sees 224 pixels.",
-        TEXTBOOK_HUGE, MANY_HUGE, cure={"shards": SMALLER_HUGE}),
+        TEXTBOOK_HUGE, MANY_HUGE, own=WITH_OWN, cure={"shards": SMALLER_HUGE}),
     "no_dct_scaling": Fault("decode", {"augment_options.dct_scaling": True},
         "Crops of most of the image are decoded at full size, though libjpeg could give a quarter of each side.",
         {"augment_options": NO_SCALING, **TEXTBOOK_HUGE}, MANY_HUGE,

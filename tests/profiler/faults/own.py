@@ -85,6 +85,11 @@ def negate(features: Any) -> Any:
     return {**features, "image": tf.bitwise.bitwise_xor(features["image"], mask)}
 
 
+def keep(features: Any) -> Any:
+    """Returns a batch as it is."""
+    return features
+
+
 def widen(features: Any) -> Any:
     """Makes eight bytes of each byte of the images."""
     import tensorflow as tf

@@ -144,6 +144,16 @@ def test_costs() -> None:
     assert replace(costs, num_workers=0).rate == pytest.approx(1 / 0.25)  # all one after another
 
 
+def test_no_fix_gives_more_than_the_trainer_takes() -> None:
+    """Without workers a batch takes 0.1 s, and so does a step, which the loop has at 0.19 s; it is idle for 0.09 s."""
+    use = make_use(1, cpu_s=0.5, seconds={"waiting": 10.0}, functions=())
+    free, paced = Drive(100, 10.0, 9.0), Drive(100, 19.0, 9.0)
+    options = {**OPTIONS, "num_workers": 0}
+    profile = make_profile(workers=(), main=use, free=free, paced=paced, step_s=0.1, options=options)
+    assert profile.idle_fraction == pytest.approx(0.09 / 0.19)
+    assert list_fixes(profile, find_wall(profile))[0].predicted_gain == pytest.approx(1.9)
+
+
 @pytest.mark.parametrize(("gain", "found"), [(None, False), (1.0, False), (2.0, True)])
 def test_a_faster_way_of_pillow(gain: float | None, found: bool) -> None:
     uses = [make_use(n, seconds={"decoding": 10.0}) for n in range(2)]

@@ -16,7 +16,7 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.columns import images
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.engine.source import Source
+from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -78,7 +78,7 @@ def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None
 def test_the_stages_of_the_textbook_pipeline_are_tried(source: Source) -> None:
     config = replace(CONFIG, order="throughput", image_dtype="float32")
     costs = measure_option_costs(source, config, None)
-    assert set(costs) == {"now", "uint8", "device", "cached"}
+    assert set(costs) == {"now", "uint8", "device", "cached", "engine"}
     assert min(costs.values()) > 1
 
 
@@ -87,11 +87,11 @@ def test_what_reading_costs_is_that_of_the_records_which_are_read(
 ) -> None:
     """Large records take longer to read than smaller ones: their time must not count for both."""
     known = {"now": 1000.0, "device": 1100.0, "cached": 300.0, "smaller": 500.0, "reading now": 600.0}
-    known["reading smaller"] = 50.0
+    known |= {"reading smaller": 50.0, "engine": 200.0}
     monkeypatch.setattr(turns, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
     costs = measure_option_costs(source, replace(CONFIG, order="throughput"), 16)
     del costs["smaller_bytes"]
-    assert costs == {"now": 400.0, "device": 500.0, "cached": 300.0, "smaller": 450.0}
+    assert costs == {"now": 400.0, "device": 500.0, "cached": 300.0, "smaller": 450.0, "engine": 200.0}
 
 
 @pytest.mark.usefixtures("native_library")
@@ -114,6 +114,18 @@ def test_smaller_images_are_made_of_the_records(source: Source) -> None:
     assert smaller != payloads
 
 
+def test_features_that_nobody_reads_are_left_out(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count only as a part of the bytes that smaller images leave."""
+    tried: list[list[bytes]] = []
+    monkeypatch.setattr(option_costs, "_try_engine", lambda trials: tried.append(trials["now"].payloads) or {})
+    records: list[dict[str, Any]] = [dict(decode_example(payload)) for payload in sample_records(source)]
+    bloated = [encode_example({**record, "blob": b"b" * 100_000}) for record in records]
+    monkeypatch.setattr(option_costs, "sample_records", lambda *_: bloated)
+    costs = measure_option_costs(source, CONFIG, 16, unread=["blob"])
+    assert [dict(decode_example(payload)) for payload in tried[0]] == records
+    assert costs["smaller_bytes"] == pytest.approx(1, abs=0.01)
+
+
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_squares_are_tried_as_smaller_squares(draw_images: Any, tmp_path: Path, encoding: Any) -> None:
     images, form = draw_images(tmp_path / "images"), ImageForm(encoding, square=40)
@@ -124,10 +136,16 @@ def test_squares_are_tried_as_smaller_squares(draw_images: Any, tmp_path: Path, 
     assert (costs["smaller_bytes"] < 0.4) == (encoding == "raw")  # a small JPEG is mostly its header
 
 
-def test_an_evaluation_of_the_engine_is_tried_as_a_training(source: Source) -> None:
+def test_an_evaluation_is_tried_as_a_training(source: Source) -> None:
     config = replace(CONFIG, training=False)
     assert set(measure_option_costs(source, config, None)) == {"now", "device", "cached"}
-    assert measure_option_costs(source, replace(config, order="throughput"), None) == {}
+    costs = measure_option_costs(source, replace(config, order="throughput"), None)
+    assert set(costs) == {"now", "device", "cached", "engine"}
+
+
+def test_the_engine_is_tried_on_files_without_a_manifest(source: Source) -> None:
+    foreign = tfrecord_files(str(Path(source.files[0]).parent / "train-*"))
+    assert "engine" in measure_option_costs(foreign, CONFIG, None)
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source) -> None:

@@ -59,9 +59,10 @@ def list_fixes(
         saved_s = min(profile.copy_s / profile.batch.images, 0.5 * now.step_s)
         costs = replace(now, step_s=now.step_s - saved_s)
         found.append(_Idea(costs, {"pin_memory": True}, "Copies to the GPU run beside its work."))
+    most = 1 / max(1 - profile.idle_fraction, 1e-9) if profile.step_s else math.inf  # the trainer takes no more
     fixes = []
     for costs, change, reason, is_due in found:
-        gain = costs.rate / now.rate
+        gain = min(costs.rate / now.rate, most)
         if gain >= _MIN_GAIN or is_due:
             is_code = isinstance(change, str)
             fix = LoaderFix({} if is_code else change, change if is_code else "", reason, max(gain, 1.0))

@@ -3,20 +3,22 @@
 A profile shows the costs of a pipeline's stages, not those with other options. Floats in place of bytes, smaller
 images, whole images for the device: their costs depend on the images and on the machine. So each change is tried with a
 few of the records, from memory, beside the options as they are. Whatever makes the batches of the pipeline makes these:
-the engine, or the stages of the textbook pipeline. Each change takes about a third of a second.
+the engine, or the stages of the textbook pipeline, beside which the engine is tried, too. Each change takes about a
+third of a second.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.source import Source
 from tfpipe.errors import DataError, FormatError
@@ -29,7 +31,7 @@ from tfpipe.native import library
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder
-from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
+from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
 from tfpipe.profiler.types import TriedChange
 from tfpipe.system.options import replace_options
 
@@ -52,7 +54,11 @@ class _Trial(NamedTuple):
 
 
 def measure_option_costs(
-    source: Source, config: PipelineConfig, short_side: int | None, late_cache: bool = False
+    source: Source,
+    config: PipelineConfig,
+    short_side: int | None,
+    late_cache: bool = False,
+    unread: Collection[str] = (),
 ) -> dict[TriedChange, float]:
     """Measures the processor time of an image with the config as it is, and with each possible change.
 
@@ -62,18 +68,23 @@ def measure_option_costs(
         short_side: The short side that images could be stored with; None if that would not make them smaller.
         late_cache: Whether one of the user's stages keeps augmented images. Then augmentation of cached images on the
             device is tried, too.
+        unread: The features that nobody reads. They are left out: nothing that is tried concerns them, and where they
+            are large, reading them would outweigh it.
 
     Returns:
-        The costs. There are none without images or with several in a record, if nothing is decoded in each epoch, in an
-        evaluation by the textbook pipeline, or if a record is damaged.
+        The costs. There are none without images or with several in a record, if nothing is decoded in each epoch, or if
+        a record is damaged.
     """
     one_image = source.has_images and source.per_record is None
     by_engine = is_by_engine(source, config)
-    if config.service.workers or config.cache == "decoded" or not one_image or not (config.training or by_engine):
+    if config.service.workers or config.cache == "decoded" or not one_image:
         return {}
     payloads = sample_records(source, [feature.name for feature in list_batch_features(source, config)])
     if not payloads:
         return {}
+    whole_bytes = sum(map(len, payloads))
+    payloads = leave_out(payloads, unread) if unread else payloads
+    unread_bytes = whole_bytes - sum(map(len, payloads))
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
     natively = by_engine and library.is_available()
     trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, natively, late_cache)}
@@ -84,7 +95,7 @@ def measure_option_costs(
         trials["seekable"] = _Trial(base, seekable, source)
     costs_us = _try_engine(trials) if by_engine else _try_stages(source, trials)
     costs = {name: max(cost, 1.0) for name, cost in costs_us.items()}
-    return costs | ({"smaller_bytes": sum(map(len, smaller)) / sum(map(len, payloads))} if smaller else {})
+    return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
 
 
 def _list_changes(
@@ -130,13 +141,16 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
             datasets = {name: stock_sample.make_batches(files[name], trial.config) for name, trial in trials.items()}
             for name in (name for name in _OWN_RECORDS if name in trials):
                 datasets[f"reading {name}"] = stock_sample.list_sizes(files[name], trials[name].config)
-            batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
+            batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
+            now = trials["now"]
+            by_engine = replace(now.config, order="auto", tf_data=TfDataOptions())
+            batches["engine"] = make_decoder(source, by_engine, now.payloads)
             costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
-    except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
+    except (OSError, tf.errors.OpError, FormatError, DataError):  # the pipeline itself says so, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
-    reading_us |= dict.fromkeys(_FROM_CACHE, 0.0)
-    return {name: costs_us[name] - reading_us[name] for name in trials}
+    reading_us |= dict.fromkeys((*_FROM_CACHE, "engine"), 0.0)
+    return {name: costs_us[name] - reading_us[name] for name in (*trials, "engine")}
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:

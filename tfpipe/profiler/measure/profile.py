@@ -145,7 +145,7 @@ def profile_pipeline(
             return replace(profile, held=find_held(profile, pipeline.built, {}))
         observer.phase("Trying stages and options")
         tried = pipeline.try_parts(stages, facts.cycle_length, accelerator.images_per_step)
-        costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches))
+        costs = measure_option_costs(source, config, facts.short_side, bool(facts.late_caches), facts.unread_features)
         costs |= measure_read_costs(source, config, facts)
         can_grow = config.batch_size <= _SMALL_BATCH and (source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
         if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:

@@ -74,16 +74,15 @@ def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
     assert stages.options is not None
     # A map and a batch are then one operation, as in the pipeline.
     stages.options.experimental_optimization.apply_default_optimizations = True
-    return stages.dataset()
+    return stages.dataset() if config.training else stages.dataset().repeat()
 
 
 def _build(file: Source, config: PipelineConfig) -> Stages:
-    """Builds the stages of a training that reads a file in the usual order; from a cache once, else many times."""
+    """Builds the stages that read a file in the usual order; from a cache once, else many times."""
     copies = 1 if config.cache != "none" else _FILES
     threads = host_limits.usable_cpus()
     config = replace(
         config,
-        training=True,
         order="throughput",
         max_bad_records=0,
         batch_size=RECORDS,
