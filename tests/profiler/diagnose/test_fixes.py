@@ -281,6 +281,19 @@ def test_training_that_the_engine_does_not_change(data: dict[str, Any], config: 
     assert not any("engine" in fix.reason for fix in list_fixes(profile))
 
 
+@pytest.mark.parametrize(("names", "is_proposed"), [(("mixup",), True), (("mixup", "blur"), False)])
+def test_stages_of_the_users_own_behind_batch_stay_behind_the_engine(names: tuple[str, ...], is_proposed: bool) -> None:
+    *stages, batch = PROFILE.stages
+    profile = make_profile(
+        stages=(*stages, make_stage("blur", 1), batch, make_stage("mixup", 1)),
+        dataset={**TEXTBOOK, "own_stages": names},
+        config={"order": "throughput"},
+        option_costs={"engine": 2000.0},
+    )
+    changes = [dict(fix.changes) for fix in list_fixes(profile) if "engine" in fix.reason]
+    assert changes == ([{"order": "exact"}] if is_proposed else [])
+
+
 def test_training_that_waits_for_its_files_is_not_predicted_by_the_engine() -> None:
     stages = (make_stage("read", 50, wait_us_per_image=90_000.0), make_stage("decode", 50))
     config, costs = {"order": "throughput"}, {"engine": 2000.0}

@@ -37,8 +37,8 @@ BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000, unread_bytes=3_000_000)
 NO_BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000)
 TEXTBOOK = {"order": "throughput"}
 """The textbook pipeline, which stages of the user's own get in any case."""
-WITH_OWN = partial(own.add_map, name="keep", function=own.keep, after="batch")
-"""A stage that does nothing. With one the engine is not proposed in place of TensorFlow's operations."""
+WITH_OWN = partial(own.add_map, name="keep", function=own.keep)
+"""A stage that does nothing. In front of `batch` it keeps the engine from taking the place of TensorFlow's operations."""
 TEXTBOOK_HUGE = {**TEXTBOOK, "tf_data.shuffle_buffer_size": 64, "batch_size": 16}
 ENGINE = {"order": "exact"}
 """The engine, with the user's own stages behind it."""

@@ -86,7 +86,7 @@ def negate(features: Any) -> Any:
 
 
 def keep(features: Any) -> Any:
-    """Returns a batch as it is."""
+    """Returns an example as it is."""
     return features
 
 

@@ -97,7 +97,7 @@ def _read_more_files(profile: Profile) -> Iterator[Fix]:
 
 
 def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
-    """Yields the engine in place of the textbook pipeline.
+    """Yields the engine in place of the textbook pipeline, unless stages of the user's own stand in front of `batch`.
 
     What it saves from `parse` to `batch` was measured. In an evaluation it also waits once for each batch, where the
     textbook pipeline reads file after file and waits for each 2 MiB.
@@ -105,7 +105,9 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
     reads_late = bottleneck.stage == "read" and "read" in demand.threads
     lighter = scale_cpu(profile, "engine")
-    if dataset.own_stages or (config.training and (reads_late or lighter is None)):
+    names = [stage.name for stage in profile.stages]
+    behind = names[names.index("batch") :] if "batch" in names else []
+    if not set(dataset.own_stages) <= set(behind) or (config.training and (reads_late or lighter is None)):
         return
     instruction = ""
     if dataset.compression:
@@ -114,7 +116,7 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
         instruction = "tfpipe index FILES"
     changes: dict[str, OptionValue] = {}
     if config.order == "throughput":
-        changes = {"order": "auto"}
+        changes = {"order": "exact" if dataset.own_stages else "auto"}
         changes |= {f"tf_data.{name}": value for name, value in list_changes(config.tf_data, TfDataOptions()).items()}
     if not instruction and not changes:
         return  # only TensorFlow has a client for these files
