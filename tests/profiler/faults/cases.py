@@ -38,7 +38,7 @@ NO_BLOBS = Shards(FEW_PHOTOS, ONE_FILE, 4000)
 TEXTBOOK = {"order": "throughput"}
 """The textbook pipeline, which stages of the user's own get in any case."""
 WITH_OWN = partial(own.add_map, name="keep", function=own.keep)
-"""A stage that does nothing. In front of `batch` it keeps the engine from taking the place of TensorFlow's operations."""
+"""A stage that does nothing. In front of `batch` it keeps the engine out."""
 TEXTBOOK_HUGE = {**TEXTBOOK, "tf_data.shuffle_buffer_size": 64, "batch_size": 16}
 ENGINE = {"order": "exact"}
 """The engine, with the user's own stages behind it."""

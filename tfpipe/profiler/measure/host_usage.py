@@ -14,7 +14,7 @@ from pathlib import Path
 from tfpipe.system import host_limits
 
 _MIN_READ_BYTES, _MAX_READ_BYTES, _MAX_READ_S = 16 * 2**20, 256 * 2**20, 1.0
-_PIECE_BYTES, _READERS = 2**20, 16
+_PIECE_BYTES, _READERS = 2**20, 64  # as many as a fix lets read at once
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def has_ready_thread(process: str = "/proc/self") -> bool:
 
 
 def measure_storage_rate(paths: Sequence[str]) -> float | None:
-    """Reads local files by several threads, from the last file on, and returns the bytes per second.
+    """Reads local files by many threads, from the last file on, and returns the bytes per second.
 
     Storage that answers late gives more to many readers than to one. No file is dropped from the system's cache first:
     a dataset that fits there is read from there in training too. The last files are the least likely to be there
