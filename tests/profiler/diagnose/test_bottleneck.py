@@ -177,6 +177,17 @@ def test_where_nothing_is_busy_all_the_time_the_busiest_station_counts(cores_bus
     assert bottleneck.reason == f"The cores are {cores_busy:.0%} busy, and no stage is at its limit: {why}."
 
 
+def test_handing_over_that_takes_more_than_all_stages_is_named() -> None:
+    """Of 2.8 ms of the cores for an image, the stages take 1 ms."""
+    profile = make_profile(stages=(make_stage("augment", 1000, parallelism=8),), host={"cpu_fraction": 0.7})
+    textbook = replace(profile, dataset=replace(profile.dataset, by_engine=False))
+    bottleneck = find(textbook)
+    assert (bottleneck.stage, bottleneck.reason) == (
+        "batch",
+        "The cores are 70% busy, 64% of it in handing over batches: 180,000 µs of a core for each batch of 100.",
+    )
+
+
 def test_a_python_function_that_holds_the_lock_has_one_core() -> None:
     own = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=1000.0)
     stages = (make_stage("decode", 500, parallelism=4), own)

@@ -551,6 +551,16 @@ def test_what_batches_of_two_sizes_cost_says_what_a_larger_one_gives() -> None:
     assert fix.predicted_images_per_second > 2 * profile.images_per_second
 
 
+@pytest.mark.parametrize(("cores_busy", "reached"), [(0.95, 0.95), (0.6, 1.0)])
+def test_larger_batches_keep_cores_busy_that_wait_for_small_ones(cores_busy: float, reached: float) -> None:
+    stages = (make_stage("decode", 4000 * cores_busy - 1000, parallelism=4),)
+    host = {"trainer_us_per_step": 100e3, "cpu_fraction": cores_busy}
+    profile = make_profile(stages=stages, config={"batch_size": 2}, host=host, step=make_step(1000, 9000))
+    fix = next(fix for fix in list_fixes(profile) if "batch_size" in fix.changes)
+    assert fix.demand is not None
+    assert fix.predicted_images_per_second == pytest.approx(reached * fix.demand.limit)
+
+
 def test_a_larger_batch_is_a_power_of_two_and_leaves_four_in_an_epoch() -> None:
     """1,001 records make 4 batches of 250, and the power of two below is 128."""
     stages = (make_stage("decode", 2100, parallelism=4),)

@@ -196,6 +196,8 @@ def _unbuffered_stage(profile: Profile) -> Bottleneck:
         name = min(limits, key=lambda stage: limits[stage])
         why = f"{name} is nearest, {profile.images_per_second / limits[name]:.0%} of what it can give"
         if profile.images_per_second / limits[name] < profile.host.cpu_fraction:  # the cores are nearer
+            if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
+                return _explain_small_batches(profile, f"The cores are {cpu:.0%} busy")
             name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
             why = f"{name} takes most of them"
     return Bottleneck(name, f"The cores are {cpu:.0%} busy, and no stage is at its limit: {why}.", demand.limit)
