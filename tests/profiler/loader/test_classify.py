@@ -16,7 +16,18 @@ WORKER = Frame(f"{SITE}/torch/utils/data/_utils/worker.py", "_worker_loop", 320,
 OURS = Frame(module.__file__, "ProbedTarget.__call__", 9, "return self._target()")
 PARENT = Frame("/home/me/train.py", "<module>", 99, "main()")
 
+CLOCK = Frame(module.__file__.replace("classify", "probe"), "Probe._note_collection", 8, "now = time.perf_counter()")
+TAKES = Frame(module.__file__.replace("classify", "measure"), "drive", 7, "batch, is_new = batches.fetch()")
+
 STACKS = {
+    "garbage is collected while the user computes": ([CLOCK, USER, FETCH, WORKER], "functions", True),
+    "garbage is collected while a batch is unpacked": (
+        [CLOCK, Frame(f"{STDLIB}/multiprocessing/queues.py", "get", 1, "return _ForkingPickler.loads(res)"), TAKES],
+        "handing over",
+        False,
+    ),
+    "a batch is freed": ([TAKES, PARENT], "handing over", False),
+    "a process begins": ([OURS, PARENT], "other", False),
     "pillow decodes": (
         [Frame(f"{SITE}/PIL/ImageFile.py", "ImageFile.load", 1, "n, err = decoder.decode(b)"), USER],
         "decoding",

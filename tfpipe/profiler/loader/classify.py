@@ -10,6 +10,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 from tfpipe.profiler.loader.types import Activity
@@ -36,6 +37,9 @@ _LIBRARIES = tuple(
 )
 _OUTSIDE = ("site-packages", "dist-packages", "<frozen", "/grain/_src/")
 _OWN = os.path.dirname(__file__) + os.sep
+_PROBE, _TAKES = _OWN + "probe.py", _OWN + "measure.py"
+"""The clocks of records and of collecting garbage, which count as what they interrupt; and the loop that takes batches,
+in which only the memory of the last one is freed."""
 
 _WAITS = re.compile(
     r"(/threading|/queue|/selectors|/multiprocessing/(connection|synchronize|popen_\w+|queues|pool)"
@@ -94,10 +98,11 @@ def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doin
 
 
 def _classify(stack: Sequence[Frame], collate: str) -> Doing:
+    stack = list(dropwhile(lambda frame: frame.file == _PROBE, stack))
     own = next((number for number, frame in enumerate(stack) if frame.file.startswith(_OWN)), len(stack))
+    if own == 0:
+        return Doing("handing over" if stack and stack[0].file == _TAKES else "other", "")
     stack = stack[:own]
-    if not stack:
-        return Doing("other", "")
     user = next((frame for frame in stack if is_users(frame.file)), None)
     place = "" if user is None else f"{os.path.basename(user.file)}:{user.line} {user.function.rpartition('.')[2]}"
     leaf = stack[0]

@@ -6,6 +6,7 @@ fixes = list_fixes(profile, wall, has_cuda=False)   # the most useful first
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -106,7 +107,8 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
             way = of_grain if profile.kind == "Grain loader" else "the workers of a DataLoader"
             yield _Idea(costs, f"Make batches in {number} processes, such as {way}", reason, is_due)
     if profile.workers and options.get("persistent_workers") is False:
-        first_s = now.worker_s / (profile.steps_per_epoch or 1)  # a worker makes the first batch of an epoch alone
+        times = [seconds for use in profile.makers for seconds in use.record_s] or [now.worker_s]
+        first_s = statistics.median(times) / (profile.steps_per_epoch or 1)  # a worker makes the first batch alone
         costs = replace(now, restart_s=min(now.restart_s, first_s))
         reason = "The workers stay from one epoch to the next."
         yield _Idea(costs, {"persistent_workers": True}, reason, wall.kind == "restarts")

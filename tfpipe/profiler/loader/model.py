@@ -17,7 +17,7 @@ from tfpipe.profiler.loader.types import LoaderProfile
 
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
 """A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
-_SLOWER, _IDLE, _CROWDED, _MAX_SHARE = 2.5, 0.3, 0.25, 0.9
+_SLOWER, _IDLE, _CROWDED = 2.5, 0.3, 0.25
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         worker_s = len(busy_s) ** 2 / sum(1 / seconds for seconds in busy_s) / images
     locked = [use.cpu_s for use in makers if use.sum("lock") > 0.1 * use.working_s]
     main_s = main.working_s - main.sum("waiting", "lock") + (1 - own) * main.sum("no core")
-    costs = Costs(
+    return Costs(
         num_workers=profile.num_workers,
         worker_s=worker_s,
         slowest_s=slowest_s,
@@ -99,12 +99,11 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         main_cpu_s=main.cpu_s / images if workers else 0.0,
         lock_s=max(locked, default=0.0) / images,
         stall_s=stall_s,
-        restart_s=0.0,
+        # The workers make batches while the first one is waited for, so this is a little too much.
+        restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
         step_s=profile.step_s / profile.batch.images,
         cores=profile.num_cores if is_crowded else profile.cores,
     )
-    share = min(get_restart_share(profile), _MAX_SHARE)
-    return replace(costs, restart_s=share / (1 - share) / costs.rate)
 
 
 def list_excess(profile: LoaderProfile) -> list[float]:
@@ -137,6 +136,5 @@ def get_restart_s(profile: LoaderProfile) -> float:
     """Returns the time that starting the workers takes at the beginning of an epoch, in seconds."""
     if not profile.workers or profile.options.get("persistent_workers", True):
         return 0.0
-    drives = {id(one): one for one in (profile.free, profile.paced)}.values()
-    epochs = sum(one.epochs for one in drives)
-    return sum(one.restart_s for one in drives) / epochs if epochs else profile.first_batch_s
+    drives = (profile.paced, profile.free)  # the paced one is not watched, which takes time in each new worker
+    return next((one.restart_s / one.epochs for one in drives if one.epochs), profile.first_batch_s)
