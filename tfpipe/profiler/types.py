@@ -325,7 +325,7 @@ TriedChange: TypeAlias = str
     smaller          images stored with a short side of `DatasetFacts.short_side`, and as `smaller_bytes` the share of a
                      record's bytes that is left
     native           the native library as the decoder
-    engine           the engine in place of the textbook pipeline
+    engine_share     the engine in place of the textbook pipeline: the share that is left of all from `read` to `batch`
     seekable         JPEGs with restart markers: the native library decodes no more of them than a crop
     read             reading a record from a local file in memory, which `now` has not; `read_without_unread` leaves out
                      `DatasetFacts.unread_features`, `read_unpacked` reads a file that is not compressed

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tfpipe.engine.config.tf_data_options import TfDataOptions
-from tfpipe.profiler.diagnose.fixes_cpu import scale_cpu
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.diagnose.service import SATURATED
 from tfpipe.profiler.types import LARGE_BATCH, OPTION_COST_STAGES, Bottleneck, Effort, Fix, OptionValue, Profile
@@ -99,15 +98,15 @@ def _read_more_files(profile: Profile) -> Iterator[Fix]:
 def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     """Yields the engine in place of the textbook pipeline, unless stages of the user's own stand in front of `batch`.
 
-    What it saves from `parse` to `batch` was measured. In an evaluation it also waits once for each batch, where the
+    What it saves from `read` to `batch` was measured. In an evaluation it also waits once for each batch, where the
     textbook pipeline reads file after file and waits for each 2 MiB.
     """
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
     reads_late = bottleneck.stage == "read" and "read" in demand.threads
-    lighter = scale_cpu(profile, "engine")
+    share = costs.get("engine_share")
     names = [stage.name for stage in profile.stages]
     behind = names[names.index("batch") :] if "batch" in names else []
-    if not set(dataset.own_stages) <= set(behind) or (config.training and (reads_late or lighter is None)):
+    if not set(dataset.own_stages) <= set(behind) or (config.training and (reads_late or share is None)):
         return
     instruction = ""
     if dataset.compression:
@@ -120,15 +119,15 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
         changes |= {f"tf_data.{name}": value for name, value in list_changes(config.tf_data, TfDataOptions()).items()}
     if not instruction and not changes:
         return  # only TensorFlow has a client for these files
-    engine, reason = lighter or demand, ""
+    engine = demand if share is None else demand.scale(dict.fromkeys(("read", *OPTION_COST_STAGES), share))
+    reason = ""
     for stage in (name for name in OPTION_COST_STAGES if name in demand.threads):
         engine = engine.widen(stage, demand.cores)
     if reads_late:
         batch_bytes = profile.step.images_per_step * dataset.record_bytes
         engine = engine.scale({}, {"read": min(_FILE_BUFFER_BYTES / batch_bytes, 1.0)}).widen("read", _BATCHES_READ)
         reason = f"An evaluation reads file after file here; the engine reads whole batches, {_BATCHES_READ} at once."
-    elif lighter:
-        share = costs["engine"] / costs["now"]
+    elif share is not None:
         reason = f"The engine makes the same batches in {share:.0%} of the processor time, in an order that is exact."
     if instruction:
         yield Fix(Effort.NEW_SHARDS, reason, engine, changes, instruction, "write_data")

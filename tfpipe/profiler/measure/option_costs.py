@@ -30,7 +30,7 @@ from tfpipe.images.seekable import make_seekable
 from tfpipe.native import library
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
-from tfpipe.profiler.measure.engine_sample import make_decoder
+from tfpipe.profiler.measure.engine_sample import make_decoder, write_sample
 from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
 from tfpipe.profiler.types import TriedChange
 from tfpipe.system.options import replace_options
@@ -93,8 +93,7 @@ def measure_option_costs(
         trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
     if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable, source)
-    costs_us = _try_engine(trials) if by_engine else _try_stages(source, trials)
-    costs = {name: max(cost, 1.0) for name, cost in costs_us.items()}
+    costs = _try_engine(trials) if by_engine else _try_stages(source, trials)
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
 
 
@@ -120,7 +119,8 @@ def _try_engine(trials: Mapping[TriedChange, _Trial]) -> dict[TriedChange, float
     """Measures the engine, in the calling thread; there is no cost if a record is damaged."""
     try:
         decoders = {name: make_decoder(trial.source, trial.config, trial.payloads) for name, trial in trials.items()}
-        return turns.measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
+        costs_us = turns.measure_costs_us(decoders, len(trials["now"].payloads), time.thread_time)
+        return {name: max(cost, 1.0) for name, cost in costs_us.items()}
     except (FormatError, DataError):  # the pipeline itself says so, or leaves it out
         return {}
 
@@ -129,6 +129,7 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
     import tensorflow as tf
 
+    from tfpipe.pipeline.build import build_stages
     from tfpipe.profiler.measure import stock_sample
 
     unpacked = replace(source, compression="")
@@ -143,14 +144,20 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
                 datasets[f"reading {name}"] = stock_sample.list_sizes(files[name], trials[name].config)
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
             now = trials["now"]
-            by_engine = replace(now.config, order="auto", tf_data=TfDataOptions())
-            batches["engine"] = make_decoder(source, by_engine, now.payloads)
+            sample = write_sample(f"{folder}/engine", source, now.payloads)
+            assert sample.manifest is not None
+            by_engine = replace(
+                now.config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1
+            )
+            engine = build_stages(sample.manifest, sample.split, by_engine).dataset()
+            batches["engine"] = iter(engine if now.config.training else engine.repeat()).__next__
             costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
     except (OSError, tf.errors.OpError, FormatError, DataError):  # the pipeline itself says so, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
-    reading_us |= dict.fromkeys((*_FROM_CACHE, "engine"), 0.0)
-    return {name: costs_us[name] - reading_us[name] for name in (*trials, "engine")}
+    reading_us |= dict.fromkeys(_FROM_CACHE, 0.0)
+    costs = {name: max(costs_us[name] - reading_us[name], 1.0) for name in trials}
+    return costs | {"engine_share": costs_us["engine"] / costs_us["now"]}
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
