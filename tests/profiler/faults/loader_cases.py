@@ -165,7 +165,9 @@ def list_images(folder: Path, number: int = 60, size: tuple[int, int] = (1200, 9
     return sorted(str(path) for path in folder.glob("*.jpg"))
 
 
-def make_grain(get: Callable[[int], Any], workers: int = 0, threads: int = 1, epoch: int = 100_000) -> Any:
+def make_grain(
+    get: Callable[[int], Any], workers: int = 0, threads: int = 1, epoch: int = 100_000, collate: Any = None
+) -> Any:
     import grain
 
     class Source:
@@ -176,7 +178,7 @@ def make_grain(get: Callable[[int], Any], workers: int = 0, threads: int = 1, ep
             return get(int(number))
 
     options = grain.ReadOptions(threads, max(threads, 2))
-    dataset = grain.MapDataset.source(Source()).to_iter_dataset(options).batch(16)
+    dataset = grain.MapDataset.source(Source()).to_iter_dataset(options).batch(16, batch_fn=collate)
     return dataset.mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))
 
 
@@ -286,6 +288,28 @@ FAULTS: dict[str, LoaderFault] = {
         step_s=0.06,
         delay_us=5000,
         where="get_late",
+        needs="grain",
+    ),
+    "grain_float64": LoaderFault(
+        by_grain(functools.partial(make_pixels, side=256, dtype="float64"), workers=CORES),
+        ("hand-over", "cores"),
+        "Hand over uint8",
+        by_grain(functools.partial(make_pixels, side=256), workers=CORES),
+        needs="grain",
+    ),
+    "grain_objects": LoaderFault(
+        by_grain(get_objects, workers=CORES, collate=keep),
+        ("hand-over",),
+        "Hand over tensors",
+        by_grain(functools.partial(get_objects, as_array=True), workers=CORES),
+        needs="grain",
+    ),
+    "grain_collates_in_main": LoaderFault(
+        lambda _: CollatesInMain(make_grain(make_pixels, CORES, collate=keep)),
+        ("main process",),
+        "Move ",
+        by_grain(make_pixels, workers=CORES, collate=stack_and_compute),
+        where="compute",
         needs="grain",
     ),
     "grain_fed": LoaderFault(by_grain(make_pixels, workers=1), ("accelerator",), "", step_s=0.05, needs="grain"),

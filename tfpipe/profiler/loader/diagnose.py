@@ -107,8 +107,9 @@ def _find_main(profile: LoaderProfile) -> Wall | None:
         return None
     name = max((one for one in ACTIVITIES[:-3] if one != "waiting"), key=main.sum)
     where = next((place for place, activity, _ in main.functions if activity == name), "")
+    busy = human_share(min(share, 1.0))  # its threads can be several
     reason = (
-        f"The process of the trainer is busy with batches for {human_share(share)} of the time, most of it {name}"
+        f"The process of the trainer is busy with batches for {busy} of the time, most of it {name}"
         f"{f' ({where})' if where else ''}, while its workers have nothing to do for {human_share(idle)}."
     )
     return Wall("hand-over" if name == "handing over" else "main process", reason, where or name)

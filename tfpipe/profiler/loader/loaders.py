@@ -108,7 +108,7 @@ class LoaderSource:
         if not hasattr(loader, "__iter__"):
             raise ConfigError(f"--loader: {self._name} must return a loader or an iterable of batches, got {name}.")
         options = {"num_workers": made[-1]} if made and isinstance(made[-1], int) else {}
-        if name.startswith("grain ") and "absl.flags" in sys.modules:
+        if "grain" in sys.modules and "absl.flags" in sys.modules:
             sys.modules["absl.flags"].FLAGS.mark_as_parsed()  # as a program of Grain's users does; its workers need it
         return Loader("Grain loader" if name.startswith("grain ") else name, open_epoch, options, length=length)
 
