@@ -333,6 +333,9 @@ TriedChange: TypeAlias = str
                      `LARGE_BATCH` images
 """
 
+MOST_THREADS = 64
+"""The threads that a fix lets wait at once, at most: with as many the storage is measured."""
+
 LARGE_BATCH = 64
 """The number of images in a batch that is tried beside a small one."""
 

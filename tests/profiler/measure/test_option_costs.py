@@ -17,6 +17,7 @@ from tfpipe.engine.columns import images
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, tfrecord_files
+from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig, index
@@ -91,13 +92,7 @@ def test_what_reading_costs_is_that_of_the_records_which_are_read(
     monkeypatch.setattr(turns, "measure_costs_us", lambda ways, *_: {name: known[name] for name in ways})
     costs = measure_option_costs(source, replace(CONFIG, order="throughput"), 16)
     del costs["smaller_bytes"]
-    assert costs == {
-        "now": 400.0,
-        "device": 500.0,
-        "cached": 300.0,
-        "smaller": 450.0,
-        "engine_share": 0.25,
-    }
+    assert costs == {"now": 400.0, "device": 500.0, "cached": 300.0, "smaller": 450.0, "engine_share": 0.25}
 
 
 @pytest.mark.usefixtures("native_library")
@@ -152,6 +147,14 @@ def test_an_evaluation_is_tried_as_a_training(source: Source) -> None:
 def test_the_engine_is_tried_on_files_without_a_manifest(source: Source) -> None:
     foreign = tfrecord_files(str(Path(source.files[0]).parent / "train-*"))
     assert measure_option_costs(foreign, CONFIG, None)["engine_share"] > 0
+
+
+def test_an_engine_that_cannot_be_tried_leaves_the_other_costs(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(option_costs, "write_sample", refuse)
+    assert set(measure_option_costs(source, replace(CONFIG, order="throughput"), None)) == {"now", "device", "cached"}
 
 
 def test_nothing_is_tried_where_no_image_is_decoded_in_each_epoch(source: Source) -> None:

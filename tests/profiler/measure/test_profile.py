@@ -100,14 +100,8 @@ def test_a_profile_has_the_figures_of_a_real_pipeline(manifest: Manifest) -> Non
     assert (profile.dataset.records, profile.dataset.by_engine, profile.records_per_image) == (12, False, 1.0)
     assert profile.dataset.own_stages == profile.dataset.late_caches == ()
     assert profile.host.trainer_us_per_step > 0
-    tried = set(profile.option_costs)
-    assert tried == {
-        "now",
-        "device",
-        "cached",
-        "engine_share",
-        "read",
-    }  # no image is larger than the model needs
+    # No image is larger than the model needs.
+    assert set(profile.option_costs) == {"now", "device", "cached", "engine_share", "read"}
 
 
 def test_an_element_of_the_engine_is_a_batch(manifest: Manifest) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.config.pipeline_config import IMAGES_PER_CALL
 from tfpipe.profiler.diagnose.fixes_cpu import compute_cache_room
-from tfpipe.profiler.diagnose.fixes_waiting import MOST_THREADS, SPARE, next_power_of_two
+from tfpipe.profiler.diagnose.fixes_waiting import SPARE, next_power_of_two
 from tfpipe.profiler.diagnose.predict import scale_other
-from tfpipe.profiler.types import Bottleneck, Effort, Fix, Profile, StageTiming
+from tfpipe.profiler.types import MOST_THREADS, Bottleneck, Effort, Fix, Profile, StageTiming
 from tfpipe.system.units import human_bytes
 
 _FUNCTIONS = ("transform", "batch_transform")

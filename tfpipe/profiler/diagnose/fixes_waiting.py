@@ -9,11 +9,19 @@ from dataclasses import replace
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
 from tfpipe.profiler.diagnose.service import SATURATED
-from tfpipe.profiler.types import LARGE_BATCH, OPTION_COST_STAGES, Bottleneck, Effort, Fix, OptionValue, Profile
+from tfpipe.profiler.types import (
+    LARGE_BATCH,
+    MOST_THREADS,
+    OPTION_COST_STAGES,
+    Bottleneck,
+    Effort,
+    Fix,
+    OptionValue,
+    Profile,
+)
 from tfpipe.system.options import list_changes
 
 _MAPPED_STAGES = ("parse", "decode", "augment")
-MOST_THREADS = 64
 _FILE_BUFFER_BYTES = 2**21
 """The bytes that the textbook pipeline reads at once of a file."""
 _BATCHES_READ = 2
@@ -102,11 +110,11 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     textbook pipeline reads file after file and waits for each 2 MiB.
     """
     dataset, config, costs, demand = profile.dataset, profile.config, profile.option_costs, profile.demand
-    reads_late = bottleneck.stage == "read" and "read" in demand.threads
-    share = costs.get("engine_share")
+    reads_late, share = bottleneck.stage == "read" and "read" in demand.threads, costs.get("engine_share")
     names = [stage.name for stage in profile.stages]
     behind = names[names.index("batch") :] if "batch" in names else []
-    if not set(dataset.own_stages) <= set(behind) or (config.training and (reads_late or share is None)):
+    is_known = not config.training if reads_late else share is not None
+    if not is_known or not set(dataset.own_stages) <= set(behind):
         return
     instruction = ""
     if dataset.compression:
@@ -119,16 +127,14 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
         changes |= {f"tf_data.{name}": value for name, value in list_changes(config.tf_data, TfDataOptions()).items()}
     if not instruction and not changes:
         return  # only TensorFlow has a client for these files
-    engine = demand if share is None else demand.scale(dict.fromkeys(("read", *OPTION_COST_STAGES), share))
-    reason = ""
+    engine = demand.scale(dict.fromkeys(("read", *OPTION_COST_STAGES), 1.0 if share is None else share))
+    reason = f"The engine makes the same batches in {share or 1:.0%} of the processor time, in an order that is exact."
     for stage in (name for name in OPTION_COST_STAGES if name in demand.threads):
         engine = engine.widen(stage, demand.cores)
     if reads_late:
         batch_bytes = profile.step.images_per_step * dataset.record_bytes
         engine = engine.scale({}, {"read": min(_FILE_BUFFER_BYTES / batch_bytes, 1.0)}).widen("read", _BATCHES_READ)
         reason = f"An evaluation reads file after file here; the engine reads whole batches, {_BATCHES_READ} at once."
-    elif share is not None:
-        reason = f"The engine makes the same batches in {share:.0%} of the processor time, in an order that is exact."
     if instruction:
         yield Fix(Effort.NEW_SHARDS, reason, engine, changes, instruction, "write_data")
     else:

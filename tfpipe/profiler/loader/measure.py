@@ -165,6 +165,7 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
         free = drive(batches, lambda _: None, seconds)
         after = HostTime.now()
         end_probes(folder)
+        probe.stop()
         step, step_s = trainer.make_step(batch)
         if trainer.method == "none":
             paced = free

@@ -223,12 +223,12 @@ class ProbedTarget:
 
 @contextlib.contextmanager
 def watching_processes(folder: Path) -> Iterator[None]:
-    """Puts a probe into every process that `multiprocessing` starts meanwhile, by any start method."""
+    """Puts a probe into every process that `multiprocessing` starts until `end_probes`, by any start method."""
     start = BaseProcess.start
 
     def start_probed(process: Any) -> None:
         target = getattr(process, "_target", None)
-        if target is not None and not isinstance(target, ProbedTarget):
+        if target is not None and not isinstance(target, ProbedTarget) and not (folder / _END).exists():
             process._target = ProbedTarget(target, folder)
         start(process)
 

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfpipe.profiler.types import MOST_THREADS
 from tfpipe.system import host_limits
 
 _MIN_READ_BYTES, _MAX_READ_BYTES, _MAX_READ_S = 16 * 2**20, 256 * 2**20, 1.0
-_PIECE_BYTES, _READERS = 2**20, 64  # as many as a fix lets read at once
+_PIECE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ def measure_storage_rate(paths: Sequence[str]) -> float | None:
         return num_bytes
 
     try:
-        with ThreadPoolExecutor(_READERS) as pool:
-            num_bytes = sum(pool.map(read, range(_READERS)))
+        with ThreadPoolExecutor(MOST_THREADS) as pool:
+            num_bytes = sum(pool.map(read, range(MOST_THREADS)))
     except OSError:
         return None
     return num_bytes / (time.perf_counter() - started) if num_bytes >= _MIN_READ_BYTES else None

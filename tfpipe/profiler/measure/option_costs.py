@@ -21,7 +21,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.features import list_batch_features
 from tfpipe.engine.source import Source
-from tfpipe.errors import DataError, FormatError
+from tfpipe.errors import DataError, FormatError, TfpipeError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import make_image
@@ -129,7 +129,6 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
     """Measures the stages of the textbook pipeline, less what reading takes; no cost if a record is damaged."""
     import tensorflow as tf
 
-    from tfpipe.pipeline.build import build_stages
     from tfpipe.profiler.measure import stock_sample
 
     unpacked = replace(source, compression="")
@@ -143,21 +142,33 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
             for name in (name for name in _OWN_RECORDS if name in trials):
                 datasets[f"reading {name}"] = stock_sample.list_sizes(files[name], trials[name].config)
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
-            now = trials["now"]
-            sample = write_sample(f"{folder}/engine", source, now.payloads)
-            assert sample.manifest is not None
-            by_engine = replace(
-                now.config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1
-            )
-            engine = build_stages(sample.manifest, sample.split, by_engine).dataset()
-            batches["engine"] = iter(engine if now.config.training else engine.repeat()).__next__
+            if take := _open_engine(f"{folder}/engine", trials["now"]):
+                batches["engine"] = take
             costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
-    except (OSError, tf.errors.OpError, FormatError, DataError):  # the pipeline itself says so, or leaves it out
+    except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
     reading_us |= dict.fromkeys(_FROM_CACHE, 0.0)
     costs = {name: max(costs_us[name] - reading_us[name], 1.0) for name in trials}
-    return costs | {"engine_share": costs_us["engine"] / costs_us["now"]}
+    return costs | ({"engine_share": costs_us["engine"] / costs_us["now"]} if "engine" in costs_us else {})
+
+
+def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
+    """Returns a function that takes a batch of the same records from the engine; None if the engine cannot make it."""
+    import tensorflow as tf
+
+    from tfpipe.pipeline.build import build_stages
+
+    try:
+        sample = write_sample(folder, trial.source, trial.payloads)
+        assert sample.manifest is not None
+        config = replace(trial.config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
+        batches = build_stages(sample.manifest, sample.split, replace(config, block_records=None)).dataset()
+        take: Callable[[], Any] = iter(batches if config.training else batches.repeat()).__next__
+        take()
+    except (TfpipeError, tf.errors.OpError):
+        return None
+    return take
 
 
 def _shrink_images(source: Source, payloads: list[bytes], short_side: int) -> list[bytes]:
