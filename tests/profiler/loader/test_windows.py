@@ -60,16 +60,6 @@ def test_threads_that_neither_run_nor_wait_for_a_core_wait_for_the_lock() -> Non
     assert alone.sum("lock") == 0.0
 
 
-def test_a_thread_that_only_waits_for_the_lock_does_not_work() -> None:
-    """The main thread computes all the time, and the other one, which reads, has the lock for a tenth of it."""
-    last = make_line(
-        1.0, 1.0, [[9, 0, "R", 10], [8, 2, "R", 10]], threads={"9": [900_000_000, 0], "8": [100_000_000, 0]}
-    )
-    use = make_use(5, [make_line(0.0, 0.0), last], 0.0, 2.0)
-    assert use is not None
-    assert use.seconds == pytest.approx({"functions": 0.9, "reading": 0.1, "lock": 1.0})
-
-
 def test_a_main_thread_that_waits_for_its_threads_does_nothing_itself() -> None:
     counts = [[9, 1, "S", 100], [8, 0, "R", 80], [8, 1, "S", 20]]
     use = make_use(5, [make_line(0.0, 0.0), make_line(1.0, 0.8, counts)], 0.0, 2.0)

@@ -93,11 +93,10 @@ def _sum_threads(
     seconds: dict[Activity, float] = defaultdict(float)
     places: dict[tuple[str, Activity], float] = defaultdict(float)
     main_s = others_s = delegated_s = 0.0
-    blocked_s: dict[int, float] = {}
-    owns: dict[int, dict[Activity, float]] = defaultdict(lambda: defaultdict(float))
+    blocked_s = []
     for native, counts in threads.items():
         second = wall_s / sum(counts.values())
-        own = owns[native]
+        own: dict[Activity, float] = defaultdict(float)
         for (activity, place), count in counts.items():
             own[activity] += count * second
             if place:
@@ -105,21 +104,21 @@ def _sum_threads(
         busy_s = wall_s - own.pop("idle", 0.0)
         working_s = busy_s - own["storage"] - own["waiting"]
         cpu_s, delay_s = ran_s.get(native, (0.0, 0.0))
-        own["no core"] += min(delay_s, working_s)
+        seconds["no core"] += min(delay_s, working_s)
         if working_s > _LIVELY * wall_s:
-            blocked_s[native] = max(working_s - cpu_s - delay_s, 0.0)
+            blocked_s.append(max(working_s - cpu_s - delay_s, 0.0))
         if native == main:
             main_s, delegated_s = busy_s, own["waiting"]
         else:
             others_s += busy_s
-    for native, own in owns.items():
-        own["lock"] = blocked_s.get(native, 0.0) if len(blocked_s) > 1 else 0.0
-        # A thread that waits for the lock or for a core is seen where it goes on.
-        total_s = sum(own[name] for name in _INTERRUPTED)
-        left = 1 - min(own["lock"] + own["no core"], total_s) / max(total_s, 1e-9)
         for name, value in own.items():
-            seconds[name] += value * left if name in _INTERRUPTED else value
+            seconds[name] += value
+    seconds["lock"] = sum(blocked_s) if len(blocked_s) > 1 else 0.0
     seconds["waiting"] -= min(delegated_s, others_s)  # the main thread often only waits for the others
     seconds["idle"] = max(wall_s - main_s - others_s, 0.0)
+    total_s = sum(seconds[name] for name in _INTERRUPTED)
+    left = 1 - min(seconds["lock"] + seconds["no core"], total_s) / max(total_s, 1e-9)
+    for name in _INTERRUPTED:
+        seconds[name] *= left
     functions = sorted(((*key, value) for key, value in places.items()), key=lambda one: -one[2])
     return {name: value for name, value in seconds.items() if value > 0}, tuple(functions[:_MAX_FUNCTIONS])
