@@ -20,7 +20,7 @@ from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
 from tfpipe.profiler.loader.measure import Trainer, measure_loader
 from tfpipe.profiler.loader.report import to_text
-from tfpipe.profiler.loader.shards import find_files, measure_draft_gain
+from tfpipe.profiler.loader.shards import find_files, measure_draft_s
 from tfpipe.profiler.loader.trials import run_turn
 from tfpipe.profiler.loader.types import LoaderReport, ShardsResult
 
@@ -36,8 +36,8 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as probes:
         profile = measure_loader(loader, trainer, SECONDS, Path(probes))
     wall = find_wall(profile)
-    draft_gain = measure_draft_gain(find_files(profile, loader.dataset), profile.batch.image_size)
-    fixes = list_fixes(profile, wall, False, draft_gain)
+    draft_s = measure_draft_s(find_files(profile, loader.dataset), profile.batch.image_size)
+    fixes = list_fixes(profile, wall, False, draft_s)
     if os.environ.get("SHOW"):
         print(to_text(LoaderReport(profile, wall, fixes, ShardsResult(why_not="-"))), file=sys.stderr)
     first = fixes[0].name if fixes else ""

@@ -7,7 +7,7 @@ import sysconfig
 import pytest
 
 from tfpipe.profiler.loader import classify as module
-from tfpipe.profiler.loader.classify import Doing, Frame, classify
+from tfpipe.profiler.loader.classify import Doing, Frame, classify, is_clock
 
 STDLIB, SITE = sysconfig.get_path("stdlib"), "/venv/lib/python3/site-packages"
 USER = Frame("/home/me/train.py", "Photos.load", 31, "image = image.convert('RGB')")
@@ -92,6 +92,18 @@ def test_the_state_of_a_thread() -> None:
     assert [classify(read, "", state).activity for state in "RSD"] == ["reading", "storage", "storage"]
     assert classify([USER, FETCH], "", "D") == Doing("storage", place)
     assert [classify(pipe, "", state).activity for state in "RS"] == ["handing over", "idle"]
+
+
+def test_a_socket_that_carries_a_batch_is_not_read_by_the_user() -> None:
+    reads = Frame(f"{STDLIB}/socket.py", "recvmsg", 1, "return self.recv(n)")
+    rebuilds = Frame(f"{STDLIB}/multiprocessing/reduction.py", "recv_fds", 1, "msg = sock.recvmsg(1, n)")
+    assert classify([reads, rebuilds, TAKES, PARENT]) == Doing("handing over", "")
+    assert classify([reads, USER, FETCH]) == Doing("reading", "train.py:31 load")
+
+
+def test_the_clock_of_a_record() -> None:
+    clock = Frame(CLOCK.file, "Probe.read_clock", 3, "words = os.pread(9, 80, 0).split()")
+    assert [is_clock(stack) for stack in ([clock, FETCH], [CLOCK, USER], [USER, clock], [])] == [True] + 3 * [False]
 
 
 def test_frames_of_the_parent_of_a_forked_process_do_not_count() -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import sysconfig
 from collections.abc import Sequence
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from typing import NamedTuple
 
 from tfpipe.profiler.loader.types import Activity
@@ -38,8 +38,9 @@ _LIBRARIES = tuple(
 _OUTSIDE = ("site-packages", "dist-packages", "<frozen", "/grain/_src/")
 _OWN = os.path.dirname(__file__) + os.sep
 _PROBE, _TAKES = _OWN + "probe.py", _OWN + "measure.py"
-"""The clocks of records and of collecting garbage, which count as what they interrupt; and the loop that takes batches,
-in which only the memory of the last one is freed."""
+"""The clock of collecting garbage, which counts as what it interrupts; and the loop that takes batches, in which only
+the memory of the last one is freed."""
+_CLOCK = re.compile(r"\b(read_clock|note_record)$")
 
 _WAITS = re.compile(
     r"(/threading|/queue|/selectors|/multiprocessing/(connection|synchronize|popen_\w+|queues|pool)"
@@ -79,6 +80,14 @@ def read_frame(file: str, function: str, line: int) -> Frame:
     return Frame(file, function, line, linecache.getline(file, line).strip())
 
 
+def is_clock(stack: Sequence[Frame]) -> bool:
+    """Returns whether a thread reads the clock of a record.
+
+    Python hands its lock on there, so it is where those are often seen that never give it away in between.
+    """
+    return bool(stack) and stack[0].file == _PROBE and _CLOCK.search(stack[0].function) is not None
+
+
 def classify(stack: Sequence[Frame], collate: str = "", state: str = "") -> Doing:
     """Says what a thread does.
 
@@ -103,24 +112,24 @@ def _classify(stack: Sequence[Frame], collate: str) -> Doing:
     if own == 0:
         return Doing("handing over" if stack and stack[0].file == _TAKES else "other", "")
     stack = stack[:own]
-    user = next((frame for frame in stack if is_users(frame.file)), None)
+    library = list(takewhile(lambda frame: not is_users(frame.file), stack))
+    user = stack[len(library)] if len(library) < len(stack) else None
     place = "" if user is None else f"{os.path.basename(user.file)}:{user.line} {user.function.rpartition('.')[2]}"
     leaf = stack[0]
     if _LISTENS.search(leaf.text) or (_WAITS.search(leaf.file) and not _MOVES.search(leaf.text)):
         return Doing("idle" if user is None else "waiting", place)
     if leaf is user and _BLOCKS.search(leaf.text):
         return Doing("waiting", place)
+    if any(_PIPES.search(frame.file) for frame in library):  # also where it reads a socket for it
+        return Doing("handing over", place)
     if not _LOADERS.search(leaf.file) and _READS.search(leaf.text) and "Image.open" not in leaf.text:
         return Doing("reading", place)
     if leaf is user and _DECODES.search(leaf.text):
         return Doing("decoding", place)
-    is_library = True  # until the user's function that a loader called
-    for frame in stack:
-        if is_users(frame.file):
-            is_library = False
-            if collate and frame.function.rpartition(".")[2] == collate:
-                return Doing("collating", place)
-        for activity, files in _FILES if is_library else ():
+    for number, frame in enumerate(stack):
+        if collate and frame.function.rpartition(".")[2] == collate and is_users(frame.file):
+            return Doing("collating", place)
+        for activity, files in _FILES if number < len(library) else ():
             if files.search(frame.file):
                 return Doing(activity, place)
         if frame.file.endswith("/PIL/Image.py") and frame.function in ("open", "preinit", "_open_core"):

@@ -20,7 +20,6 @@ _MIN_GAIN, _ENOUGH, _CODE_WEIGHT = 1.03, 0.98, 0.7  # an option is changed in a 
 _MAX_WORKERS, _PREFETCH, _DEFAULT_PREFETCH = 16, 8, 2
 _LARGE_SHARE, _SMALL_SHARE = 0.2, 0.1
 _FLOAT_BYTES = {"float64": 8, "float32": 4}
-_LEFT = 0.1  # of the time for Python objects, where arrays are handed over
 _MADE: tuple[Activity, ...] = ("reading", "storage", "decoding", "functions", "collating", "waiting")
 """The activities of making a batch; the others of a trainer's process are receiving it, and freeing it."""
 
@@ -35,7 +34,7 @@ class _Idea(NamedTuple):
 
 
 def list_fixes(
-    profile: LoaderProfile, wall: Wall, has_cuda: bool = False, draft_gain: float | None = None
+    profile: LoaderProfile, wall: Wall, has_cuda: bool = False, draft_s: float | None = None
 ) -> tuple[LoaderFix, ...]:
     """Returns the fixes that help, the one with the best gain for its effort first.
 
@@ -43,19 +42,19 @@ def list_fixes(
         profile: The measured profile.
         wall: The wall that holds the loader.
         has_cuda: Whether a GPU takes the batches.
-        draft_gain: The gain of Pillow's decoding of the loader's files in the smallest size that is enough; None if it
-            is not known.
+        draft_s: The time in which Pillow decodes an image of the loader in the smallest size that is enough; None if it
+            is not known, or there is none but the whole one.
     """
     if wall.kind == "accelerator":
         return ()
     now = compute_costs(profile)
     proposers = (_change_workers, _change_order, _change_handing, _change_work)
     found = [idea for propose in proposers for idea in propose(profile, wall, now)]
-    if draft_gain is not None and draft_gain > 1 and profile.share("decoding") > _LARGE_SHARE:
-        saved_s = (now.worker_s + now.stall_s) * profile.share("decoding") * (1 - 1 / draft_gain)
-        reason = f"Pillow then decodes {draft_gain:.1f} times as fast, measured on files of this loader."
+    decoding_s = (now.worker_s + now.stall_s) * _get_decoding_share(profile)
+    if draft_s is not None and draft_s < decoding_s and profile.share("decoding") > _LARGE_SHARE:
+        reason = f"Pillow then decodes {decoding_s / draft_s:.1f} times as fast, measured on files of this loader."
         change = 'Call `image.draft("RGB", SIZE)` with the size that you need before the image is loaded'
-        found.append(_Idea(now.save(saved_s), change, reason))
+        found.append(_Idea(now.save(decoding_s - draft_s), change, reason))
     if has_cuda and profile.options.get("pin_memory") is False:
         saved_s = min(profile.copy_s / profile.batch.images, 0.5 * now.step_s)
         costs = replace(now, step_s=now.step_s - saved_s)
@@ -71,10 +70,20 @@ def list_fixes(
     return tuple(fix for _, _, fix in sorted(fixes, key=lambda one: one[:2]))
 
 
-def _choose_workers(now: Costs, copy_s: float) -> tuple[int, Costs]:
+def _get_decoding_share(profile: LoaderProfile) -> float:
+    """Returns the share of decoding, with what the lines that decode do with the pixels."""
+    places = [one for use in profile.makers for one in use.functions]
+    lines = {place for place, activity, _ in places if activity == "decoding"}
+    decoding_s = sum(seconds for _, activity, seconds in places if activity == "decoding")
+    behind_s = sum(seconds for place, activity, seconds in places if activity == "functions" and place in lines)
+    share = profile.share("decoding")
+    return share + min(share * behind_s / max(decoding_s, 1e-9), profile.share("functions"))
+
+
+def _choose_workers(now: Costs, hop_s: float) -> tuple[int, Costs]:
     """Returns the fewest workers that give nearly the best rate, with the costs then."""
-    if not now.num_workers:  # handing over an image costs a copy at least
-        now = replace(now.save(-copy_s), num_workers=1, slowest_s=now.worker_s + copy_s)
+    if not now.num_workers:
+        now = replace(now.save(-hop_s), num_workers=1, slowest_s=now.worker_s + hop_s)
     choices = {
         number: replace(now, num_workers=number, lock_s=now.lock_s * now.num_workers / number)
         for number in range(1, max(_MAX_WORKERS, math.ceil(now.cores)) + 1)
@@ -85,7 +94,7 @@ def _choose_workers(now: Costs, copy_s: float) -> tuple[int, Costs]:
 
 def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:
     options, cores = profile.options, profile.num_cores
-    number, costs = _choose_workers(now, profile.copy_s / profile.batch.images)
+    number, costs = _choose_workers(now, profile.hop_s / profile.batch.images)
     cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
     waits = sum(use.working_s - use.sum("lock") for use in profile.makers) / max(cpu_s, 1e-9)
     # Others may have some of the cores now; and work that does not wait has no use for more workers than cores.
@@ -148,20 +157,25 @@ def _change_handing(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
     elif wall.kind == "hand-over" and batch.objects > batch.images:
         working_s = max(sum(use.working_s for use in profile.makers), 1e-9)
         collecting = sum(use.collecting_s for use in profile.makers) / working_s
-        # Objects that are kept until they are packed are what Python looks through for garbage meanwhile.
-        saved = profile.share("handing over", "lock") + min(collecting, profile.share("functions", "collating"))
-        costs = now.save((1 - _LEFT) * made_s * saved, (1 - _LEFT) * received)
+        # Objects that are kept until they are packed are what Python looks through for garbage meanwhile, and what the
+        # loader itself walks over.
+        kept = profile.share("functions", "collating")
+        saved = profile.share("handing over", "lock", "other")
+        saved += min(collecting * kept / max(kept + profile.share("other"), 1e-9), kept)
+        hop_s = profile.hop_s / batch.images
+        costs = now.save(made_s * saved - 2 * hop_s, received)  # arrays are collated, and then handed over
         reason = f"{human_count(batch.objects, 'Python object')} a batch are packed and unpacked one by one."
         change = "Hand over tensors or arrays in place of lists, dictionaries and other objects"
         yield _Idea(costs, change, reason, is_due=True)
     width = _FLOAT_BYTES.get(batch.dtype)
     if width and batch.image_size is not None:
         saved, collated = 1 - 1 / width, profile.share("collating")
-        # Collating writes the values once more; the user's functions wrote them, which took as long at least.
-        written = collated + min(collated, profile.share("functions"))
+        # Collating writes the values once more. The user's functions wrote them, which took as long at least; but small
+        # arrays take more than their part of a large one. So half of it counts.
+        written = collated + min(collated, profile.share("functions")) / 2
         sizes = f"{human_bytes(batch.bytes)} a batch become {human_bytes(batch.bytes / width)}"
         is_due = batch.dtype == "float64" and wall.kind == "hand-over"
-        costs = now.save(saved * made_s * (profile.share("handing over") + written), saved * received)
+        costs = now.save(saved * made_s * (profile.share("handing over", "lock") + written), saved * received)
         change = f"Hand over uint8 in place of {batch.dtype}"
         yield _Idea(costs, change, f"{sizes}; convert and normalize on the device.", is_due)
 

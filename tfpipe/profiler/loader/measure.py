@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import statistics
 import sys
@@ -34,6 +35,7 @@ from tfpipe.system import host_limits
 _MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 2.0
 _CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
 _COPY_BYTES, _HASH_BYTES, _HASH_S = 64 << 20, 1 << 20, 0.05
+_OBJECT_BYTES = 8  # of a number in an array
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,11 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     records = None if loader.length is None else loader.length * facts.images
     with contextlib.suppress(TypeError, NotImplementedError, ValueError):
         records = len(loader.dataset)
+    hop_s = _measure_hop_s(facts.bytes + _OBJECT_BYTES * facts.objects)
     return LoaderProfile(
         *(loader.kind, loader.options, facts, step_s, trainer.method, first_batch_s, paced, free),
         *(tuple(uses.values()), main, loader.length, cores, num_cores, max(all_s - used_s, 0.0) / free.wall_s),
-        *(_measure_copy_s(facts.bytes), records, host_limits.available_memory_bytes()),
+        *(_measure_copy_s(facts.bytes), hop_s, records, host_limits.available_memory_bytes()),
     )
 
 
@@ -233,9 +236,27 @@ def measure_cores(cores: int) -> float:
 
 def _measure_copy_s(num_bytes: int) -> float:
     """Returns the time to copy the bytes of a batch into new memory, in seconds."""
-    source, times = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8), []
+    source = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8)
+    return _time(lambda: np.array(source), time.perf_counter) * num_bytes / source.nbytes
+
+
+def _measure_hop_s(num_bytes: int) -> float:
+    """Returns the processor time to hand the bytes of an array to another process, by shared memory."""
+    source = np.ones(min(num_bytes, _COPY_BYTES) or 1, np.uint8)
+
+    def share() -> None:
+        with mmap.mmap(-1, source.nbytes) as memory:
+            memory.write(source.data)
+            memory[:]
+
+    return _time(share, time.process_time) * num_bytes / source.nbytes
+
+
+def _time(function: Callable[[], Any], clock: Callable[[], float]) -> float:
+    """Returns the median time of five calls, in seconds."""
+    times = []
     for _ in range(5):
-        started = time.perf_counter()
-        np.array(source)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * num_bytes / source.nbytes
+        started = clock()
+        function()
+        times.append(clock() - started)
+    return statistics.median(times)

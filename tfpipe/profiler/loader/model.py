@@ -82,7 +82,10 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     is_crowded = profile.others_cores > _CROWDED * profile.num_cores
     own = cpu_s / max(cpu_s + profile.others_cores * profile.free.wall_s, 1e-9)
     busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
-    busy_s = [max(time - own * use.sum("no core"), 0.1 * time) for time, use in zip(busy_s, makers, strict=True)]
+    # Several threads of a worker can wait for a core at once, so it is not less than what it computes.
+    busy_s = [
+        max(time - own * use.sum("no core"), min(use.cpu_s, time)) for time, use in zip(busy_s, makers, strict=True)
+    ]
     stall_s = sum(list_excess(profile)) / images
     slowest_s = worker_s = max(sum(busy_s) / images - stall_s, 0.0)
     if is_worker_slow(profile):  # in order, each makes as many images

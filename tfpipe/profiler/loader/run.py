@@ -14,7 +14,7 @@ from tfpipe.profiler.loader.diagnose import find_wall
 from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
 from tfpipe.profiler.loader.measure import Trainer, measure_loader
-from tfpipe.profiler.loader.shards import find_files, measure_as_shards, measure_draft_gain
+from tfpipe.profiler.loader.shards import find_files, measure_as_shards, measure_draft_s
 from tfpipe.profiler.loader.trials import try_fixes
 from tfpipe.profiler.loader.types import LoaderReport
 from tfpipe.system.progress import Observer
@@ -47,7 +47,7 @@ def profile_loader(
     files = find_files(profile, loader.dataset)
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     has_cuda = cuda is not None and cuda.is_available()
-    fixes = list_fixes(profile, wall, has_cuda, measure_draft_gain(files, profile.batch.image_size))
+    fixes = list_fixes(profile, wall, has_cuda, measure_draft_s(files, profile.batch.image_size))
     fixes, kept = try_fixes(source, trainer, fixes, seconds / 2, observer) if applies else (fixes, {})
     observer.phase("Reading the same images as tfpipe shards")
     return LoaderReport(profile, wall, fixes, measure_as_shards(profile, files, seconds / 2)), kept

@@ -5,7 +5,9 @@ result = measure_as_shards(profile, files, seconds=2.0)      # "3.1 times, measu
 
 from __future__ import annotations
 
+import contextlib
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -68,23 +70,30 @@ def measure_as_shards(profile: LoaderProfile, files: Sequence[str], seconds: flo
     return ShardsResult(len(records), rate)
 
 
-def measure_draft_gain(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
-    """Measures how many times as fast Pillow decodes JPEGs in the smallest size that libjpeg has above `size`.
+def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
+    """Measures how long Pillow decodes a JPEG in the smallest size that libjpeg has above `size`, and converts it.
+
+    The whole image is not decoded here, since that is measured in the workers. There it takes up to twice as long or
+    half as long, by how their memory was taken before; and workers that are forked from this process take over its way.
+
+    Args:
+        files: Files with images.
+        size: The height and width that are needed.
 
     Returns:
-        None if the size or such files are not known.
+        The processor time of an image, in seconds; None if the size is not known, or the first JPEG is not larger.
     """
-    times = [0.0, 0.0]
+    times = list[float]()
     for file in files[:_DRAFTS] if size is not None else ():
-        try:
-            data = Path(file).read_bytes()
-            for number, at_least in enumerate((None, size)):
-                started = time.perf_counter()
-                jpeg.decode_jpeg(jpeg.read_header(data, _MAX_PIXELS), at_least)
-                times[number] += time.perf_counter() - started
-        except (BadImage, OSError):
-            continue
-    return times[0] / times[1] if times[1] else None
+        with contextlib.suppress(BadImage, OSError):
+            header = jpeg.read_header(Path(file).read_bytes(), _MAX_PIXELS)
+            started = time.thread_time()
+            image, scale = jpeg.decode_jpeg(header, size and size[::-1])
+            if scale == 1 and not times:
+                return None
+            image.convert("RGB")
+            times.append(time.thread_time() - started)
+    return statistics.fmean(times) if times else None
 
 
 def _read(files: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -124,6 +124,7 @@ class LoaderProfile:
         num_cores: The cores that this process may use.
         others_cores: The cores that other programs took.
         copy_s: The time to copy a batch once, in seconds.
+        hop_s: The processor time to hand a batch from process to process if it is arrays only, in seconds.
         records: The records in the dataset; None if nobody knows.
         free_memory_bytes: The memory that could be taken.
     """
@@ -143,6 +144,7 @@ class LoaderProfile:
     num_cores: int = 1
     others_cores: float = 0.0
     copy_s: float = 0.0
+    hop_s: float = 0.0
     records: int | None = None
     free_memory_bytes: int = 0
 
