@@ -156,9 +156,14 @@ def test_no_fix_gives_more_than_the_trainer_takes() -> None:
 
 @pytest.mark.parametrize(("draft_s", "gain"), [(None, None), (0.16, None), (0.1, 20 / 14), (0.08, 20 / 12)])
 def test_a_faster_way_of_pillow(draft_s: float | None, gain: float | None) -> None:
-    """Each image takes 0.2 s: half in decoding, a third of that more in what the same line does with the pixels."""
-    places = (("train.py:5 load", "decoding", 6.0), ("train.py:5 load", "functions", 2.0))
-    seconds = {"decoding": 6.0, "functions": 4.0}
+    """Each image takes 0.2 s, of which 0.16 s are reading, decoding, and what the same line does with the pixels."""
+    places = (
+        ("train.py:5 load", "decoding", 5.0),
+        ("train.py:4 load", "reading", 1.0),
+        ("train.py:5 load", "functions", 2.0),
+        ("train.py:6 load", "functions", 2.0),
+    )
+    seconds = {"decoding": 5.0, "reading": 1.0, "functions": 4.0}
     uses = [make_use(n, seconds=seconds, functions=places) for n in range(2)]
     profile = make_profile(*uses)
     fixes = list_fixes(profile, find_wall(profile), draft_s=draft_s)

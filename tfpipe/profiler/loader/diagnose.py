@@ -36,17 +36,22 @@ def find_wall(profile: LoaderProfile) -> Wall:
 
 def find_function(profile: LoaderProfile, *activities: Activity) -> tuple[str, float]:
     """Returns the user's function with the most time in some activities, at its most expensive line, and its share."""
-    lines: dict[tuple[str, ...], dict[str, float]] = {}
+    lines: dict[tuple[str, str], dict[str, float]] = {}
     for place, activity, seconds in (one for use in profile.makers for one in use.functions):
         if activity in activities:
-            file, _, function = place.partition(":")
-            own = lines.setdefault((file, function.partition(" ")[2]), {})
+            own = lines.setdefault(split_place(place), {})
             own[place] = own.get(place, 0.0) + seconds
     if not lines:
         return "", 0.0
     own = max(lines.values(), key=lambda own: sum(own.values()))
     every_s = sum(use.working_s + use.sum("no core") for use in profile.makers)
     return max(own, key=lambda place: own[place]), sum(own.values()) / max(every_s, 1e-9)
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """Returns the file and the function of a line of the user."""
+    file, _, function = place.partition(":")
+    return file, function.partition(" ")[2]
 
 
 def _explain_largest(profile: LoaderProfile) -> tuple[str, str]:

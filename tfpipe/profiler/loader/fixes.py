@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.loader.diagnose import find_function
+from tfpipe.profiler.loader.diagnose import find_function, split_place
 from tfpipe.profiler.loader.model import Costs, compute_costs
 from tfpipe.profiler.loader.types import Activity, LoaderFix, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
@@ -71,13 +71,18 @@ def list_fixes(
 
 
 def _get_decoding_share(profile: LoaderProfile) -> float:
-    """Returns the share of decoding, with what the lines that decode do with the pixels."""
+    """Returns the share of decoding, with reading for it, and with what the lines that decode do with the pixels."""
     places = [one for use in profile.makers for one in use.functions]
     lines = {place for place, activity, _ in places if activity == "decoding"}
+    functions = {split_place(line) for line in lines}
     decoding_s = sum(seconds for _, activity, seconds in places if activity == "decoding")
+    read_s = sum(
+        seconds for place, activity, seconds in places if activity == "reading" and split_place(place) in functions
+    )
     behind_s = sum(seconds for place, activity, seconds in places if activity == "functions" and place in lines)
-    share = profile.share("decoding")
-    return share + min(share * behind_s / max(decoding_s, 1e-9), profile.share("functions"))
+    share = profile.share("decoding") / max(decoding_s, 1e-9)
+    read, behind = (min(share * s, profile.share(name)) for s, name in ((read_s, "reading"), (behind_s, "functions")))
+    return profile.share("decoding") + read + behind
 
 
 def _choose_workers(now: Costs, hop_s: float) -> tuple[int, Costs]:

@@ -1,8 +1,8 @@
 """The costs of an image in a loader, and the rate that follows from them. Pure.
 
-    workers: num_workers / worker_s ─┐
-    cores:   cores / cpu_s ──────────┼─▶ the slowest, beside the loop: step_s + main_s
-    slow records, restarts ──────────┘
+    workers: worker_s / num_workers, + slow records ─┐
+    cores:   cpu_s / cores ──────────────────────────┼─▶ the largest, + restarts
+    loop:    step_s + main_s ────────────────────────┘
 
 A prediction is the rate that was measured, times the ratio of two results of this model: so only what a fix changes has
 to be known.
@@ -55,8 +55,8 @@ class Costs:
         """The images per second of the loop with steps."""
         limits = self.cpu_s / self.cores, self.lock_s
         if not self.num_workers:
-            return 1 / max(max(self.worker_s, *limits) + self.stall_s + self.step_s, 1e-9)
-        made_s = max(self.slowest_s / self.num_workers, *limits) + self.stall_s
+            return 1 / max(max(self.worker_s + self.stall_s, *limits) + self.step_s, 1e-9)
+        made_s = max(self.slowest_s / self.num_workers + self.stall_s, *limits)
         return 1 / max(max(made_s, self.step_s + self.main_s) + self.restart_s, 1e-9)
 
     def save(self, seconds: float, received: float = 0.0) -> Costs:

@@ -71,7 +71,7 @@ def measure_as_shards(profile: LoaderProfile, files: Sequence[str], seconds: flo
 
 
 def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float | None:
-    """Measures how long Pillow decodes a JPEG in the smallest size that libjpeg has above `size`, and converts it.
+    """Measures how long Pillow reads, decodes and converts a JPEG in the smallest size that libjpeg has above `size`.
 
     The whole image is not decoded here, since that is measured in the workers. There it takes up to twice as long or
     half as long, by how their memory was taken before; and workers that are forked from this process take over its way.
@@ -86,8 +86,8 @@ def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float
     times = list[float]()
     for file in files[:_DRAFTS] if size is not None else ():
         with contextlib.suppress(BadImage, OSError):
-            header = jpeg.read_header(Path(file).read_bytes(), _MAX_PIXELS)
             started = time.thread_time()
+            header = jpeg.read_header(Path(file).read_bytes(), _MAX_PIXELS)
             image, scale = jpeg.decode_jpeg(header, size and size[::-1])
             if scale == 1 and not times:
                 return None
