@@ -13,7 +13,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.format.example import decode_example
 from tfpipe.profiler.measure.record_sample import RECORDS, sample_records
-from tfpipe.profiler.measure.stock_sample import BATCH, list_sizes, make_batches, write_file
+from tfpipe.profiler.measure.stock_sample import list_sizes, make_batches, write_file
 from tfpipe.profiler.measure.turns import Rest, measure_costs_us
 
 CONFIG = PipelineConfig(batch_size=4, image_size=16, order="throughput")
@@ -41,8 +41,8 @@ def test_batches_have_the_records_and_other_crops(
 ) -> None:
     payloads = sample_records(source)
     file = write_file(str(tmp_path / "few"), source, payloads)
-    batches = [*make_batches(file, replace(CONFIG, cache=cache)).take(128).as_numpy_iterator()]
-    assert {batch["image"].shape for batch in batches} == {(BATCH, 16, 16, 3)}
+    batches = [*make_batches(file, replace(CONFIG, cache=cache)).take(64).as_numpy_iterator()]
+    assert {batch["image"].shape for batch in batches} == {(RECORDS, 16, 16, 3)}
     labels = [int(decode_example(payload)["image/class/label"][0]) for payload in payloads]  # type: ignore[index]
     given = [int(label) for batch in batches for label in batch["label"]]
     counts = {label: given.count(label) for label in set(given)}
@@ -54,7 +54,7 @@ def test_batches_have_the_records_and_other_crops(
 def test_threads_that_work_ahead_are_counted(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfpipe.profiler.measure.turns._SECONDS", 0.01)
     file = write_file(str(tmp_path / "few"), source, sample_records(source))
-    datasets = {"read": list_sizes(file, CONFIG, BATCH), "made": make_batches(file, CONFIG)}
+    datasets = {"read": list_sizes(file, CONFIG), "made": make_batches(file, CONFIG)}
     batches = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
-    costs_us = measure_costs_us(batches, BATCH, Rest().wait)
+    costs_us = measure_costs_us(batches, RECORDS, Rest().wait)
     assert 0 < costs_us["read"] < costs_us["made"] < 100_000

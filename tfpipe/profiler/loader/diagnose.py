@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from tfpipe.profiler.loader.model import get_restart_s, get_restart_share, is_worker_slow, list_excess
+from tfpipe.profiler.loader.model import compute_costs, get_restart_s, is_worker_slow, keep_workers, list_excess
 from tfpipe.profiler.loader.types import ACTIVITIES, Activity, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
 
@@ -77,11 +77,12 @@ def _find_slow_record(profile: LoaderProfile) -> Wall | None:
 
 
 def _find_restarts(profile: LoaderProfile) -> Wall | None:
-    share = get_restart_share(profile)
+    now = compute_costs(profile)
+    share = 1 - now.rate / keep_workers(profile, now).rate
     if not profile.free.epochs or share < _STALLED:
         return None
-    reason = f"Each epoch starts the workers anew, which takes {get_restart_s(profile):.2g} s: {human_share(share)} of"
-    return Wall("restarts", f"{reason} the time.")
+    starts = f"Each epoch starts the workers anew, and its first batch comes after {get_restart_s(profile):.2g} s."
+    return Wall("restarts", f"{starts} Workers that stay would save {human_share(share)} of the time.")
 
 
 def _find_lock(profile: LoaderProfile) -> Wall | None:

@@ -6,13 +6,12 @@ fixes = list_fixes(profile, wall, has_cuda=False)   # the most useful first
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tfpipe.profiler.loader.diagnose import find_function, split_place
-from tfpipe.profiler.loader.model import Costs, compute_costs
+from tfpipe.profiler.loader.model import Costs, compute_costs, keep_workers
 from tfpipe.profiler.loader.types import Activity, LoaderFix, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
 
@@ -121,10 +120,8 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
             way = of_grain if profile.kind == "Grain loader" else "the workers of a DataLoader"
             yield _Idea(costs, f"Make batches in {number} processes, such as {way}", reason, is_due)
     if profile.workers and options.get("persistent_workers") is False:
-        times = [seconds for use in profile.makers for seconds in use.record_s] or [now.worker_s]
-        first_s = statistics.median(times) / (profile.steps_per_epoch or 1)  # a worker makes the first batch alone
-        costs = replace(now, restart_s=min(now.restart_s, first_s))
         reason = "The workers stay from one epoch to the next."
+        costs = keep_workers(profile, now)
         yield _Idea(costs, {"persistent_workers": True}, reason, wall.kind == "restarts")
     delay_s = sum(use.sum("no core") for use in profile.makers)
     if profile.num_workers >= cores and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s:

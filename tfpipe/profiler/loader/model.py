@@ -129,10 +129,11 @@ def is_worker_slow(profile: LoaderProfile) -> bool:
     return statistics.fmean(idle_s for _, idle_s in times[:-1]) > _IDLE * profile.free.wall_s
 
 
-def get_restart_share(profile: LoaderProfile) -> float:
-    """Returns the share of an epoch in which its workers are started."""
-    epoch_s = (profile.steps_per_epoch or float("inf")) * profile.batch.images / profile.given_rate
-    return get_restart_s(profile) / epoch_s
+def keep_workers(profile: LoaderProfile, now: Costs) -> Costs:
+    """Returns the costs where the workers stay from one epoch to the next."""
+    times = [seconds for use in profile.makers for seconds in use.record_s] or [now.worker_s]
+    first_s = statistics.median(times) / (profile.steps_per_epoch or 1)  # a worker makes the first batch alone
+    return replace(now, restart_s=min(now.restart_s, first_s))
 
 
 def get_restart_s(profile: LoaderProfile) -> float:

@@ -31,7 +31,7 @@ from tfpipe.native import library
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder, write_sample
-from tfpipe.profiler.measure.record_sample import leave_out, sample_records
+from tfpipe.profiler.measure.record_sample import RECORDS, leave_out, sample_records
 from tfpipe.profiler.types import TriedChange
 from tfpipe.system.options import replace_options
 
@@ -140,13 +140,11 @@ def _try_stages(source: Source, trials: Mapping[TriedChange, _Trial]) -> dict[Tr
             }
             datasets = {name: stock_sample.make_batches(files[name], trial.config) for name, trial in trials.items()}
             for name in (name for name in _OWN_RECORDS if name in trials):
-                datasets[f"reading {name}"] = stock_sample.list_sizes(
-                    files[name], trials[name].config, stock_sample.BATCH
-                )
+                datasets[f"reading {name}"] = stock_sample.list_sizes(files[name], trials[name].config)
             batches: dict[str, Callable[[], Any]] = {name: iter(dataset).__next__ for name, dataset in datasets.items()}
             if take := _open_engine(f"{folder}/engine", trials["now"]):
                 batches["engine"] = take
-            costs_us = turns.measure_costs_us(batches, stock_sample.BATCH, turns.Rest().wait)
+            costs_us = turns.measure_costs_us(batches, RECORDS, turns.Rest().wait)
     except (OSError, tf.errors.OpError):  # a damaged record: the pipeline itself says so, or leaves it out
         return {}
     reading_us = {name: costs_us.get(f"reading {name}", costs_us["reading now"]) for name in trials}
@@ -160,14 +158,11 @@ def _open_engine(folder: str, trial: _Trial) -> Callable[[], Any] | None:
     import tensorflow as tf
 
     from tfpipe.pipeline.build import build_stages
-    from tfpipe.profiler.measure import stock_sample
 
     try:
         sample = write_sample(folder, trial.source, trial.payloads)
         assert sample.manifest is not None
-        config = replace(
-            trial.config, order="auto", tf_data=TfDataOptions(), batch_size=stock_sample.BATCH, prefetch_batches=1
-        )
+        config = replace(trial.config, order="auto", tf_data=TfDataOptions(), batch_size=RECORDS, prefetch_batches=1)
         batches = build_stages(sample.manifest, sample.split, replace(config, block_records=None)).dataset()
         take: Callable[[], Any] = iter(batches if config.training else batches.repeat()).__next__
         take()

@@ -22,8 +22,6 @@ from tfpipe.pipeline.stage import Stages
 from tfpipe.profiler.measure.record_sample import RECORDS
 from tfpipe.system import host_limits
 
-BATCH = RECORDS // 2
-"""The images in a batch of a sample. Two of them hold all records, and the turns that are compared stay short."""
 _FILES = 64
 """How often the file is listed. An epoch has a cost of its own, which many records must share as they do elsewhere."""
 
@@ -48,13 +46,12 @@ def write_file(path: str, source: Source, payloads: Sequence[bytes]) -> Source:
     )
 
 
-def list_sizes(file: Source, config: PipelineConfig, batch: int = RECORDS) -> tf.data.Dataset:
+def list_sizes(file: Source, config: PipelineConfig) -> tf.data.Dataset:
     """Returns the sizes of the records of a file without end, in batches: all that is done is to read them.
 
     Args:
         file: The file, from `write_file`.
         config: The options; a cache is left out.
-        batch: The number of records in a batch.
     """
     stages = _build(file, replace(config, cache="none"))
     records = Stages(stages[: stages.names.index("parse")], stages.options).dataset()
@@ -63,7 +60,7 @@ def list_sizes(file: Source, config: PipelineConfig, batch: int = RECORDS) -> tf
     def measure(*element: Any) -> Any:
         return next(tf.strings.length(part) for part in tf.nest.flatten(element) if part.dtype == tf.string)
 
-    return records.map(measure).repeat().batch(batch)  # of the records themselves a batch would be a copy
+    return records.map(measure).repeat().batch(RECORDS)  # of the records themselves a batch would be a copy
 
 
 def make_batches(file: Source, config: PipelineConfig) -> tf.data.Dataset:
@@ -88,7 +85,7 @@ def _build(file: Source, config: PipelineConfig) -> Stages:
         config,
         order="throughput",
         max_bad_records=0,
-        batch_size=BATCH,
+        batch_size=RECORDS,
         tf_data=replace(
             config.tf_data,
             shuffle_buffer_size=RECORDS,
