@@ -163,7 +163,7 @@ TEXTBOOK_FAULTS = {
         TEXTBOOK),
     "no_engine_floats": Fault("augment", {"order": "auto"},
         "TensorFlow's operations make floats of pixels, one operation after another.",
-        {"image_dtype": "float32", **TEXTBOOK}, RAW_PHOTOS),
+        {"image_dtype": "float32", "augment": "none", **TEXTBOOK}, RAW_PHOTOS),
     "slow_storage": Fault("read", {"tf_data.cycle_length": ...},
         "Each read of the storage takes 0.2 s, and two whole files are read at once: more at once wait together.",
         {"tf_data.cycle_length": 2, "tf_data.shuffle_buffer_size": 256, **TEXTBOOK}, delay_us=200_000),
