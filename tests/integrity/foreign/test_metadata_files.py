@@ -64,6 +64,14 @@ def test_names_of_classes_come_from_their_file(tmp_path: Path) -> None:
     assert read_metadata(str(tmp_path)).classes == {"deep/class": ("a", "b", "c")}
 
 
+def test_a_feature_whose_name_no_file_can_have(tmp_path: Path) -> None:
+    name = "c" * 5000
+    features = json.dumps(FEATURES).replace('"class"', f'"{name}"')
+    write(tmp_path, features_json=features)
+    found = read_metadata(str(tmp_path))
+    assert (found.classes, found.notes) == ({f"deep/{name}": ("0", "1", "2")}, [])
+
+
 def test_a_list_of_names_may_number_them(tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_text("0:daisy\n1:red rose\n\n")
     assert read_metadata(str(tmp_path)).listed == ("daisy", "red rose")

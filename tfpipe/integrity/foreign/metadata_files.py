@@ -14,6 +14,7 @@ from tfpipe.storage import file_io
 
 _MAX_BYTES = 2**26
 _MAX_SHARDS = 1_000_000
+_MAX_NAME_BYTES = 255  # of a file on every common file system
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _LABEL_FILES = ("labels.txt",)  # written by TF-Slim's converters, a line like `0:daisy` for each class
 
@@ -52,7 +53,9 @@ def read_metadata(root: str) -> Metadata:
             except (FormatError, ConfigError) as error:
                 metadata.notes.append(f"Not used: {error}")
     for feature in list(metadata.classes):
-        if names := _label_file(file_io.join(root, f"{feature.replace('/', '-')}.labels.txt"), metadata):
+        file = f"{feature.replace('/', '-')}.labels.txt"
+        is_name = len(file.encode(errors="replace")) <= _MAX_NAME_BYTES
+        if is_name and (names := _label_file(file_io.join(root, file), metadata)):
             metadata.classes[feature] = names
     lists = (_label_file(file_io.join(root, file), metadata) for file in _LABEL_FILES)
     metadata.listed = next((names for names in lists if names), ())
