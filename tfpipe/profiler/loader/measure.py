@@ -32,9 +32,9 @@ from tfpipe.profiler.loader.windows import read_uses
 from tfpipe.profiler.measure.host_usage import HostTime
 from tfpipe.system import host_limits
 
-_MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 2.0
+_MAX_WARM_UP_S, _WARM_UP_BATCHES, _SETTLE_S = 2.0, 1, 1.5
 _CEILING_S, _CEILING_STEPS, _MAX_STEPS = 2.0, 5, 100
-_COPY_BYTES, _HASH_BYTES, _HASH_S = 64 << 20, 1 << 20, 0.05
+_COPY_BYTES, _HASH_BYTES, _HASH_S = 8 << 20, 1 << 20, 0.05
 _OBJECT_BYTES = 8  # of a number in an array
 
 
