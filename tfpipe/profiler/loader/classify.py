@@ -56,9 +56,10 @@ _DECODES = re.compile(r"\b(imdecode|imread|decode_(jpeg|png|image|webp|gif)|read
 _FILES: tuple[tuple[Activity, re.Pattern[str]], ...] = (
     (
         "handing over",
-        re.compile(r"/multiprocessing/(reductions?|queues|connection|resource_sharer|heap|shared_memory)\.py$"),
+        re.compile(
+            r"/(multiprocessing/heap|shared_memory|shared_memory_array|pin_memory|spawn|ring_queue|variable_size_queue)\.py$"
+        ),
     ),
-    ("handing over", re.compile(r"/(shared_memory_array|pin_memory|spawn|ring_queue|variable_size_queue)\.py$")),
     ("collating", re.compile(r"/torch/utils/data/_utils/collate\.py$|/transformations/batch\.py$")),
     (
         "decoding",

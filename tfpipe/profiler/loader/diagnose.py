@@ -77,9 +77,11 @@ def _find_slow_record(profile: LoaderProfile) -> Wall | None:
 
 
 def _find_restarts(profile: LoaderProfile) -> Wall | None:
+    if not profile.free.epochs:
+        return None
     now = compute_costs(profile)
     share = 1 - now.rate / keep_workers(profile, now).rate
-    if not profile.free.epochs or share < _STALLED:
+    if share < _STALLED:
         return None
     starts = f"Each epoch starts the workers anew, and its first batch comes after {get_restart_s(profile):.2g} s."
     return Wall("restarts", f"{starts} Workers that stay would save {human_share(share)} of the time.")

@@ -6,6 +6,7 @@ fixes = list_fixes(profile, wall, has_cuda=False)   # the most useful first
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -74,14 +75,13 @@ def _get_decoding_share(profile: LoaderProfile) -> float:
     places = [one for use in profile.makers for one in use.functions]
     lines = {place for place, activity, _ in places if activity == "decoding"}
     functions = {split_place(line) for line in lines}
-    decoding_s = sum(seconds for _, activity, seconds in places if activity == "decoding")
-    read_s = sum(
-        seconds for place, activity, seconds in places if activity == "reading" and split_place(place) in functions
-    )
-    behind_s = sum(seconds for place, activity, seconds in places if activity == "functions" and place in lines)
-    share = profile.share("decoding") / max(decoding_s, 1e-9)
-    read, behind = (min(share * s, profile.share(name)) for s, name in ((read_s, "reading"), (behind_s, "functions")))
-    return profile.share("decoding") + read + behind
+    seconds: dict[Activity, float] = defaultdict(float)
+    for place, activity, passed_s in places:
+        belongs = split_place(place) in functions if activity == "reading" else place in lines
+        seconds[activity] += passed_s if belongs else 0.0
+    decoding = profile.share("decoding")
+    scale = decoding / max(seconds["decoding"], 1e-9)
+    return decoding + sum(min(scale * seconds[name], profile.share(name)) for name in ("reading", "functions"))
 
 
 def _choose_workers(now: Costs, hop_s: float) -> tuple[int, Costs]:

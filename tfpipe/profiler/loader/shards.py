@@ -83,12 +83,14 @@ def measure_draft_s(files: Sequence[str], size: tuple[int, int] | None) -> float
     Returns:
         The processor time of an image, in seconds; None if the size is not known, or the first JPEG is not larger.
     """
+    if size is None:
+        return None
     times = list[float]()
-    for file in files[:_DRAFTS] if size is not None else ():
+    for file in files[:_DRAFTS]:
         with contextlib.suppress(BadImage, OSError):
             started = time.thread_time()
             header = jpeg.read_header(Path(file).read_bytes(), _MAX_PIXELS)
-            image, scale = jpeg.decode_jpeg(header, size and size[::-1])
+            image, scale = jpeg.decode_jpeg(header, size[::-1])
             if scale == 1 and not times:
                 return None
             image.convert("RGB")
