@@ -1,62 +1,44 @@
 """Estimates what a job will write and how long it will take, from a sample of its images that it really prepares.
 
-The sample is written into a temporary folder, see `sample.py`. The sizes of all sources are known, so a line is fitted
-to each image's stored bytes and seconds by the size of its source. The estimate of the stored bytes is nearly exact if
-images are kept as they are or stored as raw pixels.
+The sample goes through the job's own `write_shard` into a temporary folder. The sizes of all sources are known, so a
+line is fitted to each image's stored bytes and seconds by the size of its source. The estimate of the stored bytes is
+nearly exact if images are kept as they are or stored as raw pixels.
 """
 
+import os
+import random
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, cycle, groupby, pairwise
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.plan.plan import Plan
-from beam_jobs.sample import Sample, ShardCost, take_sample, write_sample
+from beam_jobs.inputs.unpack import unpack_parts
+from beam_jobs.plan.image_ref import list_files
+from beam_jobs.plan.plan import Plan, WrittenLines, collect, write_lines
+from beam_jobs.plan.scratch import LocalScratch
+from beam_jobs.plan.split_and_shard import ShardRange
+from beam_jobs.process_pool import map_unordered
+from beam_jobs.shards.plan_file import make_plan_header, write_plan
+from beam_jobs.shards.work_dir import PlanHeader, WorkDir, get_part_name
+from beam_jobs.shards.write_shard import write_shard
+from beam_jobs.storage import job_stores
+from tfpipe.format.file_names import index_name
+from tfpipe.format.record_index import decode_index
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 
 SAMPLE_IMAGES = 400
 _SAMPLE_S = 20.0
-_SHARD_IMAGES = (8, 32)
-_NORMAL_95 = 1.96  # standard errors on either side that hold 95 % of a normal distribution
+_SHARD_IMAGES = (8, 32)  # in turns, so that a fit can tell the seconds of a shard from those of its bytes
 # Beam's import, the start of the pool and of Beam's graph, and the last files: 1 to 3 s on 2 cores, by their load.
 START_UP_S = 3.0
 _DATAFLOW_START_UP_S = 180.0  # an assumption: it was never measured
-
-
-@dataclass(frozen=True, slots=True)
-class ConfidenceInterval:
-    """An estimated number and its 95 % confidence interval, judged from the sample alone.
-
-    Attributes:
-        value: The estimate.
-        low: The lower end of the interval.
-        high: The upper end of the interval.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def scale(self, factor: float, plus: float = 0.0) -> "ConfidenceInterval":
-        """Returns the interval times a factor, plus a constant."""
-        return ConfidenceInterval(*(number * factor + plus for number in (self.value, self.low, self.high)))
-
-
-@dataclass(frozen=True, slots=True)
-class Parallelism:
-    """The processes that do the work.
-
-    Attributes:
-        processes: The number of processes, each on its own core.
-        start_up_s: The seconds until they begin. 3 s were measured on a machine with 2 busy cores.
-    """
-
-    processes: int
-    start_up_s: float = START_UP_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,112 +46,170 @@ class Estimate:
     """The expected size and duration of a job.
 
     Attributes:
-        images: The number of planned images.
         sampled: The number of images that were prepared for the estimate.
         bad: The number of sampled images that cannot be read or stored.
         output_bytes: The bytes of all shards.
-        cpu_s: The seconds of one core for all images.
         wall_s: The seconds of the whole job, from the command to the manifest.
-        serial_s: The part of `wall_s` in which no image is prepared.
-        processes: The number of processes that were assumed to work side by side.
+        worker_processes: The number of processes that were assumed to work side by side.
     """
 
-    images: int
     sampled: int
     bad: int
-    output_bytes: ConfidenceInterval
-    cpu_s: ConfidenceInterval
-    wall_s: ConfidenceInterval
-    serial_s: float
-    processes: int
+    output_bytes: float
+    wall_s: float
+    worker_processes: int
 
 
-def infer_parallelism(config: ShardConfig, beam_args: Sequence[str]) -> Parallelism:
-    """Returns the processes that the job would have: those of this machine, or those of Dataflow's machines.
+class ImageCost(NamedTuple):
+    """The bytes of an image's source, those of its record (0 for a bad image), and the seconds of its preparation."""
+
+    source_bytes: int
+    stored_bytes: int
+    seconds: float
+
+
+class ShardCost(NamedTuple):
+    """The costs of a shard's images, and its seconds besides: for opening, closing, the index and the row."""
+
+    images: list[ImageCost]
+    overhead_s: float
+
+
+def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, beam_args: Sequence[str]) -> Estimate:
+    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job.
+
+    Args:
+        config: The configuration of the job.
+        plan: Its plan.
+        planned_s: The seconds that listing and planning took.
+        beam_args: The arguments for Beam.
+
+    Raises:
+        DataError: The temporary folder cannot be written, or a worker died.
+    """
+    processes, start_up_s = infer_processes(config, beam_args)
+    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, file_io.explain_os_errors(f"write to {folder}"):
+        sample = _draw_sample(plan, config.seed)
+        unpacked, unpack_s = _unpack_sample(sample, file_io.join(folder, "unpacked"))
+        header = replace(make_plan_header(config, sample), unpacked=unpacked)
+        costs = _write_sample(WorkDir(file_io.join(folder, "out")), header, sample, min(processes, usable_cpus()))
+    images = [image for shard in costs for image in shard.images]
+    # A process loads what it needs with its first image.
+    timed = [image for shard in costs for image in shard.images[1:] or shard.images]
+    output_bytes = extrapolate([image[:2] for image in images], plan.num_bytes, plan.num_images)
+    images_s = extrapolate([(image.source_bytes, image.seconds) for image in timed], plan.num_bytes, plan.num_images)
+    stored = [(sum(image.stored_bytes for image in shard.images), shard.overhead_s) for shard in costs]
+    shards_s = extrapolate(stored, output_bytes, len(plan.shards))
+    # Shards are not divided: in the last round some processes may have none.
+    rounds = -(-len(plan.shards) // processes)
+    return Estimate(
+        sampled=len(images),
+        bad=sum(image.stored_bytes == 0 for image in images),
+        output_bytes=output_bytes,
+        wall_s=planned_s + unpack_s + start_up_s + (images_s + shards_s) * rounds / len(plan.shards),
+        worker_processes=processes,
+    )
+
+
+def infer_processes(config: ShardConfig, beam_args: Sequence[str]) -> tuple[int, float]:
+    """Returns the processes that the job would have, of this machine or of Dataflow's, and the seconds to start them.
 
     Dataflow starts one process per core. The last part of a machine type is its number of cores, as in
     `n2-standard-4`; without a machine type one core is assumed, and three minutes until the machines are there.
     """
     options = dict(arg.removeprefix("--").split("=", 1) for arg in beam_args if arg.startswith("--") and "=" in arg)
     if options.get("runner") != "DataflowRunner":
-        return Parallelism(config.workers or usable_cpus())
+        return config.workers or usable_cpus(), START_UP_S
     machines = options.get("max_num_workers") or options.get("num_workers") or "1"
     cores = options.get("machine_type", "").rpartition("-")[2]
-    return Parallelism(int(machines) * (int(cores) if cores.isdecimal() else 1), _DATAFLOW_START_UP_S)
+    return int(machines) * (int(cores) if cores.isdecimal() else 1), _DATAFLOW_START_UP_S
 
 
-def estimate_job(config: ShardConfig, plan: Plan, planned_s: float, parallelism: Parallelism) -> Estimate:
-    """Prepares a few hundred images, for twenty seconds at most, and extrapolates to the whole job.
+def extrapolate(sample: Sequence[tuple[float, float]], total: float, count: int) -> float:
+    """Fits a line to (size, value) of a sample, and returns the sum of the values of `count` items of `total` size.
 
-    Raises:
-        DataError: The temporary folder cannot be written, or a worker died.
+    This is the regression estimator; see Cochran, Sampling Techniques, chapter 7.
     """
-    with tempfile.TemporaryDirectory(prefix="tfpipe-") as folder, file_io.explain_os_errors(f"write to {folder}"):
-        sample = take_sample(plan, config.seed, SAMPLE_IMAGES, _SHARD_IMAGES, folder)
-        output = file_io.join(folder, "out")
-        costs = write_sample(config, sample, output, parallelism.processes, max_s=_SAMPLE_S)
-    return estimate_from_sample(plan, sample, costs, planned_s, parallelism)
-
-
-def estimate_from_sample(
-    plan: Plan, sample: Sample, costs: Sequence[ShardCost], planned_s: float, parallelism: Parallelism
-) -> Estimate:
-    """Estimates the whole job from a sample that was written.
-
-    Args:
-        plan: The plan of the job.
-        sample: The sample.
-        costs: The costs of its shards.
-        planned_s: The seconds that listing and planning took.
-        parallelism: The processes that will do the work.
-    """
-    image_costs = np.array([image for shard in costs for image in shard.images], np.float64)
-    totals = plan.num_images, float(plan.num_bytes)
-    sizes, stored_bytes, cpu_seconds = image_costs[:, 0], image_costs[:, 1], image_costs[:, 2]
-    output_bytes = _estimate_total(sizes, stored_bytes, *totals)
-    is_fresh = np.isnan(cpu_seconds)
-    timed = np.nan_to_num(image_costs) if is_fresh.all() else image_costs[~is_fresh]
-    cpu_s, busy_s = (_estimate_total(timed[:, 0], timed[:, k], *totals) for k in (2, 3))
-    per_shard_s, per_byte_s = _fit_overhead(costs)
-    busy_s = busy_s.scale(1, len(plan.shards) * per_shard_s + output_bytes.value * per_byte_s)
-    # Shards are not divided: in the last round some processes may have none.
-    rounds = -(-len(plan.shards) // parallelism.processes)
-    serial_s = planned_s + sample.unpack_s + parallelism.start_up_s
-    return Estimate(
-        images=plan.num_images,
-        sampled=len(image_costs),
-        bad=int((stored_bytes == 0).sum()),
-        output_bytes=output_bytes,
-        cpu_s=cpu_s,
-        wall_s=busy_s.scale(rounds / len(plan.shards), serial_s),
-        serial_s=serial_s,
-        processes=parallelism.processes,
-    )
-
-
-def _estimate_total(
-    sizes: NDArray[np.float64], values: NDArray[np.float64], num_images: int, num_bytes: float
-) -> ConfidenceInterval:
-    """Estimates the sum of a value over all images from the values of the sample.
-
-    This is the regression estimator by the sizes of the sources; see Cochran, Sampling Techniques, chapter 7. The
-    interval does not cover faults of the sample itself, such as another load of the machine.
-    """
+    sizes, values = np.array(sample, np.float64).T
     spread = sizes - sizes.mean()
     slope = float(spread @ values / (spread @ spread)) if spread.any() else 0.0
-    residuals = values - values.mean() - slope * spread
-    mean = values.mean() + slope * (num_bytes / num_images - sizes.mean())
-    error = float(np.sqrt((residuals @ residuals) / max(len(values) - 2, 1) / len(values)))
-    error *= np.sqrt(max(0.0, 1 - len(values) / num_images))
-    value = max(0.0, float(mean)) * num_images
-    margin = _NORMAL_95 * error * num_images
-    return ConfidenceInterval(value, max(0.0, value - margin), value + margin)
+    return max(0.0, float(values.mean() + slope * (total / count - sizes.mean()))) * count
 
 
-def _fit_overhead(costs: Sequence[ShardCost]) -> tuple[float, float]:
-    """Returns the seconds of overhead for each shard, and those for each of its bytes."""
-    sizes = np.array([sum(image.stored_bytes for image in shard.images) for shard in costs], np.float64)
-    overheads_s = np.array([shard.overhead_s for shard in costs])
-    spread = sizes - sizes.mean()
-    per_byte_s = max(0.0, float(spread @ overheads_s / (spread @ spread))) if spread.any() else 0.0
-    return max(0.0, float(overheads_s.mean() - per_byte_s * sizes.mean())), per_byte_s
+def _draw_sample(plan: Plan, seed: int) -> Plan:
+    """Returns a plan of random images from all shards, in new shards."""
+    ends = list(accumulate(shard.images for shard in plan.shards))
+    positions = random.Random(seed).sample(range(ends[-1]), min(SAMPLE_IMAGES, ends[-1]))
+    shards = np.searchsorted(ends, positions, side="right").tolist()
+    lines = [b""] * len(positions)
+    for shard, drawn in groupby(sorted(range(len(positions)), key=shards.__getitem__), shards.__getitem__):
+        of_shard = plan.read_encoded(plan.shards[shard])
+        for k in drawn:
+            lines[k] = of_shard[positions[k] - ends[shard]]  # negative: it counts from the end of the shard
+    cuts, sizes = [0], cycle(_SHARD_IMAGES)
+    while cuts[-1] < len(lines):
+        cuts.append(min(cuts[-1] + next(sizes), len(lines)))
+    scratch, written = LocalScratch(), list[WrittenLines]()
+    with scratch.create(get_part_name(0)) as out:
+        for number, (begin, end) in enumerate(pairwise(cuts)):
+            place = written[-1].shard.end if written else 0
+            shard_range = ShardRange("sample", number, len(cuts) - 1, begin, end)
+            written.append(write_lines(out, 0, place, shard_range, lines[begin:end], 0))
+    return collect(plan.listing, written, plan.class_counts, scratch)
+
+
+def _unpack_sample(plan: Plan, folder: str) -> tuple[dict[str, str], float]:
+    """Copies the sampled images out of compressed tar files and shards, and nothing else.
+
+    Returns:
+        `PlanHeader.unpacked`, with sparse files in `folder` that hold the images at their offsets; and the seconds
+        that it would take to unpack these archives whole, without the writing.
+    """
+    unpacked: dict[str, str] = {}
+    unpack_s = 0.0
+    ranges: dict[str, set[tuple[int, int]]] = {archive: set() for archive in plan.listing.unpack}  # offsets and sizes
+    for image in (image for shard in plan.shards for image in plan.read_lines(shard)):
+        mask = image.mask_ref
+        for file in (*list_files(image), *([] if mask is None else [mask.as_image])):
+            if file.location.file in ranges:
+                ranges[file.location.file].add((file.location.offset, file.size))
+    os.makedirs(folder, exist_ok=True)
+    for archive in filter(ranges.__getitem__, ranges):
+        started = time.monotonic()
+        unpacked[archive] = file_io.join(folder, f"{len(unpacked)}.tar")
+        with open(unpacked[archive], "wb") as out:
+            unpack_parts(plan.listing, archive, ranges[archive], out)
+        unpack_s += time.monotonic() - started
+    return unpacked, unpack_s * len(ranges) / max(1, len(unpacked))
+
+
+def _write_sample(work: WorkDir, header: PlanHeader, sample: Plan, processes: int) -> list[ShardCost]:
+    """Writes shards of the sample, at least one and as many as the time allows, and returns what each has cost."""
+    write_plan(work, header, sample)
+    deadline = time.monotonic() + _SAMPLE_S
+
+    def iterate_shards() -> Iterator[int]:
+        for shard_index in range(len(header.shards)):
+            if shard_index and time.monotonic() > deadline:
+                return
+            yield shard_index
+
+    set_up = partial(job_stores.configure, job_stores.get_options())
+    return list(map_unordered(_measure_shard, iterate_shards(), processes, shared=(work, header), set_up=set_up))
+
+
+def _measure_shard(work: WorkDir, header: PlanHeader, shard_index: int) -> ShardCost:
+    """Writes one shard of the sample, and removes it: a sample of large images should not fill a disk."""
+    readings: list[tuple[int, float, bool]] = []
+    started = time.perf_counter()
+
+    def meter(source_bytes: int, wall_s: float, bad_kind: str | None) -> None:
+        readings.append((source_bytes, wall_s, bad_kind is None))
+
+    written = write_shard(work, header, shard_index, meter)
+    overhead_s = time.perf_counter() - started - sum(wall_s for _, wall_s, _ in readings)
+    index_bytes = file_io.read_whole(work.target(index_name(written.info.file)))
+    record_bytes = iter(decode_index(index_bytes, written.info.bytes, written.info.records)[:, 1].tolist())
+    images = [ImageCost(size, next(record_bytes) if is_good else 0, wall_s) for size, wall_s, is_good in readings]
+    file_io.remove(work.target(written.info.file))
+    return ShardCost(images, overhead_s)

@@ -38,11 +38,11 @@ FLOORS = {
     ),
     2: (
         *("tfpipe.integrity", "tfpipe.pipeline", "tfpipe.readers", "tfpipe.service"),
-        *("beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.plan", "beam_jobs.sample", "beam_jobs.shards"),
+        *("beam_jobs.estimate", "beam_jobs.inputs", "beam_jobs.plan", "beam_jobs.shards"),
     ),
     1: (
         *("tfpipe.engine", "tfpipe.images", "tfpipe.dataset", "tfpipe.writer"),
-        *("beam_jobs.config", "beam_jobs.prices", "beam_jobs.process_pool"),
+        *("beam_jobs.config", "beam_jobs.process_pool"),
         "beam_jobs.storage",
     ),
     0: ("tfpipe._version", "tfpipe.errors", "tfpipe.format", "tfpipe.native", "tfpipe.storage", "tfpipe.system"),

@@ -13,7 +13,6 @@ import pytest
 
 import tfpipe
 from beam_jobs.config import ShardConfig
-from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
 from tfpipe.doctor.result import TargetConfig
@@ -25,7 +24,6 @@ from tfpipe.readers.device_images.config import DeviceConfig
 from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
-from tfpipe.tuning.advise_config import AdviseConfig
 
 CONFIGS = (
     tfpipe.PipelineConfig,
@@ -34,14 +32,12 @@ CONFIGS = (
     tfpipe.TfDataOptions,
     ShardConfig,
     RunnerConfig,
-    PriceConfig,
     ImageForm,
     IndexConfig,
     VerifyConfig,
     TrainConfig,
     ServiceConfig,
     TargetConfig,
-    AdviseConfig,
     ExportConfig,
     DeviceConfig,
 )

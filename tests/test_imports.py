@@ -194,13 +194,6 @@ def test_this_machine_shards_without_beam(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_advice_without_tensorflow_names_the_extra() -> None:
-    images = str(REPOSITORY / "sample_data")
-    result = run_cli_without("tensorflow", ("advise", images, "--images-per-second", "9"))
-    sentence = "`tfpipe advise` needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
-    assert (result.returncode, result.stderr) == (1, f"Error: {sentence}\n")
-
-
 def test_public_names_load_and_are_listed() -> None:
     imports = [
         node for node in ast.walk(ast.parse(Path(tfpipe.__file__).read_text())) if isinstance(node, ast.ImportFrom)

@@ -50,7 +50,7 @@ def main(images: Path, references: int, forms: tuple[str, ...], tmp: Path | None
             result, wall_s = _run(source, output, *options)
             written = sum(split["bytes"] for split in result["splits"].values())
             estimate = plan["estimate"]
-            num_bytes, seconds = estimate["output_bytes"]["value"], estimate["wall_s"]["value"]
+            num_bytes, seconds = estimate["output_bytes"], estimate["wall_s"]
             print(
                 f"{form}: {num_bytes / 1e6:,.1f} MB expected, {written / 1e6:,.1f} written "
                 f"({num_bytes / written - 1:+.1%}); "

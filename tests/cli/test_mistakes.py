@@ -25,7 +25,7 @@ TAKE_DATASETS = {
     "train": "",
     "report": "",
 }
-TAKE_IMAGES = {"shard": "OUT", "advise": "--images-per-second 9"}
+TAKE_IMAGES = {"shard": "OUT"}
 NO_MANIFEST = (
     "holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of images, `tfpipe "
     "index` one for TFRecords of others."
@@ -35,7 +35,7 @@ IS_DATASET = (
     "is a dataset. `tfpipe reshard` writes it in another form, `tfpipe merge` joins it with others, `tfpipe inspect` "
     "shows it."
 )
-NEED_TENSORFLOW = ("advise", "doctor", "profile", "tune", "bench", "train")
+NEED_TENSORFLOW = ("doctor", "profile", "tune", "bench", "train")
 
 
 @pytest.fixture

@@ -19,10 +19,9 @@ from tfpipe.integrity.verify import VerifyConfig
 from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import Choice, Count, Flag, Kind, Number, get_options
 from tfpipe.training.config import TrainConfig
-from tfpipe.tuning.advise_config import AdviseConfig
 
 CONFIGS: dict[str, tuple[type[Any], ...]] = {
-    "shard": (ShardConfig, ImageForm, RunnerConfig, AdviseConfig),
+    "shard": (ShardConfig, ImageForm, RunnerConfig),
     "merge": (ShardConfig, RunnerConfig),
     "reshard": (ShardConfig, RunnerConfig),
     "index": (IndexConfig,),

@@ -79,7 +79,7 @@ def test_run_again_says_what_was_kept(first: tuple[Path, subprocess.CompletedPro
 def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
     done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--splits", "train=0.75,test=0.25", "--num-shards", 2)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[:-4] == [
+    assert done.out.splitlines()[:-3] == [
         "150 images, 575.2 KB, nothing written",
         "train: 106 images, 349.4 KB, 2 shards",
         "  square           39  ██████████████████████████████",
@@ -92,33 +92,18 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
         "skipped: 1 *.md, 1 *.py, 1 *.txt",
         "The launcher makes the plan: the images of a folder are counted only by listing them.",
     ]
-    head, output, cpu, wall = done.out.splitlines()[-4:]
-    assert head == "estimate from 150 images of 150, 1 of them bad, with 95 % intervals:"
-    assert output == "  output     619.7 KB (619.7 KB to 619.7 KB)"
-    assert re.fullmatch(r"  CPU-hours  0\.00\d \(0\.00\d to 0\.00\d\), on cores like those here", cpu)
-    times = r"\d:\d\d \(\d:\d\d to \d:\d\d\)"
-    assert re.fullmatch(
-        rf"  wall time  {times}, \d+ worker process(es)?, \d:\d\d of it before and after the images", wall
-    )
+    head, output, time = done.out.splitlines()[-3:]
+    assert head == "estimate from 150 images of 150, 1 of them bad:"
+    assert output == "  output  619.7 KB"
+    assert re.fullmatch(r"  time    \d:\d\d with \d+ worker process(es)?", time)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dry_run_with_prices(tmp_path: Path, shard) -> None:
-    prices = "--price-per-vcpu-hour", 1000, "--price-per-gib-month", 1000
-    done = shard(SAMPLE, tmp_path / "out", "--dry-run", *prices)
-    job, storage = done.out.splitlines()[-2:]
-    assert re.fullmatch(r"  job        0\.\d\d to [1-9]\d*\.\d\d", job)
-    assert storage == "  storage    0.58 to 0.58 a month"
-
-
 def test_dry_run_as_json(tmp_path: Path, shard) -> None:
-    plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json", "--price-per-gib-month", 1).out)
+    plan = json.loads(shard(SAMPLE, tmp_path / "out", "--dry-run", "--json").out)
     estimate = plan.pop("estimate")
-    size = estimate["output_bytes"]["value"]
-    assert size == estimate["output_bytes"]["high"]
-    assert estimate["storage_cost_per_month"] == [size / 2**30] * 2
-    assert (estimate["sampled"], estimate["bad"], estimate["job_cost"]) == (150, 1, None)
-    assert estimate["wall_s"]["low"] >= estimate["serial_s"] > 0
+    assert set(estimate) == {"sampled", "bad", "output_bytes", "wall_s", "worker_processes"}
+    assert (estimate["sampled"], estimate["bad"]) == (150, 1)
     planner = plan.pop("planner"), plan.pop("planner_reason")
     assert planner == ("launcher", "the images of a folder are counted only by listing them")
     assert plan == {
@@ -152,7 +137,6 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
             2,
             "--num-shards and --shard-size exclude each other.",
         ),
-        ([SAMPLE, "out", "--price-per-vcpu-hour", 1], 2, "Prices need --dry-run, which estimates the cost."),
         ([SAMPLE, "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
         ([SAMPLE, "out", "--region", "r"], 2, "--region goes with --runner dataflow, got --runner local."),
         ([SAMPLE, "out", *DATAFLOW], 2, f"Dataflow's machines read and write gs:// only, got {SAMPLE}."),

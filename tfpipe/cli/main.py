@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from tfpipe.cli.add import add
-from tfpipe.cli.advise import advise
 from tfpipe.cli.bench import bench
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
@@ -110,7 +109,7 @@ def tfpipe() -> None:
 
 
 _SECTIONS = {
-    "Make a dataset": (shard, advise, index, merge, reshard),
+    "Make a dataset": (shard, index, merge, reshard),
     "Change it": (append, delete, add, compact, log, diff, rollback),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),

@@ -8,7 +8,7 @@ import click
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing, take
-from tfpipe.cli.shared.input_options import input_options, kept_form_options
+from tfpipe.cli.shared.input_options import input_options
 from tfpipe.cli.shared.inputs import refuse_records
 from tfpipe.cli.shared.params import all_options
 from tfpipe.cli.shared.runner_options import RunArgs, refuse_path
@@ -36,6 +36,11 @@ _size_options = all_options(
         ImageForm, "square", "Resize every image to PX by PX pixels, whatever its aspect ratio.", metavar="PX"
     ),
 )
+_progressive_option = config_option(
+    ImageForm,
+    "reencode_progressive",
+    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
+)
 
 
 @command(
@@ -54,7 +59,9 @@ _size_options = all_options(
     "jpeg: make all JPEG. raw: uint8 pixels; needs --square.",
 )
 @_size_options
-@kept_form_options
+@config_option(ImageForm, "quality", metavar="N")
+@_progressive_option
+@config_option(ImageForm, "max_pixels", metavar="N")
 @seekable_option
 @max_bad_option
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
@@ -133,11 +140,7 @@ def append(dataset: str, **options: Any) -> None:
 )
 @_size_options
 @config_option(ImageForm, "quality", metavar="N", default="that of DATASET")
-@config_option(
-    ImageForm,
-    "reencode_progressive",
-    "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
-)
+@_progressive_option
 @seekable_option
 @drop_features_option
 @refuse_nan_option

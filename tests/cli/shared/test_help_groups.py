@@ -87,7 +87,6 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
     assert lines[lines.index("Make a dataset:") :] == [
         "Make a dataset:",
         "  shard        Write images as TFRecord shards.",
-        "  advise       Measure in which form to store images, before they are sharded.",
         "  index        Make a dataset of TFRecords that another tool wrote.",
         "  merge        Join datasets into one.",
         "  reshard      Rewrite a dataset with other shards or another form of images.",
@@ -160,7 +159,7 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "                                  the images.",
         "  --json                          Print one JSON object.",
         "  -h, --help                      Show this message and exit.",
-        "  --help-all                      Show all 28 options and exit.",
+        "  --help-all                      Show all 26 options and exit.",
         "",
         "  Example: tfpipe merge flowers more-flowers all-flowers",
         "",

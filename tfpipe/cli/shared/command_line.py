@@ -1,4 +1,4 @@
-"""A job as a line for a shell, for `--print-command` and `tfpipe advise`."""
+"""A job as a line for a shell, for `--print-command`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,7 @@ _OPTIONS = {"shard_size_bytes": "shard_size", "drop_features": "drop_feature"}
 _NOT_OPTIONS = ("input", "output", "datasets", "form", "form_changes", "known_labels", "known_images")
 
 
-def format_command(
-    config: ShardConfig, beam_args: Sequence[str], program: Sequence[str] = ("python", "-m", "beam_jobs")
-) -> str:
+def format_command(config: ShardConfig, beam_args: Sequence[str]) -> str:
     """Returns the command that runs a job; options that have their default are left out."""
     if len(config.datasets) > 1:
         words = ["merge", *config.datasets, config.output]
@@ -30,7 +28,7 @@ def format_command(
         for name, given in {**values, **form_values}.items()
         for value in (given if isinstance(given, tuple) else (given,))
     ]
-    return shlex.join([*program, *words, *options, *(["--", *beam_args] if beam_args else [])])
+    return shlex.join(["python", "-m", "beam_jobs", *words, *options, *(["--", *beam_args] if beam_args else [])])
 
 
 def _changed_fields(config: Any, default: Any) -> dict[str, Any]:

@@ -36,7 +36,6 @@ class Group(NamedTuple):
     more: str = ""
 
 
-_COSTS = "price-per-vcpu-hour price-per-gib-month"
 _REMOTE = (
     "project region max-workers machine-type service-account network subnetwork temp-location dask-address "
     "job-endpoint worker-pool"
@@ -63,34 +62,27 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         ),
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         _CLOUDS,
-        Group("Running", "workers dry-run json", f"plan plan-engine-from {_COSTS} debug"),
+        Group("Running", "workers dry-run json", "plan plan-engine-from debug"),
     ),
     "append": (
         *_INPUT,
         Group("Bad and equal images", "max-bad drop-duplicates", "allow-missing keep-quarantined refuse-nan"),
         Group("Output", "num-shards shard-size shuffle", "seed"),
         Group("Clouds", "runner", _REMOTE),
-        Group("Running", "workers dry-run json", f"{_COSTS} debug"),
+        Group("Running", "workers dry-run json", "debug"),
     ),
     "reshard": (
         Group("Images", f"{_FORM} seekable", "reencode-progressive"),
         Group("Records", "drop-feature max-bad", "refuse-nan"),
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         _CLOUDS,
-        Group("Running", "workers dry-run json", f"{_COSTS} debug"),
+        Group("Running", "workers dry-run json", "debug"),
     ),
     "merge": (
         Group("Records", "drop-duplicates drop-feature max-bad", "refuse-nan"),
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         _CLOUDS,
-        Group("Running", "workers dry-run json", f"{_COSTS} debug"),
-    ),
-    "advise": (
-        Group("Demand", "images-per-second image-size crop num-images price-per-vcpu-hour price-per-gib-month"),
-        *_INPUT,
-        Group("Images", "quality reencode-progressive"),
-        Group("Bad images", "max-bad", "allow-missing max-pixels"),
-        Group("Running", "workers json", "debug"),
+        Group("Running", "workers dry-run json", "debug"),
     ),
     "view": (
         Group("Records", "sample seed without weights"),
@@ -134,7 +126,6 @@ GROUPS: dict[str, tuple[Group, ...]] = {
 
 EXAMPLES = {
     "shard": "tfpipe shard photos flowers --splits train=0.9,validation=0.1",
-    "advise": "tfpipe advise photos --images-per-second 2000",
     "index": 'tfpipe index "/data/train-*"',
     "merge": "tfpipe merge flowers more-flowers all-flowers",
     "reshard": "tfpipe reshard flowers small-flowers --resize-short 256",

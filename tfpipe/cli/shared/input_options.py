@@ -1,9 +1,8 @@
-"""The options that `shard` and `advise` share: what the input means, and what any form of its images keeps."""
+"""The options of `shard` and `append` that say what the input means."""
 
 from beam_jobs.config import ShardConfig
 from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.params import Shares, all_options
-from tfpipe.format.image_form import ImageForm
 
 input_options = all_options(
     config_option(
@@ -61,14 +60,3 @@ input_options = all_options(
     ),
 )
 """Adds the options to a command."""
-
-kept_form_options = all_options(
-    config_option(ImageForm, "quality", metavar="N"),
-    config_option(
-        ImageForm,
-        "reencode_progressive",
-        "Convert progressive JPEGs to baseline JPEGs, which are larger and faster to decode.",
-    ),
-    config_option(ImageForm, "max_pixels", metavar="N"),
-)
-"""Adds the options of `ImageForm` that `advise` takes too. The others make the forms that it compares."""

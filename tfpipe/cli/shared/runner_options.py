@@ -6,16 +6,11 @@ from typing import Any
 
 import click
 
-from beam_jobs.prices import PriceConfig
 from beam_jobs.runners.base import RunnerConfig
 from tfpipe.cli.shared.config_option import config_option, take
 from tfpipe.cli.shared.params import all_options
 from tfpipe.errors import ConfigError
 
-price_options = all_options(
-    config_option(PriceConfig, "price_per_vcpu_hour", metavar="X"),
-    config_option(PriceConfig, "price_per_gib_month", metavar="X"),
-)
 runner_options = all_options(
     config_option(RunnerConfig, "runner", "Where the job runs; local means this machine, direct Beam on it."),
     config_option(RunnerConfig, "project", metavar="ID"),
@@ -61,14 +56,12 @@ class RunArgs:
         dry_run: Whether to plan only.
         print_command: Whether to print the job as a command only.
         as_json: Whether to print one JSON object.
-        prices: The prices for the costs that a dry run tells.
     """
 
     beam_args: tuple[str, ...]
     dry_run: bool
     print_command: bool
     as_json: bool
-    prices: PriceConfig
 
     @classmethod
     def take(cls, options: dict[str, Any], beam_args: Sequence[str]) -> "RunArgs":
@@ -77,19 +70,15 @@ class RunArgs:
         Raises:
             ConfigError: Options do not go together.
         """
-        runner, prices = RunnerConfig(**take(RunnerConfig, options)), PriceConfig(**take(PriceConfig, options))
+        runner = RunnerConfig(**take(RunnerConfig, options))
         named = next((arg for arg in beam_args if arg.split("=")[0] == "--runner"), None)
         if runner.runner != RunnerConfig.runner and named is not None:
             raise ConfigError(
                 f"--runner {runner.runner} and {named} after -- exclude each other. Leave one of them out."
             )
         flags = {name: options.pop(name, False) for name in ("dry_run", "print_command", "as_json")}
-        if prices != PriceConfig() and not flags["dry_run"]:
-            raise ConfigError(
-                "Prices need --dry-run, which estimates the cost. Add --dry-run, or leave the prices out."
-            )
         if options["num_shards"] is not None and options["shard_size_bytes"] is not None:
             raise ConfigError("--num-shards and --shard-size exclude each other. Leave one of them out.")
         if flags["print_command"] and (flags["dry_run"] or flags["as_json"]):
             raise ConfigError("--print-command prints one line and stops. Leave out --dry-run and --json.")
-        return cls((*runner.beam_args(), *beam_args), **flags, prices=prices)
+        return cls((*runner.beam_args(), *beam_args), **flags)

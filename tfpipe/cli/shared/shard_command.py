@@ -14,7 +14,7 @@ from tfpipe.cli.shared.config_option import Command, Size, config_option
 from tfpipe.cli.shared.params import CountOrShare, all_options
 from tfpipe.cli.shared.progress import ShardDisplay
 from tfpipe.cli.shared.requirements import require_beam
-from tfpipe.cli.shared.runner_options import RunArgs, price_options, print_command_option, runner_options
+from tfpipe.cli.shared.runner_options import RunArgs, print_command_option, runner_options
 from tfpipe.cli.shared.shard_output import describe_plan, describe_result, format_plan, format_result
 from tfpipe.format.image_form import ImageForm
 from tfpipe.system.interrupts import restore_interrupts
@@ -80,7 +80,6 @@ def job_options(command: Command) -> Command:
             is_flag=True,
             help="Write nothing. Print the plan, and estimate size and time from a sample of the images.",
         ),
-        price_options,
     )
     return options(command)
 
@@ -134,15 +133,15 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
     from beam_jobs import process_pool
 
     process_pool.start_early()
-    from beam_jobs.estimate import estimate_job, infer_parallelism
+    from beam_jobs.estimate import estimate_job
     from beam_jobs.make_plan import make_plan
 
     with ShardDisplay() as display:
         started = time.monotonic()
         with make_plan(config, run_args.beam_args, display) as plan:
             planned_s = time.monotonic() - started
-            estimate = estimate_job(config, plan, planned_s, infer_parallelism(config, run_args.beam_args))
+            estimate = estimate_job(config, plan, planned_s, run_args.beam_args)
         choice = display.choice
     assert choice is not None
-    facts = describe_plan(config, plan, choice, estimate, run_args.prices)
+    facts = describe_plan(config, plan, choice, estimate)
     show(facts, format_plan(facts), run_args.as_json)

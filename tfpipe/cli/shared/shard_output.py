@@ -17,7 +17,6 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.prices import PriceConfig
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.dataset_facts import list_columns, read_quarantined
 from tfpipe.cli.shared.progress import format_duration
@@ -99,9 +98,7 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{facts['appended_to']} is at layer {facts['layer']}: {appended} appended"
 
 
-def describe_plan(
-    config: ShardConfig, plan: "Plan", choice: "Choice", estimate: "Estimate", prices: PriceConfig
-) -> dict[str, Any]:
+def describe_plan(config: ShardConfig, plan: "Plan", choice: "Choice", estimate: "Estimate") -> dict[str, Any]:
     """Returns the facts about a job that was only planned, as JSON values."""
     listing, splits = plan.listing, dict[str, dict[str, Any]]()
     for shard, num_bytes in zip(plan.shards, plan.shard_bytes, strict=True):
@@ -121,12 +118,12 @@ def describe_plan(
         "skipped": dict(sorted((listing.skipped or {}).items())),
         "dropped": listing.dropped,
         **({} if config.datasets else planner),  # finished datasets are always planned here
-        "estimate": _describe_estimate(estimate, prices),
+        "estimate": asdict(estimate),
     }
 
 
 def format_plan(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines that say what `describe_plan` returns; those of the estimate with 95 % intervals."""
+    """Yields the lines that say what `describe_plan` returns."""
     yield f"{human_count(facts['images'], 'image')}, {human_bytes(facts['bytes'])}, nothing written"
     for name, split in facts["splits"].items():
         images, shards = human_count(split["images"], "image"), human_count(split["shards"], "shard")
@@ -140,40 +137,10 @@ def format_plan(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"The {facts['planner']} makes the plan: {facts['planner_reason']}."
     estimate, processes = facts["estimate"], facts["estimate"]["worker_processes"]
     bad = f", {estimate['bad']:,} of them bad" if estimate["bad"] else ""
-    sampled = f"{human_count(estimate['sampled'], 'image')} of {facts['images']:,}{bad}"
-    yield f"estimate from {sampled}, with 95 % intervals:"
-    size, cpu, wall = ([estimate[key][end] for end in ("value", "low", "high")] for key in _GUESSED)
-    yield "  output     {} ({} to {})".format(*map(human_bytes, size))
-    yield "  CPU-hours  {} ({} to {}), on cores like those here".format(*map(_format_hours, cpu))
+    yield f"estimate from {human_count(estimate['sampled'], 'image')} of {facts['images']:,}{bad}:"
+    yield f"  output  {human_bytes(estimate['output_bytes'])}"
     who = f"{processes:,} worker process{'es' * (processes > 1)}"
-    serial = f"{format_duration(estimate['serial_s'])} of it before and after the images"
-    yield "  wall time  {} ({} to {}), {}, {}".format(*map(format_duration, wall), who, serial)
-    for name, key, unit in (("job", "job_cost", ""), ("storage", "storage_cost_per_month", " a month")):
-        if estimate[key] is not None:
-            yield f"  {name:9}  {estimate[key][0]:,.2f} to {estimate[key][1]:,.2f}{unit}"
-
-
-_GUESSED = ("output_bytes", "cpu_hours", "wall_s")
-
-
-def _describe_estimate(estimate: "Estimate", prices: PriceConfig) -> dict[str, Any]:
-    """Returns the estimate as JSON values; a cost that was not asked for is None."""
-    cpu, wall, size = estimate.cpu_s, estimate.wall_s, estimate.output_bytes
-    held = wall.scale(estimate.processes)
-    guesses = dict(zip(_GUESSED, (size, cpu.scale(1 / 3600), wall), strict=True))
-    return {
-        "sampled": estimate.sampled,
-        "bad": estimate.bad,
-        **{key: asdict(guess) for key, guess in guesses.items()},
-        "serial_s": round(estimate.serial_s, 3),
-        "worker_processes": estimate.processes,
-        "job_cost": prices.estimate_job_cost((cpu.low, cpu.high), (held.low, held.high)),
-        "storage_cost_per_month": prices.estimate_storage_cost((size.low, size.high)),
-    }
-
-
-def _format_hours(hours: float) -> str:
-    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3f}"
+    yield f"  time    {format_duration(estimate['wall_s'])} with {who}"
 
 
 def _format_counts(title: str, counts: Mapping[str, int]) -> Iterator[str]:
