@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import io
 import itertools
@@ -23,10 +22,6 @@ from PIL import Image
 
 from tests.browser import browser as browser  # a fixture
 from tfpipe.native import library
-
-# PyTorch's builds for GPUs bring Triton. Where it is loaded after TensorFlow, its LLVM ends the process.
-with contextlib.suppress(ImportError):
-    import triton  # noqa: F401
 
 # How long a case takes says more about what else the machine does than about the code.
 settings.register_profile("no deadline", deadline=None)

@@ -115,14 +115,10 @@ HEAVY = {
         "beam_jobs.storage",
     ),
     "torch": (
-        "tfpipe.readers.device_images",
         "tfpipe.readers.torch",
         "tfpipe.readers.torch_tensors",
         "tfpipe.training.torch",
     ),
-    "torchvision": ("tfpipe.readers.device_images",),
-    "torchcodec": ("tfpipe.readers.device_images",),
-    "triton": ("tfpipe.readers.device_images",),
     "jax": ("tfpipe.readers.jax", "tfpipe.training.jax"),
     "PIL": ("tfpipe.images",),
     "pyarrow": (

@@ -20,7 +20,6 @@ from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig
 from tfpipe.integrity.verify import VerifyConfig
-from tfpipe.readers.device_images.config import DeviceConfig
 from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
@@ -39,7 +38,6 @@ CONFIGS = (
     ServiceConfig,
     TargetConfig,
     ExportConfig,
-    DeviceConfig,
 )
 
 

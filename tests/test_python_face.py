@@ -24,7 +24,7 @@ from tfpipe.readers.grain import GrainBatches, RecordSource
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.keras import KerasBatches
 from tfpipe.readers.numpy import NumpyBatches
-from tfpipe.readers.torch import DeviceImages, TorchBatches, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 
 CONFIG = tfpipe.PipelineConfig(batch_size=2, image_size=8)
 
@@ -36,10 +36,6 @@ def distribute(data: Any, split: str, config: Any = None, **options: Any) -> obj
 def distribute_over_mesh(data: Any, split: str, config: Any = None, **options: Any) -> object:
     mesh = dtensor.create_mesh([("data", 1)], devices=["CPU:0"])
     return tfpipe.distribute_over_mesh(mesh, data, split, config, **options)
-
-
-def open_device_images(data: Any, split: str, config: Any = None, **options: Any) -> object:
-    return DeviceImages(data, split, config, device="cpu", **options)
 
 
 def open_jax(data: Any, split: str, config: Any = None, **options: Any) -> object:
@@ -54,7 +50,6 @@ WITH_CONFIG: list[Callable[..., object]] = [
     distribute,
     distribute_over_mesh,
     TorchBatches,
-    open_device_images,
     open_jax,
     KerasBatches,
     NumpyBatches,

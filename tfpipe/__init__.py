@@ -38,7 +38,6 @@ if TYPE_CHECKING:  # the names of `_MODULES`, for type checkers and editors
     from tfpipe.profiler.live.idle_monitor import IdleMonitor as IdleMonitor
     from tfpipe.profiler.live.idle_monitor import measure_training as measure_training
     from tfpipe.readers.data_source import data_source as data_source
-    from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
     from tfpipe.readers.grain import GrainBatches as GrainBatches
     from tfpipe.readers.jax import JaxBatches as JaxBatches
     from tfpipe.readers.keras import KerasBatches as KerasBatches
@@ -74,7 +73,6 @@ _MODULES = {
         "tfpipe.pipeline.stages.batch": "masked_sum",
         "tfpipe.profiler.live.idle_monitor": "IdleMonitor measure_training",
         "tfpipe.readers.data_source": "data_source",
-        "tfpipe.readers.device_images.device_images": "DeviceImages",
         "tfpipe.readers.grain": "GrainBatches",
         "tfpipe.readers.jax": "JaxBatches",
         "tfpipe.readers.keras": "KerasBatches",

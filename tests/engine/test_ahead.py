@@ -140,7 +140,6 @@ def test_a_pass_begins_where_the_last_one_was_left() -> None:
     passes.position = Position(7, 2)
     assert list(passes) == [(7, 2)]
     assert counted.begins == [(0, 1), (7, 2)]
-    passes.close()
     assert list(passes) == [(8, 0), (8, 1), (8, 2)]
 
 

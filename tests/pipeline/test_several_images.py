@@ -24,7 +24,6 @@ from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.device.augment import augment
 from tfpipe.pipeline.stages._crop_box import sample_crop_box, sample_flip
 from tfpipe.pipeline.stages.parse import choose_images
-from tfpipe.readers.device_images.device_images import DeviceImages
 from tfpipe.readers.open_data import open_data
 from tfpipe.readers.torch import TorchBatches, data_loader
 
@@ -267,15 +266,6 @@ def test_a_record_without_the_promised_images_is_named(some: tfpipe.Manifest) ->
     assert str(caught.value) == (
         f"Record {stored.numbers[row]} of 'train': it must have a height and a width for each of {images.counts[row]} "
         "images, got 1."
-    )
-
-
-def test_a_decoder_on_a_device_takes_one_image(some: tfpipe.Manifest) -> None:
-    with pytest.raises(ConfigError) as error:
-        DeviceImages(some, "train", make_config(images=2, extra_features=()), "cpu", rank=(0, 1))
-    assert str(error.value) == (
-        f"`DeviceImages` decodes one image a record, and 'train' of {some.directory} has several. Set `images` to "
-        "first, or use TorchBatches."
     )
 
 

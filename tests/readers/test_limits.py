@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.grain import GrainBatches
-from tfpipe.readers.torch import DeviceConfig, DeviceImages, TorchBatches, data_loader
+from tfpipe.readers.torch import TorchBatches, data_loader
 from tfpipe.system import host_limits
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "image_size": 8, "as_supervised": True}
@@ -62,8 +61,6 @@ def test_batches_that_others_make_ahead_are_not_counted_here(small_dataset: Path
         "`prefetch_batches` 3 is decided by Grain: give `grain.ReadOptions(prefetch_buffer_size=...)`, and leave it "
         "out here."
     )
-    with pytest.raises(ConfigError, match=r"Give it to `DeviceConfig`, and leave it out here\.$"):
-        DeviceImages(small_dataset, "train", config, device="cpu")
 
 
 @pytest.mark.parametrize("open_face", ALL)
@@ -90,13 +87,3 @@ def test_threads_are_those_that_the_budget_leaves(
         expected.add((0.02, 5))
         next(open_face(small_dataset, PipelineConfig(**OPTIONS, cpu_budget=0.02), num_threads=5))
     assert given == expected
-
-
-def test_threads_of_the_reader_for_a_gpu(small_dataset: Path) -> None:
-    config = PipelineConfig(batch_size=2, image_size=8, cpu_budget=0.01)
-    images = DeviceImages(small_dataset, "train", config, device="cpu", device_config=DeviceConfig(num_threads=4))
-    before = set(threading.enumerate())
-    assert len(next(iter(images))["label"]) == 2
-    started = {thread.name.rpartition("_")[0] for thread in set(threading.enumerate()) - before}
-    assert started == {"tfpipe-read", "tfpipe-decode"}
-    assert len(set(threading.enumerate()) - before) == 2

@@ -240,7 +240,7 @@ def test_who_leaves_waits_for_nobody(made: Path) -> None:
         next(iter(batches))
     threads = [thread for thread in {*threading.enumerate()} - before if thread.name.startswith("tfpipe-read")]
     assert threads
-    batches._passes.close()
+    batches._passes._batches.close()
     for thread in threads:
         thread.join(5)
     assert not any(thread.is_alive() for thread in threads)

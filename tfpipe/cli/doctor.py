@@ -22,7 +22,7 @@ from tfpipe.cli.shared.params import (
     split_option,
     stages_option,
 )
-from tfpipe.cli.shared.requirements import is_installed, require_tensorflow
+from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.doctor.result import TargetConfig
 
 if TYPE_CHECKING:
@@ -61,12 +61,6 @@ if TYPE_CHECKING:
     "The images that all accelerators together consume per second. Measures whether this host can deliver its share.",
     metavar="RATE",
 )
-@config_option(
-    TargetConfig,
-    "gpu_decode",
-    "Check whether a GPU can decode the images, as DeviceImages of tfpipe.readers.torch does: names the kinds of "
-    "images that are left to the CPU. Needs no TensorFlow.",
-)
 @json_option
 @debug_option
 def doctor(dataset: str, split: str | None, config: str | None, stages: str | None, **options: Any) -> None:
@@ -100,8 +94,6 @@ def _run_checks(
     tuned: dict[str, Any],
     stages: str | None,
 ) -> "Iterable[Check]":
-    if target.gpu_decode and not is_installed("tensorflow"):
-        return _check_images_alone(dataset, split)
     require_tensorflow("doctor")
     with quiet_start():
         from tfpipe.doctor.probes import count_local_replicas
@@ -123,16 +115,6 @@ def _run_checks(
 
     place = get_place(data, split)
     return chain([check_tuned(tuned, {**asdict(place), "key": place.key})], checks)
-
-
-def _check_images_alone(dataset: str, split: str | None) -> "Iterable[Check]":
-    """Yields what can be said of images for a GPU where TensorFlow is missing, as a trainer in PyTorch needs none."""
-    from tfpipe.doctor.gpu_checks import check_images
-    from tfpipe.doctor.result import Check
-    from tfpipe.system.extras import name_install
-
-    yield check_images(*open_data(dataset, split))
-    yield Check("others", "skipped", "All other checks need TensorFlow.", name_install("tfpipe[tensorflow]"))
 
 
 def _name_options(check: "Check") -> "Check":

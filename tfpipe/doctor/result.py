@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tfpipe.errors import SENTENCE_END
-from tfpipe.system.options import Count, Flag, Number, check_options, option
+from tfpipe.system.options import Count, Number, check_options, option
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 
@@ -50,7 +50,6 @@ class TargetConfig:
             Default: None.
         tpu_variables: The variables about a TPU in the environment that trains: pairs of a name and a value.
             Default: ().
-        gpu_decode: Whether a GPU is to decode the images, with `tfpipe.readers.torch.DeviceImages`. Default: False.
 
     Raises:
         ConfigError: A number is too low.
@@ -61,7 +60,6 @@ class TargetConfig:
     num_hosts: int | None = option(Count(1), None)
     images_per_second: float | None = option(Number(above=0), None)
     tpu_variables: tuple[tuple[str, str], ...] = ()
-    gpu_decode: bool = option(Flag(), False)
 
     def __post_init__(self) -> None:
         check_options(self)

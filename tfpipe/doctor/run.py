@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfpipe.doctor import data_checks, probes, runtime_checks, tpu_checks
-from tfpipe.doctor.gpu_checks import check_images
 from tfpipe.doctor.result import Check, TargetConfig, fail_check
 from tfpipe.doctor.runtime_checks import BatchFacts, CacheFacts
 from tfpipe.engine.cache import check_cache_fits, estimate_cache_bytes
@@ -80,8 +79,6 @@ def run_checks(
     facts = _Facts(data, split, config, target or TargetConfig(), customize)
     for name, check in CHECKS.items():
         if name in TPU_CHECKS and facts.target.tpu is None:
-            continue
-        if name in GPU_CHECKS and not facts.target.gpu_decode:
             continue
         if names is None or name in names:
             yield _run_check(name, check, facts)
@@ -273,10 +270,6 @@ def _check_decoder(facts: _Facts) -> Check:
     return data_checks.check_decoder(choose_decoder(facts.plan), missing)
 
 
-def _check_gpu_decode(facts: _Facts) -> Check:
-    return check_images(facts.data, facts.split)
-
-
 def _check_labels(facts: _Facts) -> Check:
     source, plan = facts.source, facts.plan
     if source.label_key is None:
@@ -424,7 +417,6 @@ CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
     "shard size": _check_shard_size,
     "image size": _check_image_size,
     "decoder": _check_decoder,
-    "gpu decode": _check_gpu_decode,
     "labels": _check_labels,
     "batch": _check_batch,
     "memory": _check_memory,
@@ -437,6 +429,3 @@ CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
 
 TPU_CHECKS = ("tpu host", "jax", "features")
 """The checks that run for a TPU alone."""
-
-GPU_CHECKS = ("gpu decode",)
-"""The checks that run for a GPU that decodes alone."""

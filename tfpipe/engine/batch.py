@@ -231,16 +231,13 @@ class BatchMaker:
         """Makes one batch: `decode` of what `read` returns."""
         return self.decode(self.read(epoch, step), threads)
 
-    def read(
-        self, epoch: int, step: int, numbers: IntArray | None = None, memory: NDArray[np.uint8] | None = None
-    ) -> StoredBatch:
+    def read(self, epoch: int, step: int, numbers: IntArray | None = None) -> StoredBatch:
         """Reads the records of one batch.
 
         Args:
             epoch: The epoch, from 0; not used in evaluation.
             step: The step in the epoch.
             numbers: The records, if they are known already.
-            memory: The memory to read into, as for `RecordReader.read_block`. None: memory that is used again.
 
         Raises:
             FormatError: A file is missing or damaged.
@@ -250,9 +247,7 @@ class BatchMaker:
             asked = self.plan.list_numbers(epoch, step) if numbers is None else numbers
             # In one piece, so that storage is asked for all records at once; what does not fit comes in pieces of its
             # own.
-            if memory is None:
-                num_bytes = int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)
-                memory = allocate([num_bytes], np.uint8)
+            memory = allocate([int(_MEMORY_FACTOR * self.plan.batch_size * self._record_bytes)], np.uint8)
             numbers = strip_copies(asked)
             if self.plan.config.max_bad_records:
                 block, numbers = self._read_undamaged(numbers, memory)

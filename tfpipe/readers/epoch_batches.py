@@ -1,7 +1,7 @@
-"""The batches of a process as an iterable of epochs, which the readers for NumPy, JAX and GPUs are.
+"""The batches of a process as an iterable of epochs, which the readers for NumPy and JAX are.
 
 ```
-batches = EpochBatches(maker, start_step, partial(make_on_host, maker, threads, finish))
+batches = EpochBatches(maker, start_step, threads, finish)
 for batch in batches: ...       # to the end of the epoch; the next pass goes on
 ```
 """
@@ -9,6 +9,7 @@ for batch in batches: ...       # to the end of the epoch; the next pass goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Any
 
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead
@@ -29,16 +30,19 @@ class EpochBatches(Resumable):
     Args:
         maker: The maker of the batches.
         start_step: The global step of the run with which training begins, in whichever epoch it lies.
-        start: A function that begins to make batches at a position, without end in training. It must not hold this
-            object.
+        num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
+        finish: A function that turns a batch of the engine into one of the trainer, in a thread.
 
     Attributes:
         config: The options of the pipeline.
     """
 
-    def __init__(self, maker: AnyMaker, start_step: int, start: Callable[[Position], Generator[Any]]) -> None:
+    def __init__(
+        self, maker: AnyMaker, start_step: int, num_threads: int | None, finish: Callable[[Batch], Any]
+    ) -> None:
         self.config: PipelineConfig = maker.plan.config
         self._maker = maker
+        start = partial(_make_on_host, maker, num_threads, finish)  # which must not hold this object
         self._passes = Passes(start, len(self), locate(maker, start_step), self.config.training)
 
     def __len__(self) -> int:
@@ -82,17 +86,10 @@ class EpochBatches(Resumable):
         return self.config.seed
 
 
-def make_on_host(
+def _make_on_host(
     maker: AnyMaker, num_threads: int | None, finish: Callable[[Batch], Any], begin: Position
 ) -> Generator[Any]:
-    """Begins to make batches at a position, without end in training.
-
-    Args:
-        maker: The maker of the batches.
-        num_threads: The number of threads that decode. None: one for each core, or what `cpu_budget` leaves.
-        finish: A function that turns a batch of the engine into one of the trainer, in a thread.
-        begin: The position.
-    """
+    """Begins to make batches at a position, without end in training."""
     config = maker.plan.config
     threads = config.max_threads if num_threads is None else num_threads
     check_count("num_threads", threads, 1)

@@ -15,7 +15,6 @@ by a few levels where the decoders round differently.
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.tensors.tensor_type import get_numpy_dtype
-from tfpipe.readers.epoch_batches import EpochBatches, make_on_host
+from tfpipe.readers.epoch_batches import EpochBatches
 from tfpipe.readers.finish import BatchTransform, ImageTransform, finish_arrays, seed_transform, transform_batch
 from tfpipe.readers.open_data import form_batch, open_data
 from tfpipe.system.arguments import check_has
@@ -98,7 +97,7 @@ class JaxBatches(EpochBatches):
         only_arrays = batch_transform is None  # or else that function may leave text out, or turn it into numbers
         maker = open_data(data, split, config, _find_host(rows), seeded, for_devices=only_arrays)
         place = _Placing(maker, rows, batch_transform)
-        super().__init__(maker, start_step, partial(make_on_host, maker, num_threads, place))
+        super().__init__(maker, start_step, num_threads, place)
 
 
 class _Placing:

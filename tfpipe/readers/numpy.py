@@ -15,7 +15,6 @@ Records, order and crops are those of all other readers.
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
@@ -24,7 +23,7 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.epoch_batches import EpochBatches, make_on_host
+from tfpipe.readers.epoch_batches import EpochBatches
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
 from tfpipe.readers.open_data import locate, open_data
 
@@ -79,7 +78,7 @@ class NumpyBatches(EpochBatches):
         index, ranks = rank
         maker = open_data(data, split, config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish, self._num_threads = Finish(maker, batch_transform), num_threads
-        super().__init__(maker, start_step, partial(make_on_host, maker, num_threads, self._finish))
+        super().__init__(maker, start_step, num_threads, self._finish)
 
     def read(self, step: int) -> Any:
         """Makes the batch of a global step of the run, of any epoch; in evaluation of a step of the pass.

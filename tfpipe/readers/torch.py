@@ -34,8 +34,6 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.device_images.config import DeviceConfig as DeviceConfig
-from tfpipe.readers.device_images.device_images import DeviceImages as DeviceImages
 from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
 from tfpipe.readers.open_data import describe_reader, form_batch, list_splits, locate, open_data, weigh_mask
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors

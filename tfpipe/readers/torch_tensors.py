@@ -1,4 +1,4 @@
-"""Parts of batches as PyTorch's tensors, and the rank of a process; the readers for PyTorch share them."""
+"""Parts of batches as PyTorch's tensors, and the rank of a process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "bfloat16": torch.bfloat16}
-"""The dtype of each `image_dtype`."""
 
 _DATA = "data"  # the dimension of a mesh along which rows are split
 

@@ -94,7 +94,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
     ),
     "doctor": (
         Group("Data", "split batch-size image-size config stages"),
-        Group("Machines", "tpu num-replicas num-hosts images-per-second gpu-decode"),
+        Group("Machines", "tpu num-replicas num-hosts images-per-second"),
         Group("Output", "json debug"),
     ),
     "profile": (

@@ -1,13 +1,6 @@
 """Checks whether an optional package is installed, without loading it."""
 
-import importlib.util
-
 from tfpipe.system.extras import check_installed
-
-
-def is_installed(module: str) -> bool:
-    """Returns whether a module is installed."""
-    return importlib.util.find_spec(module) is not None
 
 
 def require_tensorflow(command: str) -> None:
