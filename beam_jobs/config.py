@@ -140,10 +140,6 @@ class ShardConfig:
             a core for each million. At least 1. Default: 20_000_000.
         overwrite: Whether another dataset in `output` is replaced once the new one is complete. Default: False.
         workers: The number of processes that read, check and write. 0: one per core. At least 0. Default: 0.
-        requests_per_host: The number of images that each worker process fetches at once from one host of the web, where
-            a table names such URLs. From 1 to 16. Default: 4.
-        allow_private_hosts: Whether such a URL may lead to a host that is not public, such as one of a company's own
-            network. Otherwise a table could reach whatever the workers can reach. Default: False.
         datasets: The finished datasets whose records go in, united, instead of the images in `input`. They bring their
             own splits, labels and image form. `input` then is only their name in messages. Default: ().
         form_changes: The fields of `ImageForm` to change in the images of `datasets`. Empty: they stay as they are.
@@ -188,8 +184,6 @@ class ShardConfig:
     plan_engine_from: int = option(Count(1), 20_000_000)
     overwrite: bool = option(Flag(), False)
     workers: int = option(Count(0, zero="all cores"), 0)
-    requests_per_host: int = option(Count(1, 16), 4)
-    allow_private_hosts: bool = option(Flag(), False)
     datasets: tuple[str, ...] = ()
     form_changes: Mapping[str, Any] = field(default_factory=dict)
     drop_features: tuple[str, ...] = ()
@@ -217,12 +211,6 @@ class ShardConfig:
                 )
             types[name] = TensorType.parse(kind)
         return types
-
-    @property
-    def store_args(self) -> tuple[str, ...]:
-        """The arguments that the stores read, in the form of those for Beam."""
-        allowed = ("--allow_private_hosts",) if self.allow_private_hosts else ()
-        return (f"--requests_per_host={self.requests_per_host}", *allowed)
 
     __repr__ = show_options
 

@@ -78,7 +78,7 @@ def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
     """
     if config.form.seekable or config.form_changes.get("seekable"):
         library.check("`seekable`")
-    job_stores.configure((*beam_args, *config.store_args))
+    job_stores.configure(beam_args)
     file_io.check_stores((*config.inputs, config.output))
     check_dataset_output(config, config.inputs)
 

@@ -1,6 +1,6 @@
 """Lists the images of a manifest: a CSV, TSV, JSONL or Parquet table with one row for each image.
 
-    image       path relative to the table, absolute path, or URL, also on the web; in Parquet also the image itself
+    image       path relative to the table, absolute path, or URL; in Parquet also the image itself
     images      instead of `image`, for several images of a record: a list of such
     label       optional: name of the class, or its number from 0; or a list of such, for several classes
     split       optional: name of the split; `val`, `valid` and `dev` mean `validation`
@@ -468,8 +468,8 @@ def _group_files(images: ImageTable, root: str) -> Iterator[tuple[NDArray[np.int
 def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     """Yields row numbers in bounded groups.
 
-    All rows of one remote folder form one group, because a folder is listed once. Rows of local files and of the web
-    come in groups of `_SIZES_AT_ONCE`.
+    All rows of one remote folder form one group, because a folder is listed once. Rows of local files come in groups of
+    `_SIZES_AT_ONCE`.
     """
     remote: dict[str, array[int]] = defaultdict(lambda: array("q"))
     local: list[int] = []
@@ -478,7 +478,7 @@ def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
         if in_row_groups[row]:
             continue
         full_path = file_io.join(root, path)
-        if file_io.is_url(full_path) and not file_io.is_web(full_path):
+        if file_io.is_url(full_path):
             remote[full_path.rpartition("/")[0]].append(row)
             continue
         local.append(row)

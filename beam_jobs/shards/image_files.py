@@ -38,7 +38,7 @@ from tfpipe.storage import file_io
 _NONE: Mapping[str, int] = MappingProxyType({})
 _BLOCK_BYTES = 128 << 20  # of images in Parquet files: those of a default shard, so that it reads a row group once
 _MAX_BLOCK_IMAGES = 10_000
-_FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds, a web server in hundreds
+_FETCHED_AHEAD = 16  # images on other machines: a store answers in tens of milliseconds
 
 
 class _Fetched(NamedTuple):

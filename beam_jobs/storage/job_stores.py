@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from tfpipe.errors import DataError
+from tfpipe.errors import ConfigError, DataError
 from tfpipe.storage import stores
 from tfpipe.storage.buckets import SCHEMES, StoreOptions
 from tfpipe.storage.file_store import FileStore
@@ -44,6 +44,11 @@ _is_configured = False
 def _open_store(scheme: str, path: str) -> FileStore:
     if scheme == SCHEME:
         return HuggingFaceStore(path)
+    if scheme in ("http", "https"):
+        raise ConfigError(
+            f"Files must be on a disk or in a bucket, got {path}. Download it first: img2dataset downloads the images "
+            "that a table names into tars, which `tfpipe shard` reads."
+        )
     if scheme in SCHEMES and not _beam_args:  # Beam need not be imported
         return Store(scheme, StoreOptions(credentials="needed" if _is_configured else "optional"))
     with importing("Opening a URL", "Apache Beam", "tfpipe[beam]"):
@@ -52,10 +57,6 @@ def _open_store(scheme: str, path: str) -> FileStore:
     if scheme in SCHEMES:
         google = options.view_as(pipeline_options.GoogleCloudOptions)
         return Store(scheme, _read_options(google, options.view_as(pipeline_options.S3Options)))
-    if scheme in ("http", "https"):
-        from beam_jobs.storage.web import WebOptions, WebStore
-
-        return WebStore(options.view_as(WebOptions))
     from beam_jobs.storage.beam_store import BeamStore
 
     try:
@@ -82,4 +83,4 @@ def _read_options(google: Any, amazon: Any) -> StoreOptions:
     )
 
 
-stores.configure(_open_store)  # a worker that gets no options needs the web and Beam's file systems all the same
+stores.configure(_open_store)  # a worker that gets no options needs Beam's file systems all the same

@@ -26,7 +26,6 @@ from tfpipe.storage.local import hash_stream as hash_stream
 from tfpipe.storage.stores import get_store
 
 _READ_BUFFER_BYTES = 1 << 20
-_WEB_FILE_BYTES = 100_000  # about that of a photograph in ImageNet
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)  # no space on the disk, or in this user's share of it
 _THREADS = 16  # an object store answers in tens of milliseconds, however small the file
 
@@ -34,11 +33,6 @@ _THREADS = 16  # an object store answers in tens of milliseconds, however small 
 def is_url(path: str) -> bool:
     """Returns whether `path` names a file on another machine."""
     return "://" in path
-
-
-def is_web(path: str) -> bool:
-    """Returns whether `path` is a URL of a web server, from which files can only be fetched."""
-    return path.startswith(("http://", "https://"))
 
 
 def join(base: str, *parts: str) -> str:
@@ -247,19 +241,14 @@ def get_versions(paths: Sequence[str]) -> list[str | None]:
 
 
 def get_sizes(paths: Sequence[str]) -> list[int]:
-    """Returns the size of many files, -1 for a missing one. A remote folder is listed once.
-
-    A file on the web counts as 100 KB, since to ask for its size costs as much as to fetch it.
-    """
-    files_in_folder = Counter(_folder(path) for path in paths if is_url(path) and not is_web(path))
+    """Returns the size of many files, -1 for a missing one. A remote folder is listed once."""
+    files_in_folder = Counter(_folder(path) for path in paths if is_url(path))
     listed_sizes: dict[str, int] = {}
     for folder, count in sorted(files_in_folder.items()):
         if count > 1:
             listed_sizes.update(get_store(folder).list(f"{folder}/", recursive=False))
 
     def look_up(path: str) -> int:
-        if is_web(path):
-            return _WEB_FILE_BYTES
         is_listed = is_url(path) and files_in_folder[_folder(path)] > 1
         return listed_sizes.get(path, -1) if is_listed else get_size(path)
 

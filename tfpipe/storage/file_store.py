@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import IO, BinaryIO, NoReturn
+from typing import IO, BinaryIO
 
 
 class FileStore:
-    """A place with files by URL: a bucket, the web, or a file system that another library knows.
+    """A place with files by URL: a bucket, or a file system that another library knows.
 
-    All methods raise an `OSError` for a file that is missing or may not be read, for what the place cannot do, and a
-    `DataError` for a store that fails. A place refuses what its class does not define.
+    All methods raise an `OSError` for a file that is missing or may not be read, and a `DataError` for a store
+    that fails.
     """
 
     def check(self, url: str) -> None:
@@ -28,7 +28,7 @@ class FileStore:
 
     def open(self, url: str) -> BinaryIO:
         """Opens a file for reading at any place."""
-        self._refuse(url)
+        raise NotImplementedError
 
     def create(self, url: str, expected_bytes: int = 0) -> AbstractContextManager[IO[bytes]]:
         """Opens a new file that appears when the block ends well, and otherwise never.
@@ -37,14 +37,14 @@ class FileStore:
             url: The file.
             expected_bytes: About the size of the file, if it is known and may be above 100 GB.
         """
-        self._refuse(url)
+        raise NotImplementedError
 
     def make_folder(self, url: str) -> None:
         """Makes a folder, where folders are more than the names of files."""
 
     def size(self, url: str) -> int:
         """Returns the bytes of a file, or -1 if there is none."""
-        self._refuse(url)
+        raise NotImplementedError
 
     def version(self, url: str) -> str | None:
         """Returns a text that changes with the content of a file; None if there is none."""
@@ -56,15 +56,12 @@ class FileStore:
 
         If not recursive, a folder comes as its URL with a slash at the end, and -1.
         """
-        self._refuse(folder)
+        raise NotImplementedError
 
     def rename(self, source: str, target: str) -> None:
         """Gives a file another name within its bucket."""
-        self._refuse(source)
+        raise NotImplementedError
 
     def delete(self, urls: Iterable[str]) -> None:
         """Removes files; one that does not exist is ignored."""
-        self._refuse(next(iter(urls)))
-
-    def _refuse(self, url: str) -> NoReturn:
-        raise OSError(f"{url} can only be read as a whole")
+        raise NotImplementedError

@@ -450,6 +450,16 @@ def test_a_url_of_an_unknown_file_system_is_refused(write_jsonl: WriteRows) -> N
     )
 
 
+def test_images_on_the_web_are_refused(write_jsonl: WriteRows) -> None:
+    for url in ("http://example.com/1.jpg", "https://example.com/1.jpg"):
+        with pytest.raises(ConfigError) as caught:
+            list_images(ShardConfig(str(write_jsonl({"image": "0.jpg"}, {"image": url})), "/out"))
+        assert str(caught.value) == (
+            f"Files must be on a disk or in a bucket, got {url}. Download it first: img2dataset downloads the images "
+            "that a table names into tars, which `tfpipe shard` reads."
+        )
+
+
 @pytest.mark.parametrize("url", ["nosuch://bucket/t.csv", "nosuch://bucket/photos", "nosuch://bucket/a.tar"])
 def test_an_input_of_an_unknown_file_system_is_refused(url: str) -> None:
     with pytest.raises(DataError) as caught:

@@ -47,8 +47,7 @@ _INPUT = (
     Group(
         "Input",
         "image-column label-column split-column labels",
-        "input-format caption-column target-column mask-column label-separator annotations segmentation-masks tensor "
-        "requests-per-host allow-private-hosts",
+        "input-format caption-column target-column mask-column label-separator annotations segmentation-masks tensor",
     ),
     Group("Splits", "splits split", "group-by"),
 )

@@ -54,9 +54,5 @@ input_options = all_options(
     ),
     config_option(ShardConfig, "labels", metavar="FILE", default="sorted names"),
     config_option(ShardConfig, "allow_missing", "Go on if a table or annotations name files that do not exist."),
-    config_option(ShardConfig, "requests_per_host", metavar="N"),
-    config_option(
-        ShardConfig, "allow_private_hosts", "Fetch images from hosts of private networks too, if the table names them."
-    ),
 )
 """Adds the options to a command."""
