@@ -111,7 +111,7 @@ def open_append(dataset: str, config: ShardConfig) -> Iterator[Append]:
         DataError: There is no dataset, or another process changes its layers.
         FormatError: A layer is damaged.
     """
-    with open_layers(dataset, "changes the layers of") as history:
+    with open_layers(dataset) as history:
         before = history.join_shards(history.newest)
         named = next((spec.names for spec in before.schema.class_lists), ())
         config = replace(

@@ -132,7 +132,7 @@ HEAVY = {
         "tfpipe.views.find_facts",
         "tfpipe.writer.record_facts",
     ),
-    "duckdb": ("tfpipe.columns.join_table", "tfpipe.layers.diff", "tfpipe.views.choose"),
+    "duckdb": ("tfpipe.columns.join_table", "tfpipe.views.choose"),
     "obstore": ("tfpipe.storage",),
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from tfpipe.errors import FormatError
-from tfpipe.format.layer import Layer, State, decode_layer, layer_file, list_numbers, list_states
+from tfpipe.format.layer import Layer, decode_layer, layer_file, list_numbers
 from tfpipe.format.view import Hidden
 
 HIDDEN = Hidden(np.array([3, 4, 90_000]), np.array([1, -1, 0], np.int32), np.array([700, 20_000_000_000, 9]))
 APPEND = Layer(2, "append", "2026-11-26T07:40:00Z", "1.0", {"train": "ab"}, {"train": 5}, 900, appended={"train": "cd"})
 DELETE = Layer(3, "delete", "2026-11-26T07:41:00Z", "1.0", {"train": "ef"}, {"train": 3}, 77, {"train": HIDDEN})
-ROLLBACK = Layer(4, "rollback", "2026-11-26T07:42:00Z", "1.0", {"train": "ef"}, to=2)
 
 
-@pytest.mark.parametrize("layer", [APPEND, DELETE, ROLLBACK], ids=lambda layer: layer.kind)
+@pytest.mark.parametrize("layer", [APPEND, DELETE], ids=lambda layer: layer.kind)
 def test_an_entry_is_read_as_it_was_written(layer: Layer) -> None:
     read = decode_layer(layer.encode(), "x", layer.number)
     assert replace(read, hidden={}).encode() == replace(layer, hidden={}).encode()
@@ -28,7 +27,7 @@ def test_an_entry_is_read_as_it_was_written(layer: Layer) -> None:
             assert getattr(read.hidden[split], name).dtype == getattr(hidden, name).dtype
 
 
-@pytest.mark.parametrize("layer", [APPEND, DELETE, ROLLBACK], ids=lambda layer: layer.kind)
+@pytest.mark.parametrize("layer", [APPEND, DELETE], ids=lambda layer: layer.kind)
 def test_every_flipped_bit_is_noticed(layer: Layer) -> None:
     data = layer.encode()
     for at in range(0, len(data), 3):
@@ -43,19 +42,6 @@ def test_every_flipped_bit_is_noticed(layer: Layer) -> None:
 def test_an_entry_under_another_number_is_refused() -> None:
     with pytest.raises(FormatError, match=r"^x: layer must be a whole number of at least 5 and at most 5, got 3\.$"):
         decode_layer(DELETE.encode(), "x", 5)
-    with pytest.raises(FormatError, match=r"^x: to must be a whole number of at least 1 and at most 3, got 4\.$"):
-        decode_layer(replace(ROLLBACK, to=4).encode(), "x", 4)
-
-
-def test_states_follow_from_the_entries() -> None:
-    again = replace(APPEND, number=5)
-    assert list_states([APPEND, DELETE, ROLLBACK, again]) == [
-        State((), ()),
-        State((2,), ()),
-        State((2,), (3,)),
-        State((2,), ()),
-        State((2, 5), ()),
-    ]
 
 
 def test_only_entries_count() -> None:

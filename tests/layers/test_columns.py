@@ -24,7 +24,6 @@ from tfpipe.dataset import history
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.layers.delete import delete_records
-from tfpipe.layers.rollback import roll_back
 from tfpipe.readers.data_source import Record, data_source
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.views.choose import make_view, write_view
@@ -95,8 +94,6 @@ def test_values_are_added_to_the_layer_alone(lacking: str, tmp_path: Path, tfpip
 
 
 def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    roll_back(lacking, to=1)
-    roll_back(lacking, to=2)
     join_table(
         lacking, write_captions(tmp_path / "all.parquet", list_records(lacking)), replace(CAPTIONS, replace=True)
     )
@@ -104,10 +101,6 @@ def test_a_column_of_all_layers_is_replaced(lacking: str, tmp_path: Path, tfpipe
     library.add_column(lacking, "captions", get_index, library.Values("int64"), replace=True)
     records = list_records(lacking)
     assert [int(record.features["captions"][0]) for record in records] == [record.index for record in records]  # type: ignore[index]
-    roll_back(lacking, to=1)
-    library.add_column(lacking, "captions", get_index, library.Values("int64"), replace=True)
-    roll_back(lacking, to=2)  # whose own values are gone: they were made with the old ones
-    assert library.load_manifest(lacking).columns == ()
 
 
 def test_a_kill_leaves_no_column_of_which_half_is_old(lacking: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`tfpipe delete`, `log` and `rollback`: hidden records are seen on no way, and come back when it is asked for."""
+"""`tfpipe delete`: hidden records are seen on no way."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import tfpipe as library
 from tests.beam_jobs.datasets import join_datasets, read_tree
+from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
-from tests.layers.growth import list_names
+from tests.layers.growth import append, list_names
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
+from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
-from tfpipe.layers.rollback import roll_back
 from tfpipe.lookups.data_lock import lock_data
 from tfpipe.lookups.steps import find_steps, look_up_step
 from tfpipe.readers.data_source import data_source
@@ -109,6 +111,38 @@ def test_copies_have_no_hidden_record(thinned: str, gone: list[str], tmp_path: P
     assert not (tmp_path / "new" / "layers").exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--no-shuffle", "--num-shards", 2), ("--resize-short", 16)])
+def test_a_new_dataset_has_neither_bytes_nor_name_of_a_hidden_record(
+    grown: str, tmp_path: Path, tfpipe: Tfpipe, options: tuple[object, ...]
+) -> None:
+    """The records are of two layers and two splits, one is a copy of another, and one is in a view."""
+    append(grown, write_files(tmp_path / "more", {"train/cat/copy.jpg": make_jpeg(501, (31, 21))}))
+    manifest = library.load_manifest(grown)
+    write_view(manifest, make_view(manifest, ViewConfig("owls", "label = 'owl'")))
+    library.add_column(grown, "note", lambda record: f"note on {record.name}".encode(), library.Values("bytes"))
+    victims = [
+        record
+        for split in manifest.splits
+        for k, record in enumerate(data_source(grown, split))
+        if k in (1, 12) or record.name == "train/cat/copy.jpg"
+    ]
+    names = [record.name for record in victims]
+    delete_records(grown, names)
+    ran = tfpipe("reshard", grown, tmp_path / "new", "--workers", 1, *options)
+    assert ran.code == 0, ran.err
+    files = read_tree(tmp_path / "new")
+    tables = [pq.read_table(tmp_path / "new" / path) for path in files if path.endswith(".parquet")]
+    texts = [*files.values(), *(str(table.to_pydict()).encode() for table in tables)]
+    pixels = [record.encoded for record in victims if record.name != "train/cat/copy.jpg"]
+    for secret in (*(name.encode() for name in names), *pixels):
+        assert not any(secret in text for text in texts)
+    new = library.load_manifest(str(tmp_path / "new"))
+    assert (new.layer, new.columns, sorted(os.listdir(tmp_path))) == (1, (), ["grown", "more", "new"])
+    assert sorted(list_names(tmp_path / "new")) == sorted(list_names(grown))
+    shutil.rmtree(grown)
+    assert verify(str(tmp_path / "new"), VerifyConfig(workers=0)).damaged == []
+
+
 def test_lookups_know_no_hidden_record(thinned: str, gone: list[str], tfpipe: Tfpipe) -> None:
     plan = lock_data(library.load_manifest(thinned), "train", CONFIG).open()
     shown = {row.name for step in range(8) for row in look_up_step(plan, step)}
@@ -187,21 +221,17 @@ tfpipe(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("command", ["delete", "rollback"])
 def test_a_kill_before_the_entry_has_its_name_changes_nothing(
-    pets: str, names: list[str], tmp_path: Path, tfpipe: Tfpipe, command: str
+    pets: str, names: list[str], tmp_path: Path, tfpipe: Tfpipe
 ) -> None:
     (tmp_path / "names.txt").write_text(names[0])
-    arguments: list[str] = [str(tmp_path / "names.txt")] if command == "delete" else ["--to", "1"]
-    if command == "rollback":
-        delete_records(Path(pets), names[:1])
-    before, layer = read_tree(Path(pets)), library.load_manifest(pets).layer
-    killed = subprocess.run([sys.executable, "-c", KILLED, command, pets, *arguments], check=False)
+    before = read_tree(Path(pets))
+    killed = subprocess.run([sys.executable, "-c", KILLED, "delete", pets, tmp_path / "names.txt"], check=False)
     assert killed.returncode == 9
     assert read_tree(Path(pets)).items() >= before.items()
-    assert library.load_manifest(pets).layer == layer
-    assert tfpipe(command, pets, *arguments).code == 0
-    assert library.load_manifest(pets).layer == layer + 1
+    assert library.load_manifest(pets).layer == 1
+    assert tfpipe("delete", pets, tmp_path / "names.txt").code == 0
+    assert library.load_manifest(pets).layer == 2
     assert not [path for path in Path(pets).parent.iterdir() if path.name.startswith("pets.")]
 
 
@@ -212,16 +242,7 @@ def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:
     assert str(caught.value) == message
 
 
-# Log and rollback
-
-
-def test_a_rollback_brings_hidden_records_back(thinned: str, names: list[str]) -> None:
-    done = roll_back(thinned, 1)
-    assert (done.layer, done.to, done.gone, done.back, done.unhidden) == (3, 1, 0, 2, 2)
-    assert list_names(thinned) == names
-    done = roll_back(thinned, 2)
-    assert (done.layer, done.gone, done.back, done.unhidden) == (4, 2, 0, 0)
-    assert len(list_names(thinned)) == 10
+# Layers and commands
 
 
 def test_an_old_layer_is_read_by_its_number(thinned: str, names: list[str]) -> None:
@@ -241,50 +262,19 @@ def test_a_dataset_without_layers_is_its_first_layer(pets: str, names: list[str]
         library.load_manifest(f"{pets}@2")
 
 
-@pytest.mark.parametrize(
-    ("to", "message"),
-    [
-        (2, "`to` must be the number of an older layer of {pets}, of which there are 1 to 1, got 2."),
-        (0, "`to` must be the number of an older layer of {pets}, of which there are 1 to 1, got 0."),
-    ],
-)
-def test_wrong_rollbacks(thinned: str, to: int, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        roll_back(thinned, to)
-    assert str(caught.value) == message.format(pets=thinned)
-    roll_back(thinned, 1)
-    with pytest.raises(ConfigError, match=r"has the state of layer 1 already, got `to` 1\.$"):
-        roll_back(thinned, 1)
-
-
 def test_the_commands_print_what_they_did(pets: str, gone: list[str], tmp_path: Path, tfpipe: Tfpipe) -> None:
     file = tmp_path / "names.txt"
     file.write_text("\n".join([*gone, "", ""]))
     ran = tfpipe("delete", pets, file)
     assert (ran.code, ran.lines) == (
         0,
-        ["train: 2 records hidden", f"{pets} is at layer 2; tfpipe compact {pets} removes the bytes"],
+        ["train: 2 records hidden", f"{pets} is at layer 2; tfpipe reshard {pets} OUTPUT writes it without the bytes"],
     )
     assert tfpipe("delete", pets, file).lines == [
         "2 records with these names were hidden before",
         f"There is nothing to hide in {pets}",
     ]
     assert tfpipe("delete", pets, file, "--json").json == {"dataset": pets, "layer": 2, "hidden": {}, "before": 2}
-    assert tfpipe("rollback", pets, "--to", 1).lines == [
-        "2 records back, 2 of them hidden until now",
-        f"{pets} is at layer 3, with the records of layer 1",
-    ]
-    lines = tfpipe("log", pets).lines
-    assert [line.split("  ")[0].strip() for line in lines] == ["layer", "1", "2", "3"]
-    assert "delete -2 train" in lines[2]
-    assert "10 train, 3 validation" in lines[2]
-    assert "rollback to 1" in lines[3]
-    rows = tfpipe("log", pets, "--json").json["layers"]
-    assert [(row["what"], row["records"]["train"], row["to"]) for row in rows] == [
-        ("shard", 12, None),
-        ("delete", 10, None),
-        ("rollback", 12, 1),
-    ]
     ran = tfpipe("delete", pets, tmp_path / "no.txt")
     assert (ran.code, ran.err) == (1, f"Error: {tmp_path}/no.txt cannot be read: No such file or directory.\n")
     file.write_bytes(b"\xff\n")

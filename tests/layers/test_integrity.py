@@ -17,7 +17,6 @@ from tfpipe.errors import ConfigError
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.layers.delete import delete_records
-from tfpipe.layers.rollback import roll_back
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
 
@@ -69,10 +68,6 @@ def test_an_image_in_splits_of_two_layers_is_named(grown: str, tmp_path: Path) -
     assert verify(grown, VerifyConfig(workers=0, allow_duplicates=True)).damaged == []
     delete_records(grown, ["validation/owl/again.jpg"])
     assert verify(grown, HERE).damaged == []
-    roll_back(grown, to=2)
-    assert verify(grown, HERE).damaged == []
-    roll_back(grown, to=3)
-    assert [one.kind for one in verify(grown, HERE).damaged] == ["duplicate"]
 
 
 def test_names_may_repeat_in_a_layer_and_between_layers(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import click
 
 from tfpipe.cli.add import add
 from tfpipe.cli.bench import bench
+from tfpipe.cli.delete import delete
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
 from tfpipe.cli.help import help_
 from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
-from tfpipe.cli.layers import compact, delete, diff, log, rollback
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
 from tfpipe.cli.report import report
@@ -110,7 +110,7 @@ def tfpipe() -> None:
 
 _SECTIONS = {
     "Make a dataset": (shard, index, merge, reshard),
-    "Change it": (append, delete, add, compact, log, diff, rollback),
+    "Change it": (append, delete, add),
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),

@@ -365,7 +365,7 @@ def publish_layers(layers: Sequence[NewLayerColumn]) -> None:
     column, first = layers[0].column, layers[0].job.folder
     if column.config.replace:
         layers_dir = file_io.join(column.manifest.directory, file_names.LAYERS_DIR)
-        for name in file_io.list_names(layers_dir):  # also of layers that were taken back
+        for name in file_io.list_names(layers_dir):
             folder = file_io.join(layers_dir, name, file_names.COLUMNS_DIR, column.config.name)
             if os.path.isdir(folder):
                 os.rename(folder, first.path(name))

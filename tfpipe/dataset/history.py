@@ -1,4 +1,4 @@
-"""The layers of a dataset: what its records were before and after each `append`, `delete` and `rollback`."""
+"""The layers of a dataset: what its records were before and after each `append` and `delete`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tfpipe.dataset.parts import (
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format import file_names
 from tfpipe.format.join_manifests import join_manifests
-from tfpipe.format.layer import MAX_LAYER_BYTES, Layer, State, decode_layer, layer_file, layer_folder, list_states
-from tfpipe.format.manifest import Manifest
+from tfpipe.format.layer import MAX_LAYER_BYTES, Kind, Layer, decode_layer, layer_file, layer_folder
+from tfpipe.format.manifest import Manifest, SplitInfo
 from tfpipe.format.view import Hidden, View
 from tfpipe.storage import file_io
 from tfpipe.system.units import human_count
@@ -54,7 +54,6 @@ class History:
         base: The manifest of the first layer, without columns.
         columns: The names of its columns.
         layers: The entries of the others, from layer 2 on.
-        states: The state at each layer, from the first on.
         opened: The appended datasets that were opened, by their layers.
         joined: The manifests of all records, by the appended layers.
     """
@@ -62,7 +61,6 @@ class History:
     base: Manifest
     columns: Sequence[str]
     layers: tuple[Layer, ...]
-    states: tuple[State, ...]
     opened: dict[int, Manifest] = field(default_factory=dict)
     joined: dict[tuple[int, ...], Manifest] = field(default_factory=dict)
 
@@ -85,7 +83,7 @@ class History:
         paths = [file_io.join(base.directory, layer_file(number)) for number in numbers]
         data = file_io.read_all(paths, [MAX_LAYER_BYTES] * len(paths))
         layers = tuple(map(decode_layer, data, paths, numbers))
-        history = cls(base, columns, layers, tuple(list_states(layers)))
+        history = cls(base, columns, layers)
         if layers:
             history.check(layers[-1])
         return history
@@ -93,7 +91,7 @@ class History:
     @property
     def newest(self) -> int:
         """The number of the newest layer."""
-        return len(self.states)
+        return len(self.layers) + 1
 
     def check(self, layer: Layer) -> None:
         """Checks that a layer stands on the state below it.
@@ -145,8 +143,7 @@ class History:
             manifest = use_columns(manifest, [column for column in columns if column is not None])
         if view is not None:
             manifest = use_view(manifest, view)
-        found = {name: self.list_hidden(hidden_at, name, number) for name in manifest.splits}
-        splits = {name: hide_records(info, found[name]) for name, info in manifest.splits.items()}
+        splits = {name: self._hide(info, hidden_at) for name, info in manifest.splits.items()}
         return replace(manifest, splits=splits)
 
     def find_state(self, fits: Callable[[Manifest], bool], view: View | None) -> tuple[int, int] | None:
@@ -154,7 +151,7 @@ class History:
         tried = set()
         for hidden_at in range(self.newest, 0, -1):
             for number in range(self.newest, 0, -1):
-                state = self.states[number - 1].appended, self.states[hidden_at - 1].deletes
+                state = self.list_layers("append", number), self.list_layers("delete", hidden_at)
                 if state in tried:
                     continue
                 tried.add(state)
@@ -167,7 +164,7 @@ class History:
 
     def join_shards(self, number: int) -> Manifest:
         """Returns the manifest of all records in the shards of a layer, without columns."""
-        appended = self.states[number - 1].appended
+        appended = self.list_layers("append", number)
         if not appended:
             return replace(self.base, layer=number)
         if appended not in self.joined:
@@ -193,24 +190,15 @@ class History:
             self.opened[number] = part
         return self.opened[number]
 
-    def list_hidden(self, number: int, split: str, of: int | None = None) -> Hidden:
-        """Returns the records of a split that are hidden at a layer.
+    def list_layers(self, kind: Kind, number: int) -> tuple[int, ...]:
+        """Lists the numbers of the layers of one kind up to a layer."""
+        return tuple(layer.number for layer in self.layers[: number - 1] if layer.kind == kind)
 
-        Args:
-            number: The number of the layer.
-            split: The name of the split.
-            of: The number of the layer whose shards number the records. None: the same.
-        """
-        entries = [self.layers[layer - 2].hidden for layer in self.states[number - 1].deletes]
-        hidden = Hidden.join([entry[split] for entry in entries if split in entry])
-        return hidden.choose(hidden.numbers < self.count_shared(number, of or number, split)) if entries else hidden
-
-    def count_shared(self, number: int, other: int, split: str) -> int:
-        """Returns the number of first records of a split that two layers have in common, hidden or not."""
-        chains = (self.states[each - 1].appended for each in (number, other))
-        shared = [one for one, two in zip(*chains, strict=False) if one == two]
-        parts = [self.base, *map(self.load_part, shared)]
-        return sum(part.splits[split].records for part in parts if split in part.splits)
+    def _hide(self, info: SplitInfo, number: int) -> SplitInfo:
+        """Returns a split without the records that are hidden at a layer, which may also be a later one."""
+        entries = [self.layers[each - 2].hidden for each in self.list_layers("delete", number)]
+        hidden = Hidden.join([entry[info.name] for entry in entries if info.name in entry])
+        return hide_records(info, hidden.choose(hidden.numbers < info.stored_records))
 
     def load_column(self, name: str, number: int) -> Manifest | None:
         """Returns a column of the records of a layer; None if it lacks values for some, with a warning.
@@ -219,7 +207,7 @@ class History:
             DataError: The column is not complete.
             FormatError: Its manifest is damaged, or it was made for other records.
         """
-        column, appended = load_column(self.base, name), self.states[number - 1].appended
+        column, appended = load_column(self.base, name), self.list_layers("append", number)
         if not appended:
             return column
         parts = [column]

@@ -7,7 +7,7 @@ flowers/
   index/train-00003-of-00008.parquet   the facts about its records that views ask for, where PyArrow is installed
   manifest.json                        written last: its presence means that the dataset is complete
   columns/captions/                    features that were added to the records later: shards, indexes and a manifest
-  layers/2.layer, layers/2/            what was appended, hidden or taken back later; see `layer.py`
+  layers/2.layer, layers/2/            what was appended or hidden later; see `layer.py`
   features.json, dataset_info.json     the same for TensorFlow Datasets
   duplicates.jsonl                     exact duplicates, if there are any; if they are many, the first part of the list
   duplicates.00001.jsonl               the next part

@@ -1,11 +1,10 @@
-"""A layer: what one `append`, `delete` or `rollback` changed in a dataset, in a small file that is written last.
+"""A layer: what one `append` or `delete` changed in a dataset, in a small file that is written last.
 
 ```
 flowers/
   manifest.json, train-00000-of-00008.tfrecord      layer 1
   layers/2.layer, layers/2/                         appended records: a dataset of their own, and its entry
   layers/3.layer                                    hidden records
-  layers/4.layer                                    back to layer 2
 ```
 
 The number of a layer is that of the state that it made: `flowers@2` is the dataset before the records were hidden. The
@@ -16,9 +15,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from tfpipe.format.headed_file import MAX_RECORDS, decode_headed, encode_headed,
 from tfpipe.format.json_reader import Node
 from tfpipe.format.view import Hidden
 
-Kind = Literal["append", "delete", "rollback"]
+Kind = Literal["append", "delete"]
 """The change that a layer makes to the state below it."""
 
 LAYER_SUFFIX = ".layer"
@@ -46,14 +45,13 @@ class Layer:
 
     Attributes:
         number: The number of the layer, from 2.
-        kind: The change: "append", "delete" or "rollback".
+        kind: The change: "append" or "delete".
         when: The time of the change, as 2026-11-26T07:40:00Z.
         tool_version: The version of tfpipe that wrote it.
         below: The `SplitInfo.stored_fingerprint` of each split of the state below.
         records: The number of records of each split that were appended or hidden.
         bytes: The size of these records.
         hidden: The hidden records of each split, numbered as the state below has them.
-        to: The number of the layer whose state a rollback gave back.
         appended: The `SplitInfo.stored_fingerprint` of each split of the appended records.
     """
 
@@ -65,7 +63,6 @@ class Layer:
     records: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     hidden: Mapping[str, Hidden] = field(default_factory=dict)
-    to: int = 0
     appended: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> _Bytes:
@@ -86,35 +83,8 @@ class Layer:
             "bytes": self.bytes,
         }
         header |= {"hidden": hidden} if self.kind == "delete" else {}
-        header |= {"to": self.to} if self.kind == "rollback" else {}
         header |= {"appended": dict(self.appended)} if self.kind == "append" else {}
         return encode_headed(_MAGIC, header, blocks)
-
-
-class State(NamedTuple):
-    """The state of a dataset at a layer.
-
-    Attributes:
-        appended: The numbers of the layers whose records lie behind those of the first, in order.
-        deletes: The numbers of the layers whose records are hidden.
-    """
-
-    appended: tuple[int, ...] = ()
-    deletes: tuple[int, ...] = ()
-
-
-def list_states(layers: Sequence[Layer]) -> list[State]:
-    """Lists the state at each layer, from the first on, which has no entry."""
-    states = [State()]
-    for layer in layers:
-        appended, deletes = states[-1]
-        if layer.kind == "append":
-            states.append(State((*appended, layer.number), deletes))
-        elif layer.kind == "delete":
-            states.append(State(appended, (*deletes, layer.number)))
-        else:
-            states.append(states[layer.to - 1])
-    return states
 
 
 def layer_file(number: int) -> str:
@@ -155,7 +125,6 @@ def decode_layer(data: bytes, where: str, number: int) -> Layer:
         node.field("records").counts(),
         node.field("bytes").count(),
         _decode_hidden(node.field("hidden"), body) if kind == "delete" else {},
-        node.field("to").count(1, number - 1) if kind == "rollback" else 0,
         node.field("appended").mapping(Node.text) if kind == "append" else {},
     )
 

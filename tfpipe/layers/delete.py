@@ -1,4 +1,4 @@
-"""Hides records of a dataset by their names, at once. Their bytes go with the next `tfpipe compact`.
+"""Hides records of a dataset by their names, at once. `tfpipe reshard` writes a dataset without their bytes.
 
 ```
 delete_records("/data/flowers", ["roses/17.jpg"])
@@ -59,7 +59,7 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         raise ConfigError(f"`names` must be a list of one name or more, got {names!r:.80}.")
     with (
         importing("Deletion by name", "DuckDB and PyArrow", "tfpipe[views]"),
-        open_layers(dataset, "changes the layers of") as history,
+        open_layers(dataset) as history,
     ):
         manifest = history.load_state(history.newest, history.newest, with_columns=False)
         with open_facts(manifest) as table:

@@ -64,7 +64,7 @@ def find_held(address: str, fits: Callable[[Manifest], bool]) -> HeldLayer | Non
     begun, now = (history.load_state(number, each, view) for each in (hidden_at, history.newest))
     withheld = _compare(begun, now)
     notes = []
-    if history.states[number - 1].appended != history.states[-1].appended:
+    if history.list_layers("append", number) != history.list_layers("append", history.newest):
         notes.append(
             f"The run holds layer {number} of {directory}, which it began with; the newest is {history.newest}."
         )

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import io
 import os
-import shutil
 import stat
 import threading
 from collections.abc import Iterator
@@ -175,23 +174,6 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             os.remove(temporary)
         raise
-
-
-def link_tree(source: str, target: str) -> None:
-    """Gives the files of a folder a second name in a new folder; copies them where the file system has no links."""
-    shutil.copytree(source, target, symlinks=True, copy_function=link_file)
-
-
-def link_file(source: str, target: str) -> None:
-    """Gives a file a second name; copies it where the file system has no links."""
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
-            raise
-        with open_file(source) as file, new_file(target) as out:
-            shutil.copyfileobj(file, out)
 
 
 def take_place(new: str, output: str, old: str) -> None:

@@ -1,7 +1,7 @@
 """Writes the entry of a layer, by one process at a time.
 
 ```
-with open_layers("/data/flowers", "hides records of") as history:
+with open_layers("/data/flowers") as history:
     write_layer(history, Layer(...))
 ```
 """
@@ -18,50 +18,23 @@ from tfpipe.dataset.history import History, load_history
 from tfpipe.dataset.load import split_address
 from tfpipe.dataset.parts import list_fingerprints
 from tfpipe.errors import ConfigError
-from tfpipe.format import file_names
 from tfpipe.format.layer import Kind, Layer, layer_file
 from tfpipe.storage import file_io, local
-from tfpipe.writer.shard_folder import ShardFolder
+from tfpipe.writer.working_folder import WorkingFolder
 
 
-class LayerFolder(ShardFolder):
-    """The working folder beside a dataset, whose lock keeps two changes of its layers apart.
-
-    ```
-    data/     the dataset as one layer, while it is made; after the exchange what it was before
-    old/      what it was before, where the system cannot exchange two folders
-    ```
-    """
+class _LayerFolder(WorkingFolder):
+    """The working folder beside a dataset, whose lock keeps two changes of its layers apart."""
 
     ending = ".tfpipe-layers"
 
-    def exchange(self) -> None:
-        """Puts the folder `data` in the place of the dataset, which is removed then."""
-        local.take_place(self.path("data"), self.output, self.path("old"))
-        local.sync_folder(os.path.dirname(self.output))
-        self.clear()
-
-    def finish(self) -> None:
-        """Completes the exchange that a killed process began between two names."""
-        if os.path.exists(self.path("old")) and not os.path.exists(self.output):
-            os.rename(self.path("data"), self.output)
-            local.sync_folder(os.path.dirname(self.output))
-
-    def clear(self) -> None:
-        """Removes everything but the lock. Of a dataset the manifest goes first, so that no half of one is left."""
-        for name in ("data", "old"):
-            file_io.remove(self.path(name, file_names.MANIFEST))
-        for name in ("data", "old", *self.parts):
-            file_io.remove_tree(self.path(name))
-
 
 @contextlib.contextmanager
-def open_layers(dataset: str | os.PathLike[str], busy: str) -> Iterator[History]:
+def open_layers(dataset: str | os.PathLike[str]) -> Iterator[History]:
     """Yields the layers of a dataset, which no other process changes in the block. A bucket has no locks.
 
     Args:
         dataset: The dataset, without a view.
-        busy: The work of this process, as in "hides records of".
 
     Raises:
         ConfigError: It is a view or a layer, or describes files of another program.
@@ -72,13 +45,9 @@ def open_layers(dataset: str | os.PathLike[str], busy: str) -> Iterator[History]
     if view:
         raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")
     directory = file_io.resolve_links(directory)
-    folder = LayerFolder(directory)
-    if not file_io.is_url(directory) and os.path.exists(folder.path("old")):
-        with folder.lock(f"{busy} {dataset}"):
-            folder.finish()
-            folder.clear()
     load_history(directory)  # which says what is wrong with the path, before a folder is made beside it
-    with file_io.explain_os_errors(f"write to {directory}"), folder.lock(f"{busy} {dataset}"):
+    lock = _LayerFolder(directory).lock(f"changes the layers of {dataset}")
+    with file_io.explain_os_errors(f"write to {directory}"), lock:
         history = load_history(directory)
         if history.base.foreign is not None:
             raise ConfigError(

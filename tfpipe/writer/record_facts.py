@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -131,42 +131,14 @@ def read_digests(manifest: Manifest) -> NDArray[np.uint8]:
         import pyarrow  # noqa: F401
     found = [np.empty((0, DIGEST_BYTES), np.uint8)]
     for split in manifest.splits if DIGEST in list_columns(manifest) else ():
-        for values in read_shown(manifest, split, [DIGEST]):
-            digests = bytes.fromhex("".join(filter(None, values[DIGEST])))
+        for values in _read_digests(manifest, split):
+            digests = bytes.fromhex("".join(filter(None, values)))
             found.append(np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES))
     return np.unique(np.concatenate(found), axis=0)
 
 
-def read_shown(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterator[dict[str, list[Any]]]:
-    """Yields for each shard of a split the values of columns, of the records that the split shows in their order.
-
-    Raises:
-        DataError: There are no facts about a shard.
-    """
-    for table in _read_tables(manifest, split, columns):
-        yield {name: table[name].to_pylist() for name in columns}
-
-
-def find_values(manifest: Manifest, wanted: Mapping[str, Set[str]]) -> dict[str, set[str]]:
-    """Returns which of the wanted values of each column the records have that a dataset shows.
-
-    Raises:
-        DataError: There are no facts about a shard.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    sought = {name: pa.array([*values], pa.string()) for name, values in wanted.items()}
-    found = {name: set[str]() for name in wanted}
-    for split in manifest.splits:
-        for table in _read_tables(manifest, split, [*wanted]):
-            for name, values in sought.items():
-                found[name].update(table[name].filter(pc.is_in(table[name], values)).to_pylist())
-    return found
-
-
-def _read_tables(manifest: Manifest, split: str, columns: Sequence[str]) -> Iterator[Any]:
-    """Yields for each shard of a split columns as a `pyarrow.Table`, with the rows of the records that the split shows.
+def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
+    """Yields for each shard of a split the digests of the records that the split shows.
 
     Raises:
         DataError: There are no facts about a shard.
@@ -179,19 +151,19 @@ def _read_tables(manifest: Manifest, split: str, columns: Sequence[str]) -> Iter
         path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
         try:
             data = pa.BufferReader(file_io.read_whole(path))
-            table = pq.read_table(data, columns=list(columns), page_checksum_verification=True)
+            table = pq.read_table(data, columns=[DIGEST], page_checksum_verification=True)
             if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
                 raise ValueError("it is of another shard")
-            table = table.select(list(columns))
+            digests = table[DIGEST]
         except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path} must say which images {manifest.directory} has, and is missing or of another shard. Make "
                 f"it by `tfpipe view {manifest.directory} 'bytes > 0' --name all`, or leave `drop_duplicates` out."
             ) from error
         if info.chosen is not None:
-            table = table.take(info.chosen.list_rows(first, shard.records))
+            digests = digests.take(info.chosen.list_rows(first, shard.records))
         first += shard.records
-        yield table
+        yield digests.to_pylist()
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:

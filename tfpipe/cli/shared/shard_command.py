@@ -118,13 +118,7 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
             raise
     facts = describe_result(config, result)
     if append is not None:
-        from tfpipe.layers.repeated import count_repeated
-
-        appended = append.finish(result)
-        repeated = count_repeated(append.dataset, appended.layer)
-        facts |= {**asdict(appended), "repeated": None, "repeated_names": None}
-        if repeated is not None:
-            facts |= {"repeated": repeated.images, "repeated_names": repeated.names}
+        facts |= asdict(append.finish(result))
     show(facts, format_result(facts), run_args.as_json)
 
 

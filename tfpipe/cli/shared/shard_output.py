@@ -86,12 +86,6 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
     rate = f"{facts['images_per_second']:,.0f} images/s"
     yield f"{facts['dataset']} is complete: {facts['seconds']:.1f} s, {rate}{kept}"
     if "layer" in facts:  # of records that were appended
-        if facts["repeated"]:
-            seen = f"{facts['repeated']:,} of these images were in {facts['appended_to']} before"
-            yield f"{seen}; --drop-duplicates leaves such images out"
-        if facts["repeated_names"]:
-            named = f"{facts['repeated_names']:,} of these images are named as others in {facts['appended_to']}"
-            yield f"{named}; `tfpipe delete` would hide both"
         if facts["new_classes"]:
             yield f"new classes: {', '.join(facts['new_classes'])}, behind those that there were"
         appended = human_count(sum(split["records"] for split in facts["splits"].values()), "record")

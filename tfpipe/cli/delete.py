@@ -1,0 +1,49 @@
+"""`tfpipe delete`: records of a dataset, hidden by their names."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tfpipe.cli.shared.command import command, show
+from tfpipe.errors import DataError
+from tfpipe.system.units import human_count
+
+if TYPE_CHECKING:
+    from tfpipe.layers.delete import Deleted
+
+
+@command("Hide records of a dataset by their names.")
+@click.argument("dataset")
+@click.argument("names", metavar="NAMES.txt")
+def delete(dataset: str, names: str, as_json: bool) -> None:
+    """Hide the records of DATASET whose names NAMES.txt has, one in each line.
+
+    No reader, view or command gives them from then on. The shards are not changed: tfpipe reshard DATASET OUTPUT
+    writes a dataset without the bytes. A name that no record has is an error, and nothing is hidden.
+    """
+    from tfpipe.layers.delete import delete_records
+
+    deleted = delete_records(dataset, _read_names(names))
+    facts = {"dataset": dataset, "layer": deleted.layer, "hidden": deleted.records, "before": deleted.before}
+    show(facts, _format_deleted(dataset, deleted), as_json)
+
+
+def _format_deleted(dataset: str, deleted: "Deleted") -> Iterator[str]:
+    if deleted.before:
+        yield f"{human_count(deleted.before, 'record')} with these names were hidden before"
+    for split, count in deleted.records.items():
+        yield f"{split}: {human_count(count, 'record')} hidden"
+    if deleted.records:
+        yield f"{dataset} is at layer {deleted.layer}; tfpipe reshard {dataset} OUTPUT writes it without the bytes"
+    else:
+        yield f"There is nothing to hide in {dataset}"
+
+
+def _read_names(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "it is not a text in UTF-8" if isinstance(error, ValueError) else error.strerror
+        raise DataError(f"{path} cannot be read: {reason}.") from None
