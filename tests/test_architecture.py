@@ -64,7 +64,6 @@ NEIGHBORS = {
     ("tfpipe.engine", "tfpipe.dataset"),
     ("tfpipe.writer", "tfpipe.images"),
     ("tfpipe.writer", "tfpipe.dataset"),
-    ("tfpipe.layers", "tfpipe.columns"),  # which knows the records of each layer
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
     ("beam_jobs.records", "tfpipe.columns"),  # whose shards its workers write
