@@ -117,7 +117,6 @@ COMMANDS = (
     "reshard",
     "merge",
     "delete",
-    "log",
     "inspect",
     "index",
     "doctor",
