@@ -116,9 +116,8 @@ HEAVY = {
     "torch": (
         "tfpipe.readers.torch",
         "tfpipe.readers.torch_tensors",
-        "tfpipe.training.torch",
     ),
-    "jax": ("tfpipe.readers.jax", "tfpipe.training.jax"),
+    "jax": ("tfpipe.readers.jax",),
     "PIL": ("tfpipe.images",),
     "pyarrow": (
         "beam_jobs.inputs.parquet_images",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfpipe import Manifest, PipelineConfig, load_manifest
+from tfpipe import PipelineConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,49 +22,20 @@ def predict(tfpipe):
     return partial(tfpipe, "predict")
 
 
-CONFIG = PipelineConfig(batch_size=8, image_size=8, training=False)
-BIAS = np.log([3.0, 1.0, 1.0], dtype=np.float32)
-
-
-def export_with_tensorflow(folder: str, _: Manifest) -> None:
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a run whose model finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
     import tensorflow as tf
 
     from tfpipe.training.tensorflow.export import export_model
 
+    run = tmp_path_factory.mktemp("runs") / "pets"
     image = tf.keras.Input((8, 8, 3), dtype="uint8")
     head = tf.keras.layers.Dense(3, kernel_initializer="zeros")
     model = tf.keras.Model(image, head(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1.0)(image))))
-    head.bias.assign(BIAS)
-    export_model(model, CONFIG, ("cat", "dog", "owl"), folder)
-
-
-def export_with_torch(folder: str, manifest: Manifest) -> None:
-    torch = pytest.importorskip("torch")
-    from tfpipe.training.torch.export import export_model
-    from tfpipe.training.torch.models import build_model
-
-    model = build_model("small_cnn", 3, CONFIG)
-    with torch.no_grad():
-        model.net.head.weight.zero_()
-        model.net.head.bias.copy_(torch.from_numpy(BIAS))
-    export_model(model, CONFIG, manifest, folder)
-
-
-def export_with_jax(folder: str, manifest: Manifest) -> None:
-    jax = pytest.importorskip("jax")
-    from tfpipe.training.jax.export import export_model
-    from tfpipe.training.jax.models import init_small_cnn
-
-    parameters = init_small_cnn(jax.random.key(0), 3)
-    parameters["head"] = {"kernel": 0 * parameters["head"]["kernel"], "bias": BIAS}
-    export_model(parameters, CONFIG, manifest, folder)
-
-
-@pytest.fixture(scope="module", params=[export_with_tensorflow, export_with_torch, export_with_jax])
-def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, small_dataset: Path) -> Path:
-    """Returns a run whose model finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
-    run = tmp_path_factory.mktemp("runs") / "pets"
-    request.param(str(run / "model"), load_manifest(str(small_dataset)))
+    head.bias.assign(np.log([3.0, 1.0, 1.0]))
+    config = PipelineConfig(batch_size=8, image_size=8, training=False)
+    export_model(model, config, ("cat", "dog", "owl"), str(run / "model"))
     return run
 
 
@@ -116,14 +87,6 @@ def test_no_images_are_one_sentence(predict, run_folder, tmp_path, images, sente
     assert (done.code, done.out, done.err) == (2, "", f"Error: {sentence.format(tmp_path)}\n")
 
 
-@pytest.mark.parametrize(
-    "run_folder",
-    [
-        export_with_tensorflow,
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (export_with_torch, export_with_jax)),
-    ],
-    indirect=True,
-)
 def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, photos) -> None:
     command = [sys.executable, "-m", "tfpipe", "predict", str(run_folder), str(photos / "validation"), "--top", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -139,20 +102,9 @@ def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
     assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")
 
 
-@pytest.mark.parametrize(
-    ("file", "module", "sentence"),
-    [
-        (
-            "saved_model.pb",
-            "tensorflow",
-            "needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe.",
-        ),
-        ("model.pt2", "torch", "needs PyTorch. Install it with: pip install '.[torch]' in a checkout of tfpipe."),
-        ("model.jax", "jax", "needs JAX. Install it with: pip install '.[jax]' in a checkout of tfpipe."),
-    ],
-)
-def test_a_missing_library_is_named(predict, photos, tmp_path, monkeypatch, file, module, sentence) -> None:
-    (tmp_path / file).touch()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == module else object())
+def test_a_missing_library_is_named(predict, photos, tmp_path, monkeypatch) -> None:
+    (tmp_path / "saved_model.pb").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tensorflow" else object())
     done = predict(tmp_path, photos)
+    sentence = "needs TensorFlow. Install it with: pip install '.[tensorflow]' in a checkout of tfpipe."
     assert (done.code, done.out, done.err) == (1, "", f"Error: The model in {tmp_path} {sentence}\n")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.test_imports import run_python
 from tfpipe.cli.main import tfpipe
 from tfpipe.errors import ConfigError
 
@@ -128,3 +129,51 @@ def test_files_without_a_manifest_are_refused(small_dataset: Path) -> None:
         ConfigError, match=r"`tfpipe train` needs a dataset, got the files .*Make one with `tfpipe index`"
     ):
         invoke(f"{small_dataset}/train-*.tfrecord")
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_change_nothing(small_dataset: Path, tmp_path: Path) -> None:
+    options = (str(small_dataset), *QUICK[:4], "--checkpoint-every-steps", "1", "--deterministic", "--epochs", "8")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert finish(start(*options, "--output", str(whole)))[0] == 0
+    for i in range(4):
+        saved = set((killed / "checkpoints").glob("*"))
+        process = start(*options, "--output", str(killed))
+        while set((killed / "checkpoints").glob("*")) <= saved and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(0.013 * i)  # at another place of a step, or of a save
+        process.kill()
+        finish(process)
+    code, _, err = finish(start(*options, "--output", str(killed)))
+    assert code == 0, err
+    assert "The run goes on at step " in err
+    assert (killed / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_one_sentence(small_dataset: Path, tmp_path: Path) -> None:
+    process = start(str(small_dataset), *QUICK[:4], "--epochs", "2000", "--output", str(tmp_path / "run"))
+    wait_for(process, tmp_path / "run" / "run.json")
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130, err
+    assert "Interrupted. The same command goes on from the last checkpoint, if there is one." in err.splitlines()
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_does_not_fit_is_one_sentence(small_dataset: Path, tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    output = tmp_path / "run"
+    options = (str(small_dataset), *QUICK[:4], "--epochs", "4", "--output", str(output))
+    options = ("train", *options, "--checkpoint-every-steps", "1")
+    # A file of 100 kB stands for a full disk: the lines and curves fit, and no checkpoint does.
+    code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, {resource.RLIM_INFINITY}))"
+    code += f"; from tfpipe.cli.main import main; sys.argv = {['tfpipe', *options]!r}; main()"
+    result = run_python(code)
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "Error: A checkpoint cannot be written: [Errno 27] File too large."
+    assert "Traceback" not in result.stderr
+    status, _, err = finish(start(*options[1:]))  # with room again the same command makes the whole run
+    assert status == 0, err
+    assert not list(output.rglob("*tmp*"))

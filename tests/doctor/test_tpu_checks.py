@@ -86,7 +86,7 @@ def test_the_host(
 @pytest.mark.parametrize(
     ("installed", "status", "found"),
     [
-        ({}, "ok", "JAX is not installed; `tfpipe train --framework jax` would need it."),
+        ({}, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it."),
         ({"jax": "0.10.2", "jaxlib": "0.9.1"}, "failure", "JAX 0.10.2 needs jaxlib of the same version, got 0.9.1."),
         ({"jax": "0.10.2"}, "failure", "JAX 0.10.2 needs jaxlib of the same version, got none."),
         (

@@ -236,7 +236,7 @@ def test_wrong_use(pets: str, tmp_path: Path, tfpipe: Tfpipe, args: list[str], m
 
 def test_a_run_answers_itself(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     run = tmp_path / "run"
-    trained = tfpipe("train", f"{pets}@few", "--output", run, "--framework", "torch", "--epochs", 1, "--batch-size", 4)
+    trained = tfpipe("train", f"{pets}@few", "--output", run, "--epochs", 1, "--batch-size", 4)
     assert trained.code == 0, trained.err
     found = json.loads(tfpipe("steps", run, "--step", 1, "--json").out)
     assert found["data"] == f"{pets}@few"

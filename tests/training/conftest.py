@@ -51,7 +51,7 @@ MakeConfig = Callable[..., Any]
 """From options of TrainConfig and PipelineConfig, by their names, to a TrainConfig."""
 
 Train = Callable[..., Any]
-"""From a framework and options of a run, by their names, to a TrainResult."""
+"""From options of a run, by their names, to a TrainResult."""
 
 
 def build_config(folder: Path, **options: Any) -> TrainConfig:
@@ -66,34 +66,12 @@ def build_config(folder: Path, **options: Any) -> TrainConfig:
 
 def train_short(config: TrainConfig, dataset: Path, build: Any = None, stop: Callable[[], bool] = lambda: False) -> Any:
     """Trains in this process, on one device."""
-    manifest = load_manifest(str(dataset))
-    if config.framework == "torch":
-        import torch
-
-        from tfpipe.training.torch.processes import Place
-        from tfpipe.training.torch.train import train as train_torch
-
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # threads that wait for each other on a busy machine take most of the time
-        try:
-            return train_torch(manifest, config, Place(torch.device("cpu")), build, stop=stop)
-        finally:
-            torch.set_num_threads(threads)
-    if config.framework == "jax":
-        from tfpipe.training.jax.processes import join_processes
-        from tfpipe.training.jax.train import train as train_jax
-
-        with join_processes() as place:
-            return train_jax(manifest, config, place, stop=stop)
     import tensorflow as tf
 
-    from tfpipe.training.tensorflow.train import train as train_tensorflow
+    from tfpipe.training.tensorflow.train import train
 
-    return train_tensorflow(manifest, config, tf.distribute.OneDeviceStrategy("/CPU:0"), build, stop=stop)
-
-
-WORKERS = {"tensorflow": None, "torch": 0, "jax": 1}
-"""The fewest workers of each framework."""
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    return train(load_manifest(str(dataset)), config, strategy, build, stop=stop)
 
 
 @pytest.fixture
@@ -106,15 +84,8 @@ def make_config(tmp_path: Path) -> MakeConfig:
 def train(colors: Path, make_config: MakeConfig) -> Train:
     """Returns a function that trains in this process, on one device."""
 
-    def run(
-        framework: str = "tensorflow",
-        dataset: Path = colors,
-        build: Any = None,
-        stop: Callable[[], bool] = lambda: False,
-        **options: Any,
-    ) -> Any:
-        config = make_config(**{"framework": framework, "workers": WORKERS[framework], **options})
-        return train_short(config, dataset, build, stop)
+    def run(dataset: Path = colors, build: Any = None, stop: Callable[[], bool] = lambda: False, **options: Any) -> Any:
+        return train_short(make_config(**options), dataset, build, stop)
 
     return run
 

@@ -1,12 +1,8 @@
-"""Short trainings: they learn, count each image once, go on where they stopped, export what they are, refuse the rest.
-
-Each framework's run writes the same: `tests/training/FRAMEWORK` has what only one of them does.
-"""
+"""Short trainings: they learn, count each image once, go on where they stopped, and export what they are."""
 
 from __future__ import annotations
 
 import io
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,51 +10,33 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
-from tests.training.conftest import COLORS, WORKERS, Train, build_config, read_lines, stop_after, train_short
+from tests.training.conftest import COLORS, Train, build_config, read_lines, stop_after, train_short
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.readers.data_source import data_source
-from tfpipe.training.model_files import PROGRAMS
 
 STEPS = 6  # 50 records, 8 streams of 6, 1 of each in a batch
 EXAMPLES = 27
 
-FRAMEWORKS = ["tensorflow", "torch", pytest.param("jax", marks=pytest.mark.slow)]  # JAX compiles for ten seconds
-
-GetRun = Callable[[str], Path]
-
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> GetRun:
-    """Returns a function from a framework to the folder of its run of three epochs that nobody stopped."""
-    runs: dict[str, Path] = {}
-
-    def get(framework: str) -> Path:
-        pytest.importorskip(framework)
-        if framework not in runs:
-            runs[framework] = tmp_path_factory.mktemp(framework) / "run"
-        folder = runs[framework]
-        if not (folder / "model").exists():  # the first test that asks for it may be one without exports
-            train_short(build_config(folder, framework=framework, workers=WORKERS[framework]), colors)
-        return folder
-
-    return get
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
+    """Returns the folder of a run of three epochs that nobody stopped."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    train_short(build_config(folder), colors)
+    return folder
 
 
 @pytest.fixture
 def without_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the export out, which takes longer than these few steps."""
-    for framework, name in (("tensorflow", "TensorFlow"), ("torch", "Torch"), ("jax", "Jax")):
-        pytest.importorskip(framework)
-        learner = f"tfpipe.training.{framework}.train.{name}Learner.export"
-        monkeypatch.setattr(learner, lambda self, run_dir: None)
+    monkeypatch.setattr("tfpipe.training.tensorflow.train.TensorFlowLearner.export", lambda self, run_dir: None)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_it_learns_and_writes_every_step_and_epoch(undisturbed: GetRun, framework: str) -> None:
-    folder = undisturbed(framework)
-    lines = read_lines(folder)
+def test_it_learns_and_writes_every_step_and_epoch(undisturbed: Path) -> None:
+    lines = read_lines(undisturbed)
     steps = [line for line in lines if line["kind"] == "step"]
     epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [line["step"] for line in steps] == list(range(1, 3 * STEPS + 1))
@@ -74,18 +52,16 @@ def test_it_learns_and_writes_every_step_and_epoch(undisturbed: GetRun, framewor
     assert max(rates) == pytest.approx(0.1 * 8 / 256)
     assert rates.index(max(rates)) == 2  # 0.3 epochs of warm-up are 2 steps
     assert rates[-1] < 0.02 * max(rates)
-    assert sorted(path.name for path in folder.iterdir()) == [
+    assert sorted(path.name for path in undisturbed.iterdir()) == [
         *("checkpoints", "logs", "metrics.jsonl", "model", "run.json")
     ]
-    assert json.loads((folder / "run.json").read_text())["framework"] == framework
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == [
+    assert sorted(path.name for path in (undisturbed / "checkpoints").iterdir()) == [
         *("ckpt-000002-000000000.npz", "ckpt-000002-000000004.npz", "ckpt-000003-000000000.npz")
     ]
 
 
-def test_curves_for_tensorboard_are_written(undisturbed: GetRun) -> None:
-    tf = pytest.importorskip("tensorflow")
-    (path,) = (undisturbed("tensorflow") / "logs").iterdir()
+def test_curves_for_tensorboard_are_written(undisturbed: Path) -> None:
+    (path,) = (undisturbed / "logs").iterdir()
     events = list(tf.compat.v1.train.summary_iterator(str(path)))
     points = [(event.step, value.tag) for event in events for value in event.summary.value]
     evaluated = [(STEPS, f"validation/{name}") for name in ("loss", "accuracy", "top5")]
@@ -94,85 +70,61 @@ def test_curves_for_tensorboard_are_written(undisturbed: GetRun) -> None:
     assert {*evaluated, *first, *idle} <= set(points)
 
 
-def predict(run: Path, framework: str, images: list[np.ndarray[Any, Any]]) -> Any:
-    """Returns the probabilities of images of one size, by plain libraries."""
-    path = str(run / "model" / PROGRAMS[framework])
-    if framework == "torch":
-        import torch
-
-        return torch.export.load(path).module()(torch.from_numpy(np.stack(images))).numpy()
-    if framework == "jax":
-        from jax import export
-
-        served = export.deserialize(bytearray(Path(path).read_bytes()))
-        assert served.platforms == ("cpu", "cuda", "tpu")
-        return np.asarray(served.call(np.stack(images)))
-    import tensorflow as tf
-
+def predict(run: Path, images: list[np.ndarray[Any, Any]]) -> Any:
+    """Returns the probabilities of images of one size, by plain TensorFlow."""
     height, width, _ = images[0].shape
     sizes = {"height": tf.fill([len(images)], np.int64(height)), "width": tf.fill([len(images)], np.int64(width))}
     served = tf.saved_model.load(str(run / "model")).signatures["images"]
     return served(images=tf.constant(np.stack(images)), **sizes)["probabilities"].numpy()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_exported_model_gives_the_evaluation(undisturbed: GetRun, colors: Path, framework: str) -> None:
-    run, records = undisturbed(framework), list(data_source(str(colors), "validation"))
+def test_the_exported_model_gives_the_evaluation(undisturbed: Path, colors: Path) -> None:
+    records = list(data_source(str(colors), "validation"))
     pixels = [np.array(Image.open(io.BytesIO(record.encoded))) for record in records]
     labels = np.array([record.label for record in records])
-    probabilities, evaluation = predict(run, framework, pixels), read_lines(run)[-1]["evaluation"]
+    probabilities, evaluation = predict(undisturbed, pixels), read_lines(undisturbed)[-1]["evaluation"]
     assert evaluation["images"] == len(records) == EXAMPLES
-    # JAX' resize rounds once and not twice.
-    loss, exact = (1e-5, 0.0) if framework != "jax" else (0.01, 1.1 / EXAMPLES)
-    assert evaluation["loss"] == pytest.approx(-np.mean(np.log(probabilities[range(EXAMPLES), labels])), rel=loss)
+    assert evaluation["loss"] == pytest.approx(-np.mean(np.log(probabilities[range(EXAMPLES), labels])), rel=1e-5)
     in_top5 = [label in row.argsort()[-5:] for row, label in zip(probabilities, labels, strict=True)]
-    assert evaluation["accuracy"] == pytest.approx(np.mean(probabilities.argmax(axis=1) == labels), abs=exact)
-    assert evaluation["top5"] == pytest.approx(np.mean(in_top5), abs=exact)
-    assert predict(run, framework, [np.zeros((3, 70, 3), np.uint8)]).shape == (1, 6)  # any size
-    assert (run / "model" / "labels.txt").read_text().splitlines() == sorted(COLORS)
+    assert evaluation["accuracy"] == pytest.approx(np.mean(probabilities.argmax(axis=1) == labels))
+    assert evaluation["top5"] == pytest.approx(np.mean(in_top5))
+    assert predict(undisturbed, [np.zeros((3, 70, 3), np.uint8)]).shape == (1, 6)  # any size
+    assert (undisturbed / "model" / "labels.txt").read_text().splitlines() == sorted(COLORS)
 
 
 @pytest.mark.parametrize(
-    ("framework", "steps", "position"),
+    ("steps", "position"),
     [  # `stop` is also asked after each of an evaluation's four batches
-        pytest.param("tensorflow", 1, (0, 1), marks=pytest.mark.slow),
-        pytest.param("tensorflow", 6, (0, 6), marks=pytest.mark.slow),
-        ("tensorflow", 12, (1, 2)),
-        *(("torch", 6, (0, 6)), ("torch", 8, (0, 6)), ("torch", 12, (1, 2))),
-        pytest.param("jax", 8, (0, 6), marks=pytest.mark.slow),
+        pytest.param(1, (0, 1), marks=pytest.mark.slow),
+        pytest.param(6, (0, 6), marks=pytest.mark.slow),
+        pytest.param(8, (0, 6), marks=pytest.mark.slow),
+        (12, (1, 2)),
     ],
 )
 @pytest.mark.usefixtures("without_export")
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
-    train: Train, undisturbed: GetRun, framework: str, steps: int, position: tuple[int, int]
+    train: Train, undisturbed: Path, steps: int, position: tuple[int, int]
 ) -> None:
-    first = train(framework, stop=stop_after(steps))
+    first = train(stop=stop_after(steps))
     assert (first.finished, first.position) == (False, position)
-    second = train(framework)
+    second = train()
     assert (second.finished, second.was_finished) == (True, False)
-    assert (Path(second.output) / "metrics.jsonl").read_text() == (undisturbed(framework) / "metrics.jsonl").read_text()
+    assert (Path(second.output) / "metrics.jsonl").read_text() == (undisturbed / "metrics.jsonl").read_text()
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_run_that_is_finished_says_so(train: Train, undisturbed: GetRun, framework: str) -> None:
-    run = undisturbed(framework)
-    before = (run / "metrics.jsonl").read_bytes()
-    result = train(framework, output=str(run))
+def test_a_run_that_is_finished_says_so(train: Train, undisturbed: Path) -> None:
+    before = (undisturbed / "metrics.jsonl").read_bytes()
+    result = train(output=str(undisturbed))
     assert (result.finished, result.was_finished) == (True, True)
     assert result.last["epoch"] == 2
-    assert (run / "metrics.jsonl").read_bytes() == before
-    other = "torch" if framework == "tensorflow" else "tensorflow"
-    with pytest.raises(ConfigError, match=rf"was begun with framework {framework}, got {other}\. Ask for the same"):
-        train(other, output=str(run))
+    assert (undisturbed / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), *FRAMEWORKS[1:]])
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_export")
-def test_a_checkpoint_of_another_model_is_no_checkpoint(
-    train: Train, framework: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_of_another_model_is_no_checkpoint(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     """The options say the same, so only the arrays tell: here the user's own model, or a file of other arrays."""
-    first = train(framework, stop=stop_after(13), checkpoint_every_steps=2)
+    first = train(stop=stop_after(13), checkpoint_every_steps=2)
     saved = sorted((Path(first.output) / "checkpoints").iterdir())
     assert [path.name for path in saved] == [f"ckpt-000001-{step:09}.npz" for step in (0, 2, 3)]
     with np.load(saved[-1]) as arrays:
@@ -180,50 +132,42 @@ def test_a_checkpoint_of_another_model_is_no_checkpoint(
     np.savez(saved[-1], **values, **{"state/other": np.zeros(3)})
     saved[-2].write_bytes(saved[-2].read_bytes()[:-100])
     with caplog.at_level(logging.WARNING, "tfpipe"):
-        assert train(framework, stop=stop_after(1), checkpoint_every_steps=2).position == (1, 1)
+        assert train(stop=stop_after(1), checkpoint_every_steps=2).position == (1, 1)
     assert caplog.text.count("the one before it is used.") == 2
 
 
-@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), "torch"])
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_export")
-def test_dropout_draws_after_a_stop_what_it_would_have_drawn(train: Train, tmp_path: Path, framework: str) -> None:
-    pytest.importorskip(framework)
-
+def test_dropout_draws_after_a_stop_what_it_would_have_drawn(train: Train, tmp_path: Path) -> None:
     def build(num_classes: int, size: tuple[int, int]) -> Any:
-        if framework == "torch":
-            from torch import nn
-
-            first = (nn.Conv2d(3, 4, 3, stride=4), nn.BatchNorm2d(4), nn.Flatten())
-            return nn.Sequential(*first, nn.Dropout(), nn.LazyLinear(num_classes))
         from keras import Input, Sequential, layers
 
         own = (layers.Conv2D(4, 3, strides=4), layers.BatchNormalization(), layers.Flatten(), layers.Dropout(0.5))
         return Sequential([Input((*size, 3)), *own, layers.Dense(num_classes)])
 
     options = {"build": build, "model": "own:model", "learning_rate": 0.05, "epochs": 2}
-    train(framework, output=str(tmp_path / "whole"), **options)
-    train(framework, output=str(tmp_path / "parts"), stop=stop_after(3), **options)
-    train(framework, output=str(tmp_path / "parts"), **options)
+    train(output=str(tmp_path / "whole"), **options)
+    train(output=str(tmp_path / "parts"), stop=stop_after(3), **options)
+    train(output=str(tmp_path / "parts"), **options)
     assert read_lines(tmp_path / "parts") == read_lines(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.slow), *FRAMEWORKS[1:]])
-def test_a_loss_that_is_not_a_number_ends_the_run(train: Train, framework: str) -> None:
-    pytest.importorskip(framework)
+@pytest.mark.slow
+def test_a_loss_that_is_not_a_number_ends_the_run(train: Train) -> None:
     with pytest.raises(DataError, match=r"The loss is not a number any more at step \d+\. Lower the learning rate"):
-        train(framework, learning_rate=1e9)
+        train(learning_rate=1e9)
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
-@pytest.mark.usefixtures("without_export")
-def test_bfloat16_learns_nearly_the_same(train: Train, tmp_path: Path, framework: str) -> None:
-    pytest.importorskip(framework)
+@pytest.mark.slow
+def test_bfloat16_learns_nearly_the_same(train: Train, tmp_path: Path) -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
         # At the default rate the loss falls to a tenth in these steps, which enlarges what rounding began.
-        options = {"precision": precision, "learning_rate": 0.1, "epochs": 2, "image_dtype": "float32"}
-        train(framework, output=str(tmp_path / precision), **options)
-        losses.append([line["loss"] for line in read_lines(tmp_path / precision) if line["kind"] == "step"])
+        options = {"precision": precision, "learning_rate": 0.1, "epochs": 2, "tflite": "int8"}
+        result = train(output=str(tmp_path / precision), **options)
+        losses.append([line["loss"] for line in read_lines(result.output) if line["kind"] == "step"])
+        # TFLite computes in 8 bits, whatever the precision of the training.
+        assert result.tflite_accuracy == pytest.approx(result.last["evaluation"]["accuracy"], abs=3.1 / EXAMPLES)
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.15)
 
@@ -239,23 +183,21 @@ def test_bfloat16_learns_nearly_the_same(train: Train, tmp_path: Path, framework
     ],
 )
 def test_another_run_in_the_same_folder_is_refused(
-    train: Train, undisturbed: GetRun, options: dict[str, Any], message: str
+    train: Train, undisturbed: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        train("torch", output=str(undisturbed("torch")), **options)
+        train(output=str(undisturbed), **options)
     assert message in str(caught.value)
 
 
-def test_another_dataset_is_refused(train: Train, undisturbed: GetRun, small_dataset: Path) -> None:
+def test_another_dataset_is_refused(train: Train, undisturbed: Path, small_dataset: Path) -> None:
     with pytest.raises(ConfigError, match=r"was begun with dataset [0-9a-f-]+, got [0-9a-f-]+\."):
-        train("torch", dataset=small_dataset, output=str(undisturbed("torch")))
+        train(dataset=small_dataset, output=str(undisturbed))
 
 
 def test_too_small_a_split_is_refused(train: Train, small_dataset: Path) -> None:
-    for framework in ("tensorflow", "torch", "jax"):
-        pytest.importorskip(framework)
-        with pytest.raises(ConfigError, match="`batch_size` must be at most the 12 records of an epoch, got 16"):
-            train(framework, dataset=small_dataset, batch_size=16)
+    with pytest.raises(ConfigError, match="`batch_size` must be at most the 12 records of an epoch, got 16"):
+        train(dataset=small_dataset, batch_size=16)
 
 
 def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:
@@ -267,11 +209,29 @@ def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_
     table.write_text("image\n" + "".join(f"{path}\n" for path in images))
     shard_job.run(ShardConfig(input=str(table), output=str(tmp_path / "data"), num_shards=1, workers=1))
     with pytest.raises(DataError, match=r"A classifier needs labels, and .*data has none\."):
-        train("torch", dataset=tmp_path / "data")
+        train(dataset=tmp_path / "data")
 
 
 def test_a_folder_with_other_files_is_left_alone(train: Train, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"must be empty or hold a run, and holds thesis.txt"):
-        train("torch")
+        train()
+
+
+@pytest.mark.slow
+def test_images_may_be_augmented_on_the_device(train: Train) -> None:
+    result = train(augment="device", decoded_size=24, epochs=2)
+    assert result.last["evaluation"]["images"] == EXAMPLES
+    assert result.last["loss"] < np.log(6) + 0.3
+
+
+@pytest.mark.slow
+def test_several_steps_in_one_call_are_the_same_steps(train: Train, tmp_path: Path) -> None:
+    many = train(steps_per_execution=4, log_every_steps=100, output=str(tmp_path / "many"))
+    one_by_one = train(output=str(tmp_path / "one"))
+    epochs, expected = ([line for line in read_lines(run.output) if "evaluation" in line] for run in (many, one_by_one))
+    assert [line["loss"] for line in epochs] == pytest.approx([line["loss"] for line in expected], rel=1e-5)
+    assert len(epochs) == 3
+    assert many.timing is not None
+    assert many.timing.images_per_step == 8

@@ -45,14 +45,13 @@ JSON_VERSION = 1
 def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
     """Classify each IMAGE with the model of RUN, and print its likeliest classes.
 
-    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported, of TensorFlow, PyTorch or JAX.
+    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported.
     IMAGE is a file, a folder (all images below it) or a pattern such as "photos/*.jpg". Files are decoded as in
     `tfpipe shard`. Exit code 1 if an image cannot be decoded.
     """
     files = find_images(images)
     # On a machine that trains, the model takes what it needs of a GPU and not all.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with quiet_start():
         from tfpipe.training.predict import Classifier, Unreadable
 

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ from tfpipe.cli.shared.config_option import config_option, take
 from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import budget_option, config_file_option, stages_option
-from tfpipe.cli.shared.requirements import require_jax, require_tensorflow, require_torch
+from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.shared.status import status_line
 from tfpipe.cli.train_output import Output
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -25,10 +24,8 @@ from tfpipe.training.config import MODELS, TrainConfig, default_batch_size, defa
 
 if TYPE_CHECKING:
     from tfpipe.format.manifest import Manifest
-    from tfpipe.training.results import TrainResult
 
 TERMINATED = 128 + signal.SIGTERM
-_Run = Callable[..., "TrainResult"]
 
 
 @command(
@@ -36,13 +33,11 @@ _Run = Callable[..., "TrainResult"]
     json_help="Print a JSON object for each epoch, and one at the end.",
 )
 @click.argument("dataset")
-@config_option(TrainConfig, "framework", "The library that trains; pytorch means torch.")
 @config_option(
     TrainConfig,
     "model",
     "small_cnn, resnet50, mobilenet_v3_small, or a function of yours as module:function. It gets the number of classes "
-    "and (height, width), and returns a Keras model or a torch.nn.Module from normalized images to logits. PyTorch has "
-    "small_cnn, resnet50 and yours, JAX has small_cnn.",
+    "and (height, width), and returns a Keras model from normalized images to logits.",
     metavar="NAME",
 )
 @config_option(TrainConfig, "epochs", metavar="N", default="100 for small_cnn, else 90")
@@ -88,11 +83,8 @@ _Run = Callable[..., "TrainResult"]
 @config_option(PipelineConfig, "seed", "The seed of the weights, the order of the images and the crops.", metavar="N")
 @config_option(TrainConfig, "deterministic", "Make runs repeatable to the bit, if the device allows it; slower.")
 @config_option(TrainConfig, "steps_per_execution", metavar="N", default="50 on a TPU, else 1")
-@config_option(TrainConfig, "compile", "Compile the model by torch.compile (PyTorch).")
-@config_option(TrainConfig, "workers", metavar="N", default="one for each core")
 @config_option(TrainConfig, "checkpoint_every_steps", metavar="N")
 @config_option(TrainConfig, "keep_checkpoints", metavar="N")
-@config_option(TrainConfig, "record_losses", "Keep the loss of each record of each step, for tfpipe steps --worst.")
 @config_option(TrainConfig, "tflite", "Also export a quantized TFLite model.")
 @click.option(
     "--tpu", metavar="NAME", help="The name or address of a TPU, or local.  [default: the devices of this machine]"
@@ -101,11 +93,9 @@ def train(**options: Any) -> None:
     """Train a classifier on DATASET, evaluate it after each epoch, and export it.
 
     To go on with a run that was killed, run the same command again: it starts from the last checkpoint. On SIGTERM, a
-    checkpoint is saved first (exit code 143). For several GPUs with PyTorch, start one process for each by torchrun
-    --nproc-per-node N -m tfpipe train ...
+    checkpoint is saved first (exit code 143).
     """
-    framework = options["framework"] or TrainConfig.framework
-    _REQUIRE[framework]("train")
+    require_tensorflow("train")
     from tfpipe.engine.source import Source
 
     manifest, split = open_data(options["dataset"], options["split"])
@@ -113,12 +103,25 @@ def train(**options: Any) -> None:
         raise ConfigError(
             f"`tfpipe train` needs a dataset, got the files {options['dataset']}. Make one with `tfpipe index`."
         )
-    _check_options(framework, options)
     signals: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    model = options["model"]
+    if model is not None and model not in MODELS and ":" not in model:
+        raise ConfigError(f"--model must be {', '.join(MODELS)} or module:function, got {model!r}.")
+    build, customize = _load_model(model), load_stages(options["stages"])
+    with quiet_start():
+        from tfpipe.distribution import describe_strategy, resolve_strategy
+        from tfpipe.training.tensorflow.train import train as run
+
+        strategy = resolve_strategy(options["tpu"])
+    config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
+    out = sys.stdout  # the live line takes it over
     try:
-        with restore_interrupts():
-            result = _TRAIN[framework](options, manifest, split, lambda: bool(signals))
+        with restore_interrupts(), status_line("Starting") as line:
+            output = Output(options["dataset"], config, line, out, as_json=options["as_json"])
+            output.begin(describe_strategy(strategy))
+            result = run(manifest, config, strategy, build, output, lambda: bool(signals), customize)
+            output.end(result)
     except KeyboardInterrupt:
         click.echo("Interrupted. The same command goes on from the last checkpoint, if there is one.", err=True)
         raise
@@ -126,84 +129,6 @@ def train(**options: Any) -> None:
         signal.signal(signal.SIGTERM, before)
     if not result.finished:
         raise SystemExit(TERMINATED)
-
-
-def _check_options(framework: str, options: dict[str, Any]) -> None:
-    """Checks, before a framework is loaded, the model and the options that `TrainConfig` does not have."""
-    model = options["model"]
-    if model is not None and model not in MODELS and ":" not in model:
-        raise ConfigError(f"--model must be {', '.join(MODELS)} or module:function, got {model!r}.")
-    for name, frameworks in (("stages", ("tensorflow",)), ("tpu", ("tensorflow", "jax"))):
-        if options[name] is not None and framework not in frameworks:
-            raise ConfigError(f"--{name} needs --framework {' or '.join(frameworks)}, got {framework}. Leave it out.")
-
-
-def _show(options: dict[str, Any], config: TrainConfig, devices: str, run: _Run) -> "TrainResult":
-    """Runs a training whose output this process prints."""
-    out = sys.stdout
-    with status_line("Starting") as line:
-        output = Output(options["dataset"], config, line, out, as_json=options["as_json"])
-        output.begin(devices)
-        result = run(observer=output)
-        output.end(result)
-    return result
-
-
-def _train_with_tensorflow(
-    options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
-) -> "TrainResult":
-    build = _load_model(options["model"])
-    customize = load_stages(options["stages"])
-    with quiet_start():
-        from tfpipe.distribution import describe_strategy, resolve_strategy
-        from tfpipe.training.tensorflow.train import train as run
-
-        strategy = resolve_strategy(options["tpu"])
-    config = _build_config(options, manifest, split, strategy.num_replicas_in_sync)
-    train = partial(run, manifest, config, strategy, build, stop=stop, customize=customize)
-    return _show(options, config, describe_strategy(strategy), train)
-
-
-def _train_with_torch(
-    options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
-) -> "TrainResult":
-    build = _load_model(options["model"])
-    from tfpipe.training.torch.processes import join_processes
-    from tfpipe.training.torch.train import train as run
-
-    # torchrun says in the environment how many processes it started, and which this is.
-    with join_processes(int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))) as place:
-        config = _build_config(options, manifest, split, place.num_ranks)
-        train = partial(run, manifest, config, place, build, stop=stop)
-        return train() if place.rank > 0 else _show(options, config, place.describe(), train)
-
-
-def _train_with_jax(
-    options: dict[str, Any], manifest: "Manifest", split: str, stop: Callable[[], bool]
-) -> "TrainResult":
-    if options["tpu"] not in (None, "local"):
-        raise ConfigError(f"--tpu must be local with --framework jax, got {options['tpu']!r}. Run on the TPU VM.")
-    from tfpipe.training.jax.processes import join_processes
-    from tfpipe.training.jax.train import train as run
-
-    coordinator = os.environ.get("JAX_COORDINATOR_ADDRESS")
-    count, index = (_read_number(name) for name in ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"))
-    with join_processes(coordinator, count, index, is_tpu=options["tpu"] is not None) as place:
-        config = _build_config(options, manifest, split, place.mesh.size)
-        train = partial(run, manifest, config, place, stop=stop)
-        return train() if place.process[0] > 0 else _show(options, config, place.describe(), train)
-
-
-def _read_number(name: str) -> int | None:
-    """Reads a whole number from the environment; None if it is not set."""
-    text = os.environ.get(name)
-    if text is not None and not text.isdigit():
-        raise ConfigError(f"{name} must be a whole number, got {text!r}.")
-    return None if text is None else int(text)
-
-
-_REQUIRE = {"tensorflow": require_tensorflow, "torch": require_torch, "jax": require_jax}
-_TRAIN = {"tensorflow": _train_with_tensorflow, "torch": _train_with_torch, "jax": _train_with_jax}
 
 
 def _load_model(model: str | None) -> Callable[..., Any] | None:

@@ -54,7 +54,7 @@ def check_jax(installed: Mapping[str, str]) -> Check:
     """
     name, jax, jaxlib = "jax", installed.get("jax"), installed.get("jaxlib")
     if jax is None:
-        return Check(name, "ok", "JAX is not installed; `tfpipe train --framework jax` would need it.")
+        return Check(name, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it.")
     advice = "pip install -U 'jax[tpu]', in an environment without TensorFlow."
     if jaxlib is None or jax.split(".")[:2] != jaxlib.split(".")[:2]:
         return Check(name, "failure", f"JAX {jax} needs jaxlib of the same version, got {jaxlib or 'none'}.", advice)

@@ -237,9 +237,11 @@ def list_positions(begin: Position, steps_per_epoch: int, goes_on: bool) -> Iter
 
 
 class Passes:
-    """The passes of a loader over its epochs: each begins where the last one was left, and ends with the epoch.
+    """The passes of a loader over its epochs: each is the next epoch, whole, but for the first after a position is set.
 
-    In training the batches of the next epoch are made meanwhile. In evaluation each pass is a whole epoch.
+    That one begins there and ends with its epoch. A pass of which only one batch was taken does not count: the next one
+    begins with that batch again, so that a look at a batch changes nothing. In training the batches of the next epoch
+    are made meanwhile. In evaluation each pass is a whole epoch.
 
     Args:
         start: A function that begins to make batches at a position, and goes on without end in training. It must not
@@ -252,32 +254,48 @@ class Passes:
     def __init__(
         self, start: Callable[[Position], Generator[Any]], steps_per_epoch: int, position: Position, goes_on: bool
     ) -> None:
-        self.position = position
         self._start, self._steps, self._goes_on = start, steps_per_epoch, goes_on
         self._batches: Generator[Any] | None = None  # they go on with `_next`
-        self._next = position
+        self._position = self._next = self._begin = position
+        self._taken = 0  # batches of the pass that began at `_begin`; 0 too after an error
+
+    @property
+    def position(self) -> Position:
+        """The position of the batch that comes next in this pass; one that is set is where the next pass begins."""
+        return self._position
+
+    @position.setter
+    def position(self, position: Position) -> None:
+        self._position, self._taken = position, 0
 
     def __iter__(self) -> Iterator[Any]:
         if not self._goes_on:
             return close_at_exit(self._start(Position(0, 0)))
         return self._iterate_epoch()
 
+    def _begin_pass(self) -> None:
+        """Moves to the beginning of the next pass, if the last one was left within its epoch."""
+        if self._taken and self._position.step:
+            self._position = self._begin if self._taken == 1 else Position(self._position.epoch + 1, 0)
+        self._begin, self._taken = self._position, 0
+
     def _iterate_epoch(self) -> Generator[Any]:
+        self._begin_pass()
         batches, self._batches = self._batches, None  # after an error they begin anew
         if batches is None or self._next != self.position:
             if batches is not None:
                 batches.close()
             batches = close_at_exit(self._start(self.position))
-        here = self.position
-        for _ in range(here.step, self._steps):
-            self._batches = None
+        here = self._position
+        for taken in range(1, self._steps - here.step + 1):
+            self._batches, self._taken = None, 0
             batch = next(batches)
             # A position that somebody sets meanwhile counts for the next pass. Else it moves before the trainer gets
             # the batch, so that a state that is saved meanwhile includes it.
-            is_ours, here = self.position == here, here.after(self._steps)
+            is_ours, here = self._position == here, here.after(self._steps)
             self._batches, self._next = batches, here
             if is_ours:
-                self.position = here
+                self._position, self._taken = here, taken
             yield batch
 
 

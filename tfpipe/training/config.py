@@ -1,4 +1,4 @@
-"""TrainConfig: the options of the reference trainer. Frozen, validated, without any framework."""
+"""TrainConfig: the options of the reference trainer. Frozen, validated, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any, Literal, get_args
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.storage.file_io import is_url
 from tfpipe.system.options import Choice, Count, Flag, Number, Text, check_options, get_names, option
 
-Framework = Literal["tensorflow", "torch", "jax"]
 Precision = Literal["auto", "float32", "bfloat16"]
 TFLite = Literal["dynamic", "int8"]
 
@@ -24,15 +22,6 @@ MOMENTUM = 0.9
 """The momentum of Nesterov's SGD (Goyal et al. 2017, "Accurate, large minibatch SGD", without look ahead)."""
 
 _SMALLEST_SIDE = 32  # the last feature maps of the large models have no pixels for smaller images
-_OWN = "module:function"
-
-_MODELS_OUTSIDE_TENSORFLOW = {"torch": f"small_cnn, resnet50 or {_OWN}", "jax": "small_cnn"}
-_OPTIONS_OF_FRAMEWORKS = {
-    "tflite": ("tensorflow",),
-    "steps_per_execution": ("tensorflow",),
-    "compile": ("torch",),
-    "workers": ("torch", "jax"),
-}
 
 _REFERENCE_BATCH_SIZE = 256
 _MAX_BATCH_SIZE, _MIN_STEPS = 128, 4
@@ -46,10 +35,8 @@ class TrainConfig:
         pipeline: The batch, the images, the order, and the seed of weights, order, crops and dropout. The trainer
             itself sets `training` and the form of batches. Required.
         output: The folder of the run, on a local disk or a file system that TensorFlow can write. Required.
-        framework: The library that trains. All read the same records, in the same order and with the same crops.
-            "tensorflow", "torch" or "jax". Default: "tensorflow".
         model: The model: small_cnn, resnet50, mobilenet_v3_small, or `module:function` for a model of the user.
-            PyTorch has small_cnn, resnet50 and the user's own, JAX has small_cnn. Default: "small_cnn".
+            Default: "small_cnn".
         split: The split to train on. The evaluation reads `validation`, or else `test`, if there is one.
             Default: "train".
         epochs: The number of epochs. None: 100 for small_cnn; 90 for the others, as Goyal et al. 2017 train ResNet-50.
@@ -65,21 +52,15 @@ class TrainConfig:
             al. 2017 none. At least 0 and below 1. Default: 0.0.
         precision: The type of the sums, as for `tfpipe.set_precision`. "auto": bfloat16 where the device is built for
             it. "auto", "float32" or "bfloat16". Default: "auto".
-        deterministic: Whether the framework uses operations that give the same bits each time, if it has them. They are
-            slower. On a CPU, a run that was stopped and resumed then equals one that was not. Default: False.
-        steps_per_execution: The number of steps between two returns to Python, in TensorFlow. None: 50 on a TPU, where
+        deterministic: Whether TensorFlow uses operations that give the same bits each time, which are slower. On a
+            CPU, a run that was stopped and resumed then equals one that was not. Default: False.
+        steps_per_execution: The number of steps between two returns to Python. None: 50 on a TPU, where
             a return costs most, else 1. At least 1. Default: None.
-        compile: Whether PyTorch compiles the model by `torch.compile`. Default: False.
-        workers: The number of processes (PyTorch) or threads (JAX) that make batches. None: in PyTorch no process,
-            but threads of the trainer; in JAX a thread for each core. At least 0. Default: None.
         checkpoint_every_steps: The number of steps between checkpoints, which is the most that a killed run loses. The
             end of the training is always saved. At least 1. Default: 500.
         keep_checkpoints: The number of checkpoints that are kept; older ones are deleted. At least 1. Default: 3.
         log_every_steps: The number of steps for each line in metrics.jsonl and each point in TensorBoard. At least 1.
             Default: 20.
-        record_losses: Whether the loss of each row of each step is written to losses.f32 in `output`, 4 bytes each, so
-            that `tfpipe steps RUN --worst N` finds mislabelled records. It needs a folder on this machine.
-            Default: False.
         tflite: The numbers of an additional export for TFLite: 8 bits for the weights ("dynamic") or for all sums
             ("int8"). None: no such export. "dynamic" or "int8". Default: None.
 
@@ -89,7 +70,6 @@ class TrainConfig:
 
     pipeline: PipelineConfig
     output: str = option(Text())
-    framework: Framework = option(Choice(get_args(Framework)), "tensorflow")
     model: str = "small_cnn"
     split: str = "train"
     epochs: int | None = option(Count(1), None)
@@ -104,48 +84,20 @@ class TrainConfig:
 
     # running
     steps_per_execution: int | None = option(Count(1), None)
-    compile: bool = option(Flag(), False)
-    workers: int | None = option(Count(0), None)
     checkpoint_every_steps: int = option(Count(1), 500)
     keep_checkpoints: int = option(Count(1), 3)
     log_every_steps: int = option(Count(1), 20)
-    record_losses: bool = option(Flag(), False)
     tflite: TFLite | None = option(Choice(get_args(TFLite)), None)
 
     def __post_init__(self) -> None:
         if self.model not in MODELS and ":" not in self.model:
             raise ConfigError(f"`model` must be {', '.join(MODELS)} or module:function, got {self.model!r}.")
         check_options(self)
-        self._check_framework()
-        if self.record_losses:
-            self._check_losses()
         if not 0 <= self.num_warmup_epochs < self.num_epochs:
             raise ConfigError(
                 f"`warmup_epochs` must be at least 0 and below the {self.num_epochs} epochs, got "
                 f"{self.warmup_epochs!r}."
             )
-
-    def _check_framework(self) -> None:
-        """Checks that the framework has the model and the options."""
-        framework = self.framework
-        models = _MODELS_OUTSIDE_TENSORFLOW.get(framework)
-        if models is not None and (_OWN if ":" in self.model else self.model) not in models:
-            raise ConfigError(f"`model` must be {models} where `framework` is {framework}, got {self.model!r}.")
-        for name, frameworks in _OPTIONS_OF_FRAMEWORKS.items():
-            if framework not in frameworks and (value := getattr(self, name)) not in (None, False):
-                raise ConfigError(
-                    f"`{name}` needs `framework` {' or '.join(frameworks)}, got {framework} and {value!r}. Leave it "
-                    "out."
-                )
-
-    def _check_losses(self) -> None:
-        """Checks that each row of a step has a known record, and its loss a place."""
-        if is_url(self.output):
-            raise ConfigError(f"`record_losses` needs a folder on this machine, got `output` {self.output}.")
-        if (self.steps_per_execution or 1) > 1:
-            raise ConfigError(f"`record_losses` needs `steps_per_execution` 1, got {self.steps_per_execution}.")
-        if self.pipeline.order == "throughput" or self.pipeline.max_bad_records:
-            raise ConfigError("`record_losses` needs exact order. Leave `order` and `max_bad_records` out.")
 
     @property
     def num_epochs(self) -> int:
@@ -188,7 +140,6 @@ class TrainConfig:
         names = [name for name in get_names(PipelineConfig, "order", "images") if "." not in name]
         pipeline = {name: getattr(self.pipeline, name) for name in names}
         return {
-            "framework": self.framework,
             "model": self.model,
             "split": self.split,
             "epochs": self.num_epochs,
@@ -198,7 +149,6 @@ class TrainConfig:
             "weight_decay": self.weight_decay,
             "label_smoothing": self.label_smoothing,
             "precision": self.precision,
-            "record_losses": self.record_losses,
             **asdict(self.pipeline.augment_options),
             **pipeline,
         }

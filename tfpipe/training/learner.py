@@ -130,10 +130,7 @@ class Steps(Protocol):
         """The monitor that times them."""
 
     def make(self, count: int) -> Any:
-        """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute.
-
-        With `record_losses` the result is a pair: the sums, and the loss of each row over all processes, [batch].
-        """
+        """Makes `count` steps, at most `steps_per_call`. Returns their sums, which the device may still compute."""
 
     def close(self) -> None:
         """Ends the reading ahead."""
@@ -199,10 +196,6 @@ class Learner(ABC):
     def read_sums(self, result: Any) -> NDArray[np.float64]:
         """Returns the sums that `Steps.make` returned, over all processes: float64 [4]. It waits for the device."""
         return np.asarray(result, np.float64)
-
-    def read_losses(self, losses: Any) -> NDArray[np.float32]:
-        """Returns the losses that `Steps.make` returned: float32 [batch]. It waits for the device."""
-        return np.asarray(losses, np.float32)
 
     @abstractmethod
     def any_process(self, flag: bool) -> bool:

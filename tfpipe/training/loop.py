@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.errors import DataError, first_line
-from tfpipe.lookups.losses import LOSSES, LossFile
 from tfpipe.profiler.live.step_recorder import MonitorReport
 from tfpipe.profiler.types import StepTiming
 from tfpipe.training.checkpoints import Checkpoints, Position
@@ -40,8 +39,7 @@ class TrainLoop:
         self.run_dir, self.checkpoints, self.log = run_dir, checkpoints, log
         self.position = Position(self.config.pipeline.seed, 0, 0)
         self._line_sums, self._epoch_sums = np.zeros(SUMS_SHAPE)
-        self._unread: list[tuple[int, Any]] = []  # steps with their results, which devices may still compute
-        self._losses = LossFile(run_dir.file(LOSSES), self.facts.global_batch_size)
+        self._unread: list[Any] = []  # results of steps, which devices may still compute
         self._saved_step = 0
         self._steps: Steps | None = None
 
@@ -71,7 +69,6 @@ class TrainLoop:
         finally:
             if self._steps is not None:
                 self._steps.close()
-            self._losses.close()
 
     @property
     def global_step(self) -> int:
@@ -123,7 +120,7 @@ class TrainLoop:
         if self._steps is None:
             self._steps = self.learner.open_steps(self.global_step, self.run_dir)
         count = min(self._steps.steps_per_call, left)
-        self._unread.append((self.global_step, self._steps.make(count)))
+        self._unread.append(self._steps.make(count))
         self.position = self.position.after(count)
 
     def _evaluate(self, split: str, stop: Stop) -> NDArray[np.float64] | None:
@@ -155,13 +152,8 @@ class TrainLoop:
         Raises:
             DataError: The loss is not a number.
         """
-        for step, result in self._unread:
-            sums = result
-            if self.config.record_losses:
-                sums, losses = result
-                if self.facts.is_chief:
-                    self._losses.write(step, self.learner.read_losses(losses))
-            step_sums = self.learner.read_sums(sums)
+        for result in self._unread:
+            step_sums = self.learner.read_sums(result)
             self._line_sums = self._line_sums + step_sums
             self._epoch_sums = self._epoch_sums + step_sums
         self._unread.clear()
@@ -185,8 +177,7 @@ class TrainLoop:
         if self._steps is not None:
             self._steps.monitor.pause()
         self._saved_step = self.global_step
-        # Lines and losses come first: a run that goes on drops those after its last checkpoint.
-        self._losses.save()
+        # Lines come first: a run that goes on drops those after its last checkpoint.
         self.run_dir.write_metrics()
         if self.facts.is_chief:
             self.checkpoints.save(self.position, np.stack([self._line_sums, self._epoch_sums]))

@@ -1,8 +1,8 @@
-"""The files of an exported model that are the same for all frameworks: the names of classes, and notes.
+"""The files beside an exported model: the names of classes, and notes.
 
 ```
 RUN/model/
-  saved_model.pb (TensorFlow), model.pt2 (PyTorch), model.jax (JAX)
+  saved_model.pb, variables/
   labels.txt    names of classes, one on each line, in the order of their numbers
   tfpipe.json   for `tfpipe predict`: how the dataset's images were stored
 ```
@@ -11,55 +11,28 @@ RUN/model/
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
 
 from tfpipe._version import __version__
 from tfpipe.engine.config.pipeline_config import PipelineConfig
-from tfpipe.errors import DataError, FormatError, first_line
+from tfpipe.errors import DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
 from tfpipe.training.run_dir import MODEL, RUN
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Program: TypeAlias = "Callable[[NDArray[np.uint8]], NDArray[np.float32]]"
-"""From decoded images of one size, [batch, height, width, 3], to probabilities, [batch, classes]."""
-
-PROGRAMS = {"tensorflow": "saved_model.pb", "torch": "model.pt2", "jax": "model.jax"}
-"""The file of each framework without which a folder is not a model. It is written last."""
+PROGRAM = "saved_model.pb"
+"""The file without which a folder is not a model. It is written last."""
 
 LABELS_FILE = "labels.txt"
 NOTES_FILE = "tfpipe.json"
 NOTES_VERSION = 1
 
-MAX_MODEL_BYTES = 1 << 36
 _MAX_NOTES_BYTES = 1 << 20
 _MAX_LABELS_BYTES = 1 << 28
 
 
-@dataclass(frozen=True)
-class Notes:
-    """The content of tfpipe.json that a prediction needs.
-
-    Attributes:
-        form: The form in which the dataset stores its images.
-        size: The height and width of the images that the network sees.
-        crop_fraction: The share of the largest centered crop's side that it sees. None: it sees whole images.
-        antialias: Whether an image is averaged where it shrinks.
-    """
-
-    form: ImageForm
-    size: tuple[int, int]
-    crop_fraction: float | None
-    antialias: bool
-
-
-def read_form(manifest: Manifest) -> ImageForm:
+def get_form(manifest: Manifest) -> ImageForm:
     """Returns the form in which a dataset stores its images; the default one for files of other tools."""
     return ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
 
@@ -79,32 +52,15 @@ def encode_notes(config: PipelineConfig, label_names: Sequence[str], form: Image
     return {LABELS_FILE: labels.encode(), NOTES_FILE: (json.dumps(notes, indent=2) + "\n").encode()}
 
 
-def write_model(directory: str, program: tuple[str, bytes], config: PipelineConfig, manifest: Manifest) -> None:
-    """Writes a model of one file, which appears last and complete, in place of an earlier one.
-
-    Raises:
-        DataError: The model cannot be written.
-    """
-    name, data = program
-    files = {**encode_notes(config, manifest.label_names, read_form(manifest)), name: data}
-    try:
-        file_io.make_folder(directory)
-        for file, content in files.items():
-            file_io.write_file(file_io.join(directory, file), content)
-    except OSError as error:
-        raise DataError(f"The model cannot be written to {directory}: {first_line(error)}.") from error
-
-
-def find_model(path: str) -> tuple[str, str]:
-    """Returns the folder of a run's model, or the path itself where it is a model, and the model's framework.
+def find_model(path: str) -> str:
+    """Returns the folder of a run's model, or the path itself where it is a model.
 
     Raises:
         DataError: There is no model, or the folder cannot be read.
     """
     for directory in (path, file_io.join(path, MODEL)):
-        for framework, program in PROGRAMS.items():
-            if file_io.exists(file_io.join(directory, program)):
-                return directory, framework
+        if file_io.exists(file_io.join(directory, PROGRAM)):
+            return directory
     if file_io.exists(file_io.join(path, RUN)):
         raise DataError(
             f"{path} has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the "
@@ -114,8 +70,8 @@ def find_model(path: str) -> tuple[str, str]:
     raise DataError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
 
 
-def read_notes(directory: str) -> Notes:
-    """Reads the notes on a model.
+def read_form(directory: str) -> ImageForm:
+    """Reads the form in which the dataset of a model stores its images.
 
     Raises:
         DataError: They are missing, or cannot be read.
@@ -125,17 +81,16 @@ def read_notes(directory: str) -> Notes:
     text = _read(path, _MAX_NOTES_BYTES)
     try:
         notes = json.loads(text)
-        version, form, (height, width) = notes["version"], dict(notes["form"]), notes["image_size"]
-        seen = (height, width), notes["crop_fraction"], notes["antialias"]
+        version, form = notes["version"], dict(notes["form"])
     except (ValueError, TypeError, KeyError):
         raise FormatError(f"{path} is damaged. Export the model again.") from None
     if version != NOTES_VERSION:
         raise FormatError(f"{path} has version {version}, and this tfpipe reads {NOTES_VERSION}.")
-    return Notes(ImageForm.recorded(form), *seen)
+    return ImageForm.recorded(form)
 
 
 def read_labels(directory: str) -> tuple[str, ...]:
-    """Reads the names of a model's classes; raises the errors of `read_notes`."""
+    """Reads the names of a model's classes; raises the errors of `read_form`."""
     names = _read(file_io.join(directory, LABELS_FILE), _MAX_LABELS_BYTES)
     return tuple(names.decode().removesuffix("\n").split("\n"))
 

@@ -25,7 +25,7 @@ from tfpipe.training.checkpoints import Checkpoints
 from tfpipe.training.config import TrainConfig
 from tfpipe.training.learner import Learner, RunFacts, find_evaluation_split
 from tfpipe.training.loop import TrainLoop
-from tfpipe.training.model_files import PROGRAMS
+from tfpipe.training.model_files import PROGRAM
 from tfpipe.training.results import TrainObserver, TrainResult
 from tfpipe.training.run_dir import CHECKPOINTS, MODEL, RunDir, get_tflite_name
 from tfpipe.training.run_log import RunLog
@@ -156,7 +156,7 @@ def _lock_data(facts: RunFacts) -> dict[str, Any] | None:
 def _is_finished(run_dir: RunDir, config: TrainConfig) -> bool:
     """Returns whether the last epoch is done and all models are exported."""
     last = run_dir.get_last_epoch()
-    models = [f"{MODEL}/{PROGRAMS[config.framework]}"]
+    models = [f"{MODEL}/{PROGRAM}"]
     if config.tflite is not None:
         models.append(get_tflite_name(config.tflite))
     return last is not None and last["epoch"] + 1 == config.num_epochs and all(map(run_dir.has, models))

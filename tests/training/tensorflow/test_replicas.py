@@ -33,13 +33,6 @@ def check_equal(lines: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
             assert line["evaluation"]["loss"] == pytest.approx(expected_line["evaluation"]["loss"], rel=1e-3)
 
 
-def check_first_losses(run: Path, expected: Path) -> None:
-    """Each row of the first step has the loss of the same record, and there is a loss for each row of each step."""
-    first, second = (np.fromfile(folder / "losses.f32", "<f4") for folder in (run, expected))
-    assert len(first) == len(second) > 8
-    np.testing.assert_allclose(first[:8], second[:8], rtol=1e-4)
-
-
 @pytest.mark.slow
 def test_four_replicas_and_two_workers_train_as_one_does(processes: Any, colors: Path, tmp_path: Path) -> None:
     (one,) = run(processes, colors, tmp_path / "one", 1)
@@ -51,8 +44,6 @@ def test_four_replicas_and_two_workers_train_as_one_does(processes: Any, colors:
     check_equal([line for line in many["lines"] if line["kind"] == "epoch"],
                 [line for line in one["lines"] if line["kind"] == "epoch"])  # fmt: skip
     assert four["images_per_step"] == 8
-    for name in ("four", "two"):
-        check_first_losses(tmp_path / name, tmp_path / "one")
 
 
 @pytest.mark.slow

@@ -34,7 +34,6 @@ def main(dataset: str, output: str, cpus: str, model: str, steps_per_execution: 
         epochs=2,
         log_every_steps=1,
         steps_per_execution=int(steps_per_execution),
-        record_losses=steps_per_execution == "1",
     )
     build = batch_norm if model == "own:batch_norm" else None
     result = train(tfpipe.load_manifest(dataset), config, strategy, build)

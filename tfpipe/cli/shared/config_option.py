@@ -20,7 +20,7 @@ from tfpipe.system.units import A_SIZE, parse_bytes
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-_SECOND_NAMES = {"pytorch": "torch", "wds": "webdataset"}
+_SECOND_NAMES = {"wds": "webdataset"}
 
 
 def config_option(

@@ -110,13 +110,13 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "output json debug"),
     ),
     "train": (
-        Group("Data", "split batch-size image-size config", "stages cpu-budget workers"),
+        Group("Data", "split batch-size image-size config", "stages cpu-budget"),
         Group(
             "Training",
-            "framework model epochs learning-rate precision seed",
-            "warmup-epochs weight-decay label-smoothing deterministic compile steps-per-execution",
+            "model epochs learning-rate precision seed",
+            "warmup-epochs weight-decay label-smoothing deterministic steps-per-execution",
         ),
-        Group("Output", "output checkpoint-every-steps record-losses tflite", "keep-checkpoints"),
+        Group("Output", "output checkpoint-every-steps tflite", "keep-checkpoints"),
         Group("Running", "tpu json debug"),
     ),
 }
@@ -140,7 +140,7 @@ EXAMPLES = {
     "profile": "tfpipe profile flowers --step-ms 30 --batch-size 256",
     "tune": "tfpipe tune flowers --batch-size 256 --output fast.toml",
     "bench": "tfpipe bench flowers --batch-size 256 --output today.json",
-    "train": "tfpipe train flowers --framework torch --epochs 10",
+    "train": "tfpipe train flowers --model resnet50 --epochs 90",
     "predict": 'tfpipe predict runs/flowers "photos/*.jpg"',
     "steps": "tfpipe steps runs/flowers --step 340 --show step340.png",
     "serve": "tfpipe serve --workers 2 --port 5050",

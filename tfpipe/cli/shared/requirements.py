@@ -15,13 +15,3 @@ def require_beam(what: str) -> None:
         what: The option that needs it, as the subject of a sentence.
     """
     check_installed("apache_beam", what, "Apache Beam", "tfpipe[beam]")
-
-
-def require_torch(command: str) -> None:
-    """Checks that PyTorch is installed; arguments and errors as `require_tensorflow`."""
-    check_installed("torch", f"`tfpipe {command} --framework torch`", "PyTorch", "tfpipe[torch]")
-
-
-def require_jax(command: str) -> None:
-    """Checks that JAX is installed; arguments and errors as `require_tensorflow`."""
-    check_installed("jax", f"`tfpipe {command} --framework jax`", "JAX", "tfpipe[jax]")

@@ -44,7 +44,7 @@ from tfpipe.images.normalize import PreparedImage
 from tfpipe.pipeline.stages.augment import augment_on_host, crop_for_host
 from tfpipe.pipeline.stages.decode import decode_for_host, decode_whole
 from tfpipe.storage import file_io
-from tfpipe.training.model_files import PROGRAMS, encode_notes
+from tfpipe.training.model_files import PROGRAM, encode_notes
 
 if TYPE_CHECKING:
     import keras  # type: ignore[import-untyped]
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 FILES, RECORDS, IMAGES = "serving_default", "records", "images"
 """The names of the signatures."""
 
-_MODEL_FILE = PROGRAMS["tensorflow"]
+_MODEL_FILE = PROGRAM
 _NEW, _OLD = ".tfpipe-new", ".tfpipe-old"
 
 _Features = Mapping[str, tf.Tensor]

@@ -45,7 +45,7 @@ from tfpipe.profiler.live.idle_monitor import IdleMonitor
 from tfpipe.training.checkpoints import State
 from tfpipe.training.config import MOMENTUM, TrainConfig
 from tfpipe.training.learner import TOP, Learner, RunFacts, SingleSteps, Steps
-from tfpipe.training.model_files import read_form
+from tfpipe.training.model_files import get_form
 from tfpipe.training.results import SUM_NAMES, TrainObserver, TrainResult
 from tfpipe.training.run import check_dataset, hold_layer, run_training
 from tfpipe.training.run_dir import MODEL, RunDir, get_tflite_name
@@ -169,7 +169,7 @@ class TensorFlowLearner(Learner):
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
         """Opens the training data at a global step of the run."""
         config, facts = self.facts.config, self.facts
-        on_tpu = get_device_kind(self.strategy) == "TPU" and not config.record_losses
+        on_tpu = get_device_kind(self.strategy) == "TPU"
         steps_per_call = config.steps_per_execution or (_STEPS_PER_CALL_ON_TPU if on_tpu else 1)
         hosts_dir, every = facts.get_hosts_dir(run_dir), config.log_every_steps
         monitor = IdleMonitor(every_steps=every, hosts_dir=hosts_dir, host=facts.process)
@@ -240,7 +240,7 @@ class TensorFlowLearner(Learner):
         # A copy outside the strategy: its weights do not live on the strategy's devices.
         model = build_model(config.model, self.facts.num_classes, evaluation, self._build)
         model.set_weights(self.model.get_weights())
-        export_model(model, evaluation, manifest.label_names, run_dir.file(MODEL), read_form(manifest))
+        export_model(model, evaluation, manifest.label_names, run_dir.file(MODEL), get_form(manifest))
         if config.tflite is None:
             return None
         from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite, iterate_images
@@ -258,13 +258,8 @@ class TensorFlowLearner(Learner):
 
     # Functions over all replicas.
 
-    def _train_step(self, batch: Any) -> Any:
-        sums, losses = self.strategy.run(self._replica_train, (batch,))
-        if not self.facts.config.record_losses:
-            return self._add_replicas(sums)
-        if self._is_alone:
-            return self._add_replicas(sums), tf.concat(self.strategy.experimental_local_results(losses), 0)
-        return self._add_replicas(sums), self.strategy.gather(losses, axis=0)
+    def _train_step(self, batch: Any) -> tf.Tensor:
+        return self._add_replicas(self.strategy.run(self._replica_train, (batch,)))
 
     def _train_steps(self, iterator: Any, steps: tf.Tensor) -> tf.Tensor:
         sums = tf.zeros([_NUM_SUMS], tf.float64)
@@ -281,12 +276,12 @@ class TensorFlowLearner(Learner):
 
     # Functions on one replica.
 
-    def _replica_train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        sums, losses, gradients, state = self._gradients(*self._read_variables(), batch)
+    def _replica_train(self, batch: Batch) -> tf.Tensor:
+        sums, gradients, state = self._gradients(*self._read_variables(), batch)
         self.optimizer.apply(gradients, self.model.trainable_variables)
         if state:
             self._assign_state(state)
-        return sums, losses
+        return sums
 
     def _replica_evaluate(self, batch: Batch) -> tf.Tensor:
         return self._predict(*self._read_variables(), batch)
@@ -315,7 +310,7 @@ class TensorFlowLearner(Learner):
             gradient + decay * weight if len(weight.shape) > 1 else gradient
             for gradient, weight in zip(gradients, weights, strict=True)
         ]
-        return self._count(losses, logits, batch["label"], tf.ones_like(losses)), losses, gradients, new_state
+        return self._count(losses, logits, batch["label"], tf.ones_like(losses)), gradients, new_state
 
     def _replica_predict(self, weights: list[tf.Tensor], state: list[tf.Tensor], batch: Batch) -> tf.Tensor:
         logits, _ = self.model.stateless_call(weights, state, batch["image"], training=False)
