@@ -90,8 +90,8 @@ READ_THE_ENVIRONMENT = ("tfpipe.cli", "tfpipe.storage.buckets")
 # do it in a function where the command line or a Beam worker could do without; tests/test_imports.py measures that.
 HEAVY = {
     "tensorflow": (
+        "tfpipe.cli.doctor_run",
         "tfpipe.distribution",
-        "tfpipe.doctor",
         "tfpipe.pipeline.build",
         "tfpipe.pipeline.device",
         "tfpipe.pipeline.mask_operations",

@@ -15,7 +15,7 @@ import tfpipe
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import RunnerConfig
 from tests.test_docstrings import get_attributes
-from tfpipe.doctor.result import TargetConfig
+from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.export.config import ExportConfig
 from tfpipe.format.image_form import ImageForm
 from tfpipe.integrity.foreign.index import IndexConfig

@@ -121,5 +121,5 @@ def test_train_says_what_it_needs(made: Path, tmp_path: Path, tfpipe: Tfpipe) ->
 def test_doctor_checks_records_without_images(made: Path, tfpipe: Tfpipe) -> None:
     checks = json.loads(tfpipe("doctor", made, "--batch-size", "4", "--json").out)["checks"]
     results = {check["name"]: check["status"] for check in checks}
-    assert (results["first record"], results["image size"], results["xla"]) == ("ok", "ok", "ok")
+    assert results["xla"] == "ok"
     assert results["shapes"] == "failure"  # of frames, which have no size

@@ -48,7 +48,7 @@ if __name__ == "__main__":
         pytest.param("tfpipe.training.tensorflow.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.search", "tune DATASET --batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.tuning.bench", "bench DATASET --batch-size 4", marks=pytest.mark.slow),
-        pytest.param("tfpipe.doctor.run", "doctor DATASET", marks=pytest.mark.slow),
+        pytest.param("tfpipe.cli.doctor_run", "doctor DATASET", marks=pytest.mark.slow),
         pytest.param("tfpipe.service.processes", "serve --port 0", marks=pytest.mark.slow),
     ],
 )

@@ -157,6 +157,31 @@ def test_an_address_needs_a_port(tfpipe: Tfpipe) -> None:
     assert tfpipe("serve-check", "a") == (2, "", f"Error: {sentence}\n")
 
 
+def test_workers_are_checked(start: Callable[..., Server], small_dataset: Path, tfpipe: Tfpipe) -> None:
+    address = start("--port", "0").json["workers"][0]["address"]
+    done = tfpipe("serve-check", address, "--dataset", small_dataset, "--json")
+    assert done.code == 0
+    assert done.json == {
+        "checks": [
+            {"name": "workers", "status": "ok", "found": f"1 worker answers: {address}.", "advice": ""},
+            {
+                "name": "reads",
+                "status": "ok",
+                "found": f"1 worker made the first and the last record of 'train' of {small_dataset} as this machine "
+                "does.",
+                "advice": "",
+            },
+        ],
+        "ok": True,
+    }
+    done = tfpipe("serve-check", address, "127.0.0.1:9", "--json")
+    assert done.code == 1
+    workers, reads = done.json["checks"]
+    assert workers["found"] == "1 of 2 workers answer; missing: 127.0.0.1:9 (connection refused)."
+    assert workers["advice"].startswith("Start it on its machine with: tfpipe serve. ")
+    assert (workers["status"], reads["status"]) == ("failure", "skipped")
+
+
 @pytest.fixture
 def signal_handlers() -> Iterator[None]:
     """Puts back the handlers that the command replaces."""

@@ -4,21 +4,28 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfpipe.cli.shared.checks import show_checks
+from tfpipe.cli.shared.checks import Check, fail_check, show_checks
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.config_option import config_option, drop_missing
 from tfpipe.cli.shared.inputs import open_data
+from tfpipe.errors import TfpipeError
 from tfpipe.service.config import ServiceConfig
 from tfpipe.system.options import Addresses
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
+    from tfpipe.engine.source import Source
+    from tfpipe.format.manifest import Manifest
     from tfpipe.service.processes import Service
+
+_ANSWER_S = 60
 
 
 @command("Run workers that make batches for trainers.", json_help="Print one JSON object, when the workers are ready.")
@@ -80,7 +87,54 @@ def serve_check(workers: tuple[str, ...], dataset: str | None, as_json: bool) ->
     fails; warnings do not count.
     """
     Addresses().check("HOST:PORT", workers)
-    from tfpipe.doctor.service_checks import check_service
-
     data, split = (None, None) if dataset is None else open_data(dataset, None)
-    show_checks(check_service(workers, data, split), as_json)
+    show_checks(_check_service(workers, data, split), as_json)
+
+
+def _check_service(workers: tuple[str, ...], data: "Manifest | Source | None", split: str | None) -> Iterator[Check]:
+    """Yields whether the workers answer, and whether those that do can read the data."""
+    from tfpipe.engine.source import get_source
+    from tfpipe.service.client import Workers
+
+    missing, count = Workers(workers, 1).call_all(), human_count(len(workers), "worker")
+    if missing:
+        listed = ", ".join(f"{worker} ({trouble})" for worker, trouble in missing.items())
+        finding = f"{len(workers) - len(missing)} of {count} answer; missing: {listed}."
+        advice = "Start it on its machine with: tfpipe serve. All machines need the same release of tfpipe."
+        yield Check("workers", "failure", finding, advice)
+    else:
+        finding = f"{count} answer{'s' if len(workers) == 1 else ''}: {', '.join(workers)}."
+        yield Check("workers", "ok", finding)
+    if data is None:
+        yield Check("reads", "skipped", "Not asked.", "Name a dataset to learn whether the workers can read it.")
+    elif len(missing) < len(workers):
+        yield _check_reads(get_source(data, split), [one for one in workers if one not in missing])
+
+
+def _check_reads(source: "Source", workers: Sequence[str]) -> Check:
+    """Says whether each worker makes the batches of the first and the last record as this machine does."""
+    import numpy as np
+
+    from tfpipe.engine.config.pipeline_config import PipelineConfig
+    from tfpipe.engine.config.service_options import ServiceOptions
+    from tfpipe.engine.open_maker import open_maker
+    from tfpipe.engine.plan import plan_batches
+    from tfpipe.service.remote import RemoteMaker
+
+    config = PipelineConfig(batch_size=1, training=False)
+    try:
+        local = open_maker(plan_batches(source, config))
+        steps = (0, local.plan.steps_per_epoch - 1)
+        expected = [local.make(0, step) for step in steps]
+        for worker in workers:
+            one = replace(config, service=ServiceOptions(workers=(worker,), timeout_s=_ANSWER_S))
+            maker = RemoteMaker(open_maker(plan_batches(source, one)))
+            for step, batch in zip(steps, expected, strict=True):
+                given = maker.make(0, step)
+                if any(not np.array_equal(values, given[name]) for name, values in batch.items()):
+                    advice = "All machines need the same release of tfpipe, and the same kind of processor."
+                    return Check("reads", "failure", f"{worker} makes step {step} with other values.", advice)
+    except TfpipeError as error:
+        return fail_check("reads", error)
+    count = human_count(len(workers), "worker")
+    return Check("reads", "ok", f"{count} made the first and the last record of {source.name} as this machine does.")

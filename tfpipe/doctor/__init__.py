@@ -1,1 +1,1 @@
-"""Checks of data, pipeline and machine before the first step, so that no accelerator is paid for in vain."""
+"""The facts that a report of an error needs."""

@@ -184,9 +184,7 @@ class PipelineProcess:
             if now > self.deadline:
                 raise TimeIsUpError
             if now > give_up_at:
-                raise DataError(
-                    f"A pipeline gave no batch for {_GRACE_S:.0f} s. Look at its storage with `tfpipe doctor`."
-                )
+                raise DataError(f"A pipeline gave no batch for {_GRACE_S:.0f} s. Look whether its storage answers.")
         try:
             answer = self._pipe.recv()
         except EOFError:

@@ -3,23 +3,46 @@
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 
 from tfpipe.cli.shared.console import clean_line, new_console
+from tfpipe.errors import SENTENCE_END
 from tfpipe.system.units import human_count
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tfpipe.doctor.result import Check
-
 _STYLES = {"ok": "green", "warning": "yellow", "failure": "bold red", "skipped": "dim"}
 _NAME_WIDTH = 12
 
 
-def show_checks(checks: "Iterable[Check]", as_json: bool) -> NoReturn:
+@dataclass(frozen=True)
+class Check:
+    """The result of one check.
+
+    Attributes:
+        name: The name of the check, such as "tpu host".
+        status: The verdict.
+        found: A sentence with the finding.
+        advice: A sentence that says what to do; empty if there is nothing to do.
+    """
+
+    name: str
+    status: Literal["ok", "warning", "failure", "skipped"]
+    found: str
+    advice: str = ""
+
+
+def fail_check(name: str, error: BaseException) -> Check:
+    """Returns a failed check for an error. The error's first sentence is the finding, the rest is the advice."""
+    finding, *advice = SENTENCE_END.split(str(error).strip(), maxsplit=1)
+    return Check(name, "failure", finding, *advice)
+
+
+def show_checks(checks: Iterable[Check], as_json: bool) -> NoReturn:
     """Prints checks, and exits: with code 1 if one of them failed."""
     console = new_console()
     results = []
@@ -29,7 +52,7 @@ def show_checks(checks: "Iterable[Check]", as_json: bool) -> NoReturn:
             _print_check(console, check)
     passed = all(check.status != "failure" for check in results)
     if as_json:
-        click.echo(json.dumps({"checks": [check.to_json() for check in results], "ok": passed}))
+        click.echo(json.dumps({"checks": [asdict(check) for check in results], "ok": passed}))
     else:
         counts = Counter(check.status for check in results)
         warnings, failures = human_count(counts["warning"], "warning"), human_count(counts["failure"], "failure")
@@ -38,7 +61,7 @@ def show_checks(checks: "Iterable[Check]", as_json: bool) -> NoReturn:
     raise SystemExit(0 if passed else 1)
 
 
-def _print_check(console: "Console", check: "Check") -> None:
+def _print_check(console: "Console", check: Check) -> None:
     """Prints what was found, and below it what to do about it."""
     from rich.table import Table
     from rich.text import Text

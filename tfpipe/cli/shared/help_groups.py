@@ -93,7 +93,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
     ),
     "doctor": (
         Group("Data", "split batch-size image-size config stages"),
-        Group("Machines", "tpu num-replicas num-hosts images-per-second"),
+        Group("Machines", "tpu num-replicas num-hosts"),
         Group("Output", "json debug"),
     ),
     "profile": (
@@ -136,7 +136,7 @@ EXAMPLES = {
     "verify": "tfpipe verify flowers --quick",
     "repair": "tfpipe repair flowers clean-flowers",
     "export": "tfpipe export flowers flowers-wds --to webdataset",
-    "doctor": "tfpipe doctor flowers --batch-size 256 --images-per-second 2000",
+    "doctor": "tfpipe doctor flowers --batch-size 256",
     "profile": "tfpipe profile flowers --step-ms 30 --batch-size 256",
     "tune": "tfpipe tune flowers --batch-size 256 --output fast.toml",
     "bench": "tfpipe bench flowers --batch-size 256 --output today.json",

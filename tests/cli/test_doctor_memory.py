@@ -15,13 +15,15 @@ from tests.integrity.made import payload, write_dataset
 CODE = """
 import itertools, json, os, sys
 import tfpipe
-from tfpipe.doctor.run import run_checks
+from tfpipe.cli import doctor_run
+from tfpipe.cli.doctor_checks import TargetConfig
 from tfpipe.system.host_limits import peak_memory_bytes
 
 directory, options = sys.argv[1], json.loads(sys.argv[2])
 config = tfpipe.PipelineConfig(batch_size=64, **options)
 manifest = tfpipe.load_manifest(directory)
-(check,) = run_checks(manifest, "train", config, names=["memory"])
+doctor_run.CHECKS = {"memory": doctor_run.CHECKS["memory"]}
+(check,) = doctor_run.run_checks(manifest, "train", config, TargetConfig())
 for _ in itertools.islice(tfpipe.build_dataset(manifest, "train", config), 60):
     pass
 print(json.dumps([check.found, peak_memory_bytes()]), flush=True)

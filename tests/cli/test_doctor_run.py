@@ -1,0 +1,258 @@
+"""The checks on a real dataset, its pipeline and this machine."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from tests.several_images import write_several
+from tfpipe.cli import doctor_run
+from tfpipe.cli.doctor_checks import TargetConfig
+from tfpipe.cli.doctor_run import CHECKS, check_shapes, run_checks
+from tfpipe.cli.shared.checks import Check
+from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.config.tf_data_options import TfDataOptions
+from tfpipe.engine.source import tfrecord_files
+from tfpipe.errors import ConfigError
+from tfpipe.format.manifest import Manifest
+from tfpipe.system import host_limits
+from tfpipe.system.units import human_bytes
+
+CONFIG = PipelineConfig(batch_size=8, image_size=16)
+THROUGHPUT = dataclasses.replace(CONFIG, order="throughput")
+SMALL_BUFFER = TfDataOptions(shuffle_buffer_size=8)
+"""The same batches; this pipeline is built in half the time, for tests in which the order does not matter."""
+
+HERE, LOCAL_TPU = TargetConfig(), TargetConfig(tpu="local")
+
+
+@pytest.fixture
+def manifest(small_dataset: Path) -> Manifest:
+    return load_manifest(str(small_dataset))
+
+
+def some(manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: TargetConfig = HERE) -> list[Check]:
+    """Runs the checks with these names alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor_run, "CHECKS", {name: CHECKS[name] for name in names.split(", ")})
+        return list(run_checks(manifest, "train", config, target))
+
+
+def test_all_checks_pass_on_a_good_dataset(manifest: Manifest) -> None:
+    checks = {check.name: check for check in run_checks(manifest, "train", CONFIG, HERE)}
+    assert list(checks) == ["versions", "batch", "memory", "cache", "shapes", "xla"]
+    assert {check.status for check in checks.values()} == {"ok"}
+    assert checks["shapes"].found == "image uint8 [8, 16, 16, 3], label int32 [8]."
+    assert checks["batch"].found == (
+        "8 images: 8 for each of 1 replica on 1 host, read record by record; 1 step an epoch."
+    )
+    assert checks["memory"].found.startswith("12 records that are read ahead and finished batches take about ")
+
+
+def test_records_with_several_images(tmp_path: Path) -> None:
+    several = write_several(tmp_path / "several", number=None)
+    shapes, xla = some(several, "shapes, xla", dataclasses.replace(CONFIG, images=2))
+    assert (shapes.status, shapes.found) == ("ok", "image uint8 [8, 2, 16, 16, 3], label int32 [8].")
+    assert xla.found.startswith("A step on a batch of 8 images compiled and ran in ")
+
+
+def test_a_split_that_is_not_there(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match="The dataset has no split 'test'"):
+        next(run_checks(manifest, "test", CONFIG, HERE))
+
+
+def test_records_that_are_damaged(small_dataset: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(small_dataset, tmp_path / "copy")
+    shard = copy / "train-00000-of-00002.tfrecord"
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 1
+    shard.write_bytes(bytes(data))
+    evaluation = dataclasses.replace(CONFIG, training=False)
+    (shapes,) = some(load_manifest(str(copy)), "shapes", evaluation)
+    assert shapes.status == "failure"
+    assert "train-00000-of-00002.tfrecord: Record at byte 0 is damaged: the checksum of its " in shapes.found
+
+
+def test_a_batch_that_cannot_be_shared(manifest: Manifest) -> None:
+    batch, shapes, xla = some(manifest, "batch, shapes, xla", target=TargetConfig(num_replicas=3))
+    assert batch == Check("batch", "failure", "`batch_size` 8 must be divisible by 3 replicas; use 6 or 9.")
+    assert shapes == Check("shapes", "skipped", "Not reached: see batch.")
+    assert xla == Check("xla", "skipped", "Not reached: see batch.")
+    (batch,) = some(manifest, "batch", dataclasses.replace(CONFIG, batch_size=64))
+    assert batch == Check(
+        "batch",
+        "failure",
+        "`batch_size` must be at most the 12 records of an epoch, got 64.",
+        "Use 12 or less, or more data.",
+    )
+
+
+def test_a_batch_on_several_hosts(manifest: Manifest) -> None:
+    config = dataclasses.replace(CONFIG, batch_size=4, block_records=3)
+    (batch,) = some(manifest, "batch", config, TargetConfig(num_replicas=2, num_hosts=2))
+    found = "4 images: 2 for each of 2 replicas on 2 hosts, read in blocks of 3 records; 3 steps an epoch."
+    assert batch == Check("batch", "ok", found)
+
+
+@pytest.mark.parametrize(("images", "advice"), [(12, "Use 8 or 16"), (4, "Use 8")])
+def test_a_batch_that_a_tpu_fills_up(manifest: Manifest, images: int, advice: str) -> None:
+    config = dataclasses.replace(THROUGHPUT, batch_size=images)
+    (batch,) = some(manifest, "batch", config, TargetConfig(tpu="local", num_replicas=1))
+    assert (batch.status, batch.advice) == ("warning", f"{advice} for each replica.")
+    assert batch.found.startswith(f"{images} images: {images} for each of 1 replica on 1 host; ")
+    assert batch.found.endswith(" an epoch. A TPU fills up each replica's batch to a multiple of 8.")
+
+
+def test_a_tpu_whose_replicas_nobody_knows(manifest: Manifest) -> None:
+    (batch,) = some(manifest, "batch", target=TargetConfig(tpu="my-tpu"))
+    assert batch.status == "warning"
+    assert batch.found.endswith("; 1 step an epoch. How many replicas 'my-tpu' has is not known here.")
+    assert batch.advice == "Say how many there are with `num_replicas` and `num_hosts`."
+
+
+def test_the_throughput_order_has_a_shuffle_buffer(manifest: Manifest) -> None:
+    (memory,) = some(manifest, "memory", THROUGHPUT)
+    assert memory.found.startswith(
+        "12 records that are read ahead, a shuffle buffer of 12 records and finished batches take about "
+    )
+
+
+def test_evaluation(manifest: Manifest) -> None:
+    config = dataclasses.replace(CONFIG, training=False, as_supervised=True)
+    memory, shapes, xla = some(manifest, "memory, shapes, xla", config)
+    assert memory.found.startswith("12 records that are read ahead and finished batches take about ")
+    assert shapes.found == "image uint8 [8, 16, 16, 3], label int32 [8], mask float32 [8]."
+    assert xla.status == "ok"
+
+
+def test_text_in_the_batch(manifest: Manifest) -> None:
+    config = dataclasses.replace(THROUGHPUT, extra_features=("image/filename",))
+    shapes, xla = some(manifest, "shapes, xla", config)
+    advice = "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them."
+    assert shapes == Check("shapes", "warning", "The batch has text in it: image/filename.", advice)
+    assert xla.status == "ok"  # the step is compiled without it
+    (shapes,) = some(manifest, "shapes", config, LOCAL_TPU)
+    assert shapes == Check("shapes", "failure", "The batch has text in it: image/filename.", advice)
+
+
+def test_shapes_and_dtypes() -> None:
+    specs = {"image": tf.TensorSpec([8, None, 24, 3], tf.uint8), "box": tf.TensorSpec(None, tf.float32)}
+    assert check_shapes(specs, HERE) == Check(
+        "shapes",
+        "failure",
+        "The shape must be static, and that of image, box is not.",
+        "XLA compiles for one shape: give the feature a size in `pad_to` or in the schema, or leave it out of "
+        "`extra_features`.",
+    )
+    specs = {"seed": tf.TensorSpec([8, 2], tf.int64), "depth": tf.TensorSpec([8], tf.float64)}
+    assert check_shapes(specs, LOCAL_TPU) == Check(
+        "shapes", "failure", "A TPU does not take depth float64.", "Cast it on the host, or leave it out."
+    )
+    assert check_shapes(specs, HERE) == Check("shapes", "ok", "seed int64 [8, 2], depth float64 [8].")
+
+
+@pytest.mark.parametrize("changes", [{"augment": "device"}, {"one_hot": True, "image_dtype": "bfloat16"}], ids=str)
+def test_a_step_compiles(manifest: Manifest, changes: dict[str, object]) -> None:
+    (xla,) = some(manifest, "xla", dataclasses.replace(THROUGHPUT, **changes))
+    assert xla.status == "ok"
+    assert xla.found.startswith("A step on a batch of 8 images compiled and ran in ")
+
+
+def test_a_step_that_does_not_compile(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_the_host(images: tf.Tensor, *_: object) -> tf.Tensor:
+        result = tf.py_function(lambda values: tf.cast(values, tf.float32), [images], tf.float32)
+        return tf.ensure_shape(result, images.shape)
+
+    monkeypatch.setattr(doctor_run.augment, "normalize", on_the_host)
+    (xla,) = some(manifest, "xla", THROUGHPUT)
+    assert xla.status == "failure"
+    assert xla.found.startswith("XLA does not compile a step on this batch: Detected unsupported operations")
+    assert "\n" not in xla.found
+    assert xla.advice.startswith("A TPU runs only what XLA compiles: ")
+
+
+@pytest.mark.parametrize(("free", "status"), [(1_000_000, "ok"), (300_000, "warning"), (150_000, "failure")])
+def test_a_cache_in_memory(manifest: Manifest, monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+    monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: free)
+    config = dataclasses.replace(CONFIG, cache="decoded", decoded_size=64)
+    cache, memory = some(manifest, "cache, memory", config)
+    finding = f"The cache of decoded images takes 149.9 KB of memory, and {human_bytes(free)} are free"
+    if status != "failure":
+        assert cache == Check("cache", "ok", f"{finding}.")
+    assert memory.status == status
+    assert memory.found.startswith("The cache and finished batches take about 180.6 KB, with the program ")
+    assert memory.found.endswith(f". {human_bytes(free)} are free.")
+    if status == "failure":
+        assert cache == Check(
+            "cache",
+            "failure",
+            f"{finding}, of which a cache may take 90 %.",
+            "Set `cache_bytes` to keep what fits, use a smaller `decoded_size`, a `cache_dir`, or no cache.",
+        )
+        assert memory.advice == "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
+        cache, memory = some(manifest, "cache, memory", dataclasses.replace(config, order="throughput"))
+        assert cache.advice == "Use a smaller `decoded_size`, or no cache."
+        assert memory.advice == "Use no cache, or a smaller `decoded_size`."
+
+
+def test_a_cache_of_records_that_does_not_fit(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 1000)
+    (cache,) = some(manifest, "cache", dataclasses.replace(CONFIG, cache="bytes"))
+    assert cache.found.startswith("The cache of records takes ")
+    assert cache.advice == "Set `cache_bytes` to keep what fits, use a `cache_dir`, or no cache."
+    (cache,) = some(manifest, "cache", dataclasses.replace(THROUGHPUT, cache="bytes"))
+    assert cache.advice == "Use no cache."
+
+
+def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_files = dataclasses.replace(CONFIG, cache="decoded", decoded_size=64, cache_dir=str(tmp_path))
+    (cache,) = some(manifest, "cache", in_files)
+    assert cache.status == "ok"
+    assert cache.found.startswith(f"The cache of decoded images takes 149.9 KB in {tmp_path}, and ")
+    monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 1000)
+    (cache,) = some(manifest, "cache", in_files)
+    assert cache == Check(
+        "cache",
+        "failure",
+        f"The cache of decoded images takes 149.9 KB in {tmp_path}, and 1.0 KB are free there.",
+        "Use a smaller `decoded_size`, another `cache_dir`, or no cache.",
+    )
+    # Its files are read in exact order, as any dataset's, and hold decoded images.
+    in_blocks = dataclasses.replace(in_files, batch_size=4, block_records=3, decoder="pillow")
+    (memory,) = some(manifest, "memory", in_blocks)
+    in_cache, batches = 12 * 64 * 64 * 3, 5 * 4 * 16 * 16 * 3
+    assert memory.found.startswith(
+        f"12 records that are read ahead and finished batches take about {human_bytes(in_cache + batches)}, with the "
+    )
+    (tmp_path / "pets-train-0123456789abcdef").mkdir()
+    (tmp_path / "pets-train-0123456789abcdef" / "manifest.json").touch()
+    (cache,) = some(manifest, "cache", in_files)
+    assert cache.found == f"{tmp_path} has a cache of this split already."
+
+
+def test_the_pipeline_is_looked_at_without_filling_a_cache(manifest: Manifest, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    config = dataclasses.replace(CONFIG, cache="bytes", cache_dir=str(folder))
+    (xla,) = some(manifest, "xla", config)
+    assert xla.status == "ok"
+    assert not folder.exists()
+
+
+def test_foreign_files(small_dataset: Path) -> None:
+    source = tfrecord_files(str(small_dataset / "train-*"))
+    config = dataclasses.replace(CONFIG, tf_data=SMALL_BUFFER, cache="bytes")
+    checks = {check.name: check for check in run_checks(source, None, config, HERE)}
+    assert [check.name for check in checks.values() if check.status != "ok"] == ["cache"]
+    assert checks["cache"] == Check(
+        "cache",
+        "warning",
+        "How much the cache of records takes is not known: its records were never counted.",
+        "Watch the memory in the first epoch, or write the data as a tfpipe dataset.",
+    )
+
+
+def test_the_replicas_of_this_machine_are_counted() -> None:
+    assert doctor_run.count_local_replicas() >= 1

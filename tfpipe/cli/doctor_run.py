@@ -1,0 +1,394 @@
+"""Every check of a dataset and a pipeline, one after the other, as `tfpipe doctor` prints them.
+
+for check in run_checks(manifest, "train", config, TargetConfig(tpu="local")):
+    print(check.status, check.name, check.found, check.advice)
+
+Nothing here connects to a TPU, since that starts a machine that is paid by the minute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+
+from tfpipe.cli import doctor_checks
+from tfpipe.cli.doctor_checks import TargetConfig
+from tfpipe.cli.shared.checks import Check, fail_check
+from tfpipe.engine.cache import MAX_CACHE_SHARE, estimate_cache_bytes
+from tfpipe.engine.check_plan import check_shares
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
+from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.source import Source, get_source
+from tfpipe.errors import ConfigError, TfpipeError, explain_pipeline_error, first_line
+from tfpipe.format import file_names
+from tfpipe.format.manifest import Manifest
+from tfpipe.pipeline.build import build_stages
+from tfpipe.pipeline.device import augment
+from tfpipe.pipeline.stage import Customize, prefer_textbook
+from tfpipe.pipeline.steps import count_batches_read
+from tfpipe.pipeline.textbook import count_records_ahead, count_shuffled_records
+from tfpipe.pipeline.textbook_choice import is_by_engine
+from tfpipe.system import host_limits, versions
+from tfpipe.system.units import human_bytes, human_count
+
+# The batches in the making at once, and those that wait for the trainer if AUTOTUNE chooses.
+_MADE_BATCHES, _PREFETCHED_BATCHES = 3, 2
+_VALUE_BYTES = {"uint8": 1, "float32": 4, "bfloat16": 2}
+_MEMORY_SHARE = 0.5  # the share of free memory; a larger pipeline may leave the trainer too little
+
+_TPU_SUBLANES = 8
+_TPU_DTYPES = ("uint8", "int32", "int64", "uint32", "float32", "bfloat16", "bool")
+
+# The model of the step that is compiled: its channels, and its classes if their number is unknown.
+_FEATURES, _CLASSES = 8, 1000
+
+
+def run_checks(
+    data: Manifest | Source,
+    split: str | None,
+    config: PipelineConfig,
+    target: TargetConfig,
+    customize: Customize | None = None,
+) -> Iterator[Check]:
+    """Checks the machine and a real batch, and yields each result as soon as it is there.
+
+    Args:
+        data: The data, from `load_manifest` or `tfrecord_files`.
+        split: Name of a split; None for foreign files.
+        config: The pipeline. Caches are estimated, not filled.
+        target: The accelerator to feed.
+        customize: A function that changes the pipeline's stages; None leaves them as they are.
+
+    Yields:
+        The results in the order of `CHECKS`. An error makes its check a failure, and the checks that need it are
+        skipped.
+
+    Raises:
+        ConfigError: There is no such split.
+    """
+    facts = _Facts(data, split, get_source(data, split), prefer_textbook(config, customize), target, customize)
+    for name, check in CHECKS.items():
+        if name not in _TPU_CHECKS or target.tpu is not None:
+            yield _run_check(name, check, facts)
+
+
+def count_local_replicas() -> int:
+    """Counts the accelerators of this machine without starting them; a machine with none has 1, its CPU."""
+    return next((n for kind in ("TPU", "GPU") if (n := len(tf.config.list_physical_devices(kind)))), 1)
+
+
+def _run_check(name: str, check: Callable[[_Facts], Check], facts: _Facts) -> Check:
+    try:
+        return check(facts)
+    except _NotReachedError as error:
+        return Check(name, "skipped", str(error))
+    except TfpipeError as error:
+        return fail_check(name, error)
+    except tf.errors.OpError as error:
+        return Check(name, "failure", f"{first_line(error)}.")
+
+
+class _NotReachedError(Exception):
+    """The error of a check that needs a fact which another check could not find."""
+
+
+@dataclass
+class _Facts:
+    """The facts that several checks need. Each is computed once, at its first use."""
+
+    data: Manifest | Source
+    split: str | None
+    source: Source
+    config: PipelineConfig
+    target: TargetConfig
+    customize: Customize | None
+
+    @cached_property
+    def num_replicas(self) -> int:
+        if self.target.num_replicas is not None:
+            return self.target.num_replicas
+        return self.target.num_hosts * (1 if self.target.tpu_elsewhere else count_local_replicas())
+
+    @cached_property
+    def plan(self) -> BatchPlan:
+        """The plan of the first host, without a cache in files, which is a dataset by itself."""
+        config = self.config if self.config.cache_dir is None else _without_cache(self.config)
+        return plan_batches(self.source, config, Host(0, self.target.num_hosts, self.num_replicas))
+
+    @cached_property
+    def by_engine(self) -> bool:
+        """Whether the engine makes the batches."""
+        return is_by_engine(self.source, self.plan.config)
+
+    @cached_property
+    def first_batch(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The specs of the tensors of the first host's batches and a real batch, by the names of the tensors.
+
+        Raises:
+            _NotReachedError: The batch cannot be shared, as the check `batch` says.
+        """
+        try:
+            check_shares(self.plan)
+        except ConfigError:
+            raise _NotReachedError("Not reached: see batch.") from None
+        context = tf.distribute.InputContext(self.target.num_hosts, 0, self.num_replicas)
+        config = _without_cache(self.config)
+        try:
+            dataset = build_stages(self.data, self.split, config, context, customize=self.customize).dataset()
+        except Exception as error:  # the user's own stages may raise anything
+            raise explain_pipeline_error(error) from error
+        return _name_parts(dataset.element_spec), _name_parts(next(iter(dataset)))
+
+
+def _without_cache(config: PipelineConfig) -> PipelineConfig:
+    """Returns the config without its cache, since a check should not fill a disk."""
+    return replace(config, cache="none", cache_dir=None, cache_bytes=None)
+
+
+def _name_parts(element: Any) -> dict[str, Any]:
+    """Returns the tensors of a batch, or their specs, by name; the batch may be a dictionary or a tuple."""
+    if isinstance(element, Mapping):
+        return dict(element)
+    first, *rest = element
+    inputs = dict(first) if isinstance(first, Mapping) else {"image": first}
+    return inputs | dict(zip(("label", "mask"), rest, strict=False))
+
+
+def _check_versions(facts: _Facts) -> Check:
+    return doctor_checks.check_versions(tf.__version__, versions.get_versions(versions.TENSORFLOW), facts.target)
+
+
+def _check_tpu_host(facts: _Facts) -> Check:
+    chips = sorted(glob.glob("/dev/accel[0-9]*") + glob.glob("/dev/vfio/[0-9]*"))
+    holders = set()
+    for link in glob.glob("/proc/[0-9]*/fd/*") if chips else ():
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
+            if os.readlink(link) in chips:
+                holders.add(int(link.split("/")[2]))
+    return doctor_checks.check_tpu_host(chips, sorted(holders - {os.getpid()}), facts.target)
+
+
+def _check_jax(_: _Facts) -> Check:
+    return doctor_checks.check_jax(versions.get_versions(("jax", "jaxlib", "libtpu")))
+
+
+def _check_batch(facts: _Facts) -> Check:
+    plan, target = facts.plan, facts.target
+    check_shares(plan)
+    size = plan.replica_batch_size
+    replicas, hosts = human_count(facts.num_replicas, "replica"), human_count(target.num_hosts, "host")
+    finding = f"{plan.config.batch_size:,} images: {size:,} for each of {replicas} on {hosts}"
+    if facts.config.training and facts.by_engine:
+        block = plan.order.block_records
+        finding += f", read {f'in blocks of {block:,} records' if block > 1 else 'record by record'}"
+    if plan.steps_per_epoch:
+        finding += f"; {human_count(plan.steps_per_epoch, 'step')} an epoch"
+    if target.tpu_elsewhere and target.num_replicas is None:
+        advice = "Say how many there are with `num_replicas` and `num_hosts`."
+        return Check("batch", "warning", f"{finding}. How many replicas {target.tpu!r} has is not known here.", advice)
+    if target.tpu is not None and size % _TPU_SUBLANES:
+        below = size // _TPU_SUBLANES * _TPU_SUBLANES
+        advice = f"Use {f'{below} or ' if below else ''}{below + _TPU_SUBLANES} for each replica."
+        return Check("batch", "warning", f"{finding}. A TPU fills up each replica's batch to a multiple of 8.", advice)
+    return Check("batch", "ok", f"{finding}.")
+
+
+def _check_shapes(facts: _Facts) -> Check:
+    specs, _ = facts.first_batch
+    return check_shapes(specs, facts.target)
+
+
+def check_shapes(specs: Mapping[str, tf.TensorSpec], target: TargetConfig) -> Check:
+    """Checks that the shapes of a batch are static, and that a device takes the dtypes."""
+    name = "shapes"
+    if open_shapes := [name for name, spec in specs.items() if not spec.shape.is_fully_defined()]:
+        advice = (
+            "XLA compiles for one shape: give the feature a size in `pad_to` or in the schema, or leave it out of "
+            "`extra_features`."
+        )
+        return Check(name, "failure", f"The shape must be static, and that of {', '.join(open_shapes)} is not.", advice)
+    if strings := [name for name, spec in specs.items() if spec.dtype == tf.string]:
+        advice = (
+            "Leave it out of `extra_features` for training: strings stay on the host, and no compiled step takes them."
+        )
+        finding = f"The batch has text in it: {', '.join(strings)}."
+        return Check(name, "warning" if target.tpu is None else "failure", finding, advice)
+    dtypes = {name: spec.dtype.name for name, spec in specs.items()}
+    if target.tpu is not None and (
+        refused := [f"{name} {dtype}" for name, dtype in dtypes.items() if dtype not in _TPU_DTYPES]
+    ):
+        advice = "Cast it on the host, or leave it out."
+        return Check(name, "failure", f"A TPU does not take {', '.join(refused)}.", advice)
+    listed = (f"{name} {dtype} {specs[name].shape.as_list()}" for name, dtype in dtypes.items())
+    return Check(name, "ok", f"{', '.join(listed)}.")
+
+
+def _check_memory(facts: _Facts) -> Check:
+    plan, config = facts.plan, facts.config
+    waiting = _PREFETCHED_BATCHES if config.prefetch_batches is None else config.prefetch_batches
+    held, needed = [], (_MADE_BATCHES + waiting) * plan.batch_size * _count_image_bytes(plan)
+    advice = "Lower the batch size."
+    if config.cache != "none" and config.cache_dir is None:
+        held.append("the cache")  # from the second epoch on nothing is read
+        needed += estimate_cache_bytes(plan) or 0
+        advice = "Use no cache, or a smaller `decoded_size`."
+        if facts.by_engine:
+            advice = "Keep less of it with `cache_bytes`, or all of it in files with `cache_dir`."
+    if not config.service.workers and (not held or config.cache_bytes is not None):
+        record_bytes = facts.source.record_bytes
+        if config.cache_dir is not None and config.cache == "decoded":  # they are read from the cache
+            height, width = plan.decoded_size
+            record_bytes = max(record_bytes, height * width * 3)
+        # Of the engine: those that are read, as many that are parsed, and those that are decoded.
+        ahead = 3 * count_batches_read(plan) * plan.replica_batch_size if facts.by_engine else count_records_ahead(plan)
+        ahead = min(ahead, facts.source.num_records or ahead)
+        shuffled = count_shuffled_records(plan) if config.training and not facts.by_engine else 0
+        held.append(f"{human_count(ahead, 'record')} that are read ahead")
+        held += [f"a shuffle buffer of {human_count(shuffled, 'record')}"] if shuffled else []
+        needed += round((ahead + shuffled) * record_bytes)
+        if shuffled:
+            advice = "Lower `tf_data.shuffle_buffer_size`."
+    held.append("finished batches")
+    what = ", ".join(held[:-1]) + " and " * (len(held) > 1) + held[-1]
+    program, free = host_limits.peak_memory_bytes(), host_limits.available_memory_bytes()
+    finding = (
+        f"{what[0].upper()}{what[1:]} take about {human_bytes(needed)}, with the program "
+        f"{human_bytes(needed + program)}. {human_bytes(free)} are free."
+    )
+    if needed <= _MEMORY_SHARE * free:
+        return Check("memory", "ok", finding)
+    return Check("memory", "warning" if needed <= free else "failure", finding, advice)
+
+
+def _count_image_bytes(plan: BatchPlan) -> int:
+    """Counts the bytes of a record's images and masks in a batch; without images those of the record."""
+    if not plan.source.has_images:
+        return math.ceil(plan.source.record_bytes)
+    on_device = plan.config.augment == "device"
+    height, width = plan.decoded_size if on_device else plan.config.size
+    pixel_bytes = 3 * (1 if on_device else _VALUE_BYTES[plan.config.image_dtype]) + 4 * len(plan.masks)
+    return height * width * pixel_bytes * (plan.num_images or 1)
+
+
+def _check_cache(facts: _Facts) -> Check:
+    config, folder = facts.config, facts.config.cache_dir
+    if config.cache == "none":
+        return Check("cache", "ok", "No cache was asked for.")
+    if folder is not None and _has_cache(folder, facts.split):
+        return Check("cache", "ok", f"{folder} has a cache of this split already.")
+    cache = f"cache of {'records' if config.cache == 'bytes' else 'decoded images'}"
+    # A folder takes the whole split, also for evaluation; memory takes this host's share.
+    planned = config if folder is None else replace(config, training=True)
+    needed = estimate_cache_bytes(replace(facts.plan, config=planned))
+    if needed is None:
+        return Check(
+            "cache",
+            "warning",
+            f"How much the {cache} takes is not known: its records were never counted.",
+            "Watch the memory in the first epoch, or write the data as a tfpipe dataset.",
+        )
+    free = host_limits.available_memory_bytes() if folder is None else host_limits.free_disk_bytes(folder)
+    where = "of memory" if folder is None else f"in {folder}"
+    finding = f"The {cache} takes {human_bytes(needed)} {where}, and {human_bytes(free)} are free"
+    if needed <= free * (MAX_CACHE_SHARE if folder is None else 1):
+        return Check("cache", "ok", f"{finding}.")
+    rule = " there" if folder is not None else ", of which a cache may take 90 %"
+    use = "Set `cache_bytes` to keep what fits, use " if folder is None and facts.by_engine else "Use "
+    smaller = "a smaller `decoded_size`, " if config.cache == "decoded" else ""
+    other = "another `cache_dir`, " if folder is not None else "a `cache_dir`, " * facts.by_engine
+    no_cache = "or no cache" if smaller or other else "no cache"
+    return Check("cache", "failure", f"{finding}{rule}.", f"{use}{smaller}{other}{no_cache}.")
+
+
+def _has_cache(folder: str, split: str | None) -> bool:
+    """Returns whether the folder holds a cache of a split by this name; the run sees whether its options match."""
+    name = "?*" if split is None else glob.escape(split)
+    return bool(glob.glob(os.path.join(glob.escape(folder), f"*-{name}-{'[0-9a-f]' * 16}", file_names.MANIFEST)))
+
+
+def _check_xla(facts: _Facts) -> Check:
+    if not facts.source.has_images:
+        return Check("xla", "ok", "Not tried: the step that is compiled here takes images, and the records have none.")
+    _, batch = facts.first_batch
+    started = time.perf_counter()
+    error = _compile_step(batch, facts.plan)
+    seconds = time.perf_counter() - started
+    if error is not None:
+        advice = "A TPU runs only what XLA compiles: look for strings and open shapes in the batch, above."
+        return Check("xla", "failure", f"XLA does not compile a step on this batch: {error}.", advice)
+    size = facts.plan.replica_batch_size
+    return Check("xla", "ok", f"A step on a batch of {size:,} images compiled and ran in {seconds:.1f} s.")
+
+
+def _compile_step(batch: Mapping[str, tf.Tensor], plan: BatchPlan) -> str | None:
+    """Compiles a small train step over one batch with XLA, and runs it: cast, normalize, convolve, differentiate.
+
+    Returns:
+        The first line of the compiler's error, or None.
+    """
+    tensors = {name: tensor for name, tensor in batch.items() if tensor.dtype != tf.string}
+    classes = plan.source.num_classes or _CLASSES
+    kernel = tf.ones([3, 3, 3, _FEATURES]) / 27
+    head = tf.zeros([_FEATURES, classes])
+
+    def step(kernel: tf.Tensor, head: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([kernel, head])
+            images = _model_input(batch, plan.config)
+            activations = tf.nn.relu(tf.nn.conv2d(images, tf.cast(kernel, images.dtype), 4, "SAME"))
+            inner = list(range(1, images.shape.rank - 1))  # height and width, and before them several images
+            logits = tf.matmul(tf.cast(tf.reduce_mean(activations, inner), tf.float32), head)
+            loss = _loss(logits, batch.get("label"))
+        gradients: list[tf.Tensor] = tape.gradient(loss, [kernel, head])
+        return gradients
+
+    try:
+        for gradient in tf.function(step, jit_compile=True, autograph=False)(kernel, head, tensors):
+            gradient.numpy()
+    except (tf.errors.OpError, ValueError, TypeError) as error:
+        return first_line(error)
+    return None
+
+
+def _model_input(batch: Mapping[str, tf.Tensor], config: PipelineConfig) -> tf.Tensor:
+    image = batch["image"]
+    if config.augment == "device":
+        sizes = batch.get("height"), batch.get("width")
+        seeds = batch.get("seed")
+        return augment.augment(image, seeds, *sizes, config.size, config.training, options=config.augment_options)
+    if image.dtype == tf.uint8:
+        return augment.normalize(image, tf.float32, config.augment_options.mean, config.augment_options.std)
+    return image
+
+
+def _loss(logits: tf.Tensor, label: tf.Tensor | None) -> tf.Tensor:
+    if label is None:
+        return tf.reduce_mean(tf.square(logits - 1))
+    if label.shape.rank == 1:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
+    return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(label, logits))
+
+
+_TPU_CHECKS = ("tpu host", "jax")
+
+CHECKS: Mapping[str, Callable[[_Facts], Check]] = {
+    "versions": _check_versions,
+    "tpu host": _check_tpu_host,
+    "jax": _check_jax,
+    "batch": _check_batch,
+    "memory": _check_memory,
+    "cache": _check_cache,
+    "shapes": _check_shapes,
+    "xla": _check_xla,
+}
+"""The checks by name, in the order in which they run."""
