@@ -2,13 +2,10 @@
 
 ```
 pip install .                          # by $CC, cc, gcc or clang; else by zig, which pip fetches
-TFPIPE_NATIVE=0 pip install .          # without the native library: a wheel of Python alone
-TFPIPE_NATIVE=1 pip install .          # fails where the library cannot be built
 TFPIPE_NATIVE=macosx_11_0_arm64 pip wheel --no-deps .      # by zig, for another machine
 ```
 
-tfpipe works without the library, so an installation never fails for want of a compiler: the wheel is then one of Python
-alone, and `tfpipe --version` says why. The library is no extension of Python, so one wheel serves every Python 3.
+The library is no extension of Python, so one wheel serves every Python 3.
 """
 
 import importlib.util
@@ -29,7 +26,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = "libtfpipe_native.so"
-REASON = "not_built.txt"
 
 _LIBRARIES = ("-lm",)
 
@@ -59,7 +55,7 @@ _PROBE = "#include <stdint.h>\n#include <stdlib.h>\nuint8_t *probe(void) { retur
 
 
 class NotBuilt(Exception):
-    """The library cannot be built. The message is a clause that says why."""
+    """The library cannot be built. The message is a sentence that says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -87,37 +83,25 @@ class NativeHook(BuildHookInterface[Any]):
     """Adds the library to a wheel, or lays it into the source tree for an editable installation."""
 
     def dependencies(self) -> list[str]:
-        """Returns what the build needs from the package index; hatchling asks before the build.
-
-        zig is not among it: where it cannot be had, the installation would fail.
-        """
-        needs_zig = os.environ.get("TFPIPE_NATIVE") != "0" and find_compiler() is None
-        return ["pip"] if needs_zig and not find_pip() else []
+        """Returns what the build needs from the package index: zig, 100 MB, where it is to compile; pip asks for it."""
+        needs_zig = bool(os.environ.get("TFPIPE_NATIVE")) or (get_zig_platform() and find_compiler() is None)
+        return ["ziglang"] if needs_zig else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compiles; hatchling calls it before it collects the files."""
-        setting = os.environ.get("TFPIPE_NATIVE", "")
         package = Path(self.root, "tfpipe", "native")
         self._temporary = tempfile.TemporaryDirectory(prefix="tfpipe-build-")  # until the wheel is written
         work = Path(self._temporary.name)
         out = package if version == "editable" else work / "out"
         out.mkdir(exist_ok=True)
-        for name in (NATIVE, REASON):
-            (out / name).unlink(missing_ok=True)
+        (out / NATIVE).unlink(missing_ok=True)
         try:
-            compiler = choose_compiler(setting, work)
+            compiler = choose_compiler(os.environ.get("TFPIPE_NATIVE", ""))
             build_library(compiler, package / "csrc", work, out / NATIVE)
         except NotBuilt as error:
-            if setting not in ("", "0"):
-                sys.exit(f"TFPIPE_NATIVE is {setting}, and {error}.")
-            (out / REASON).write_text(f"{error}\n", encoding="utf-8")
-            self.app.display_warning(
-                f"tfpipe has no native library: {error}. All else works, but decoding takes about twice the "
-                "processor time, and no JPEG can be made seekable."
-            )
-        else:
-            build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{add_second_tag(compiler.platform)}"
+            sys.exit(str(error))
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{add_second_tag(compiler.platform)}"
         if version != "editable":
             build_data["force_include"] |= {str(path): f"tfpipe/native/{path.name}" for path in out.iterdir()}
             docs = Path(self.root, "docs")  # what `tfpipe help` prints
@@ -131,28 +115,26 @@ class NativeHook(BuildHookInterface[Any]):
         self._temporary.cleanup()
 
 
-def choose_compiler(setting: str, work: Path) -> Compiler:
+def choose_compiler(setting: str) -> Compiler:
     """Returns the compiler that `TFPIPE_NATIVE` asks for, or the one that is there.
 
     Args:
         setting: The value of `TFPIPE_NATIVE`; empty if it is not set.
-        work: A folder that takes zig if it comes from the package index.
 
     Raises:
-        NotBuilt: The library is not wanted, or nothing can compile it.
+        NotBuilt: Nothing can compile the library.
     """
-    if setting == "0":
-        raise NotBuilt("it was left out of this build of tfpipe by TFPIPE_NATIVE=0")
-    if setting not in ("", "1", *_ZIG_TARGETS):
-        raise NotBuilt(f"it must be 0, 1, or a platform that zig compiles for: {', '.join(_ZIG_TARGETS)}")
     if setting in _ZIG_TARGETS:
-        return make_zig(setting, work)
+        return find_zig(setting)
+    if setting:
+        platforms = ", ".join(_ZIG_TARGETS)
+        raise NotBuilt(f"TFPIPE_NATIVE must be a platform that zig compiles for, {platforms}; got {setting}.")
     system = platform.system()
     if system not in ("Linux", "Darwin"):
-        raise NotBuilt(f"it is not written for {system}")
+        raise NotBuilt(f"tfpipe is written for Linux and macOS, not for {system}.")
     command = find_compiler()
     if command is None:
-        return make_zig(get_zig_platform(), work)
+        return find_zig(get_zig_platform())
     if system == "Linux":
         return Compiler((*command,), sysconfig.get_platform().replace("-", "_").replace(".", "_"))
     arch = "arm64" if platform.machine() == "arm64" else "x86_64"
@@ -180,18 +162,12 @@ def _can_compile(command: Sequence[str]) -> bool:
 
 
 def get_zig_platform() -> str:
-    """Returns the tag of the wheel that zig makes for this machine.
-
-    Raises:
-        NotBuilt: There is none.
-    """
+    """Returns the tag of the wheel that zig makes for this machine; empty if there is none."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     if platform.system() == "Darwin":
         return "macosx_11_0_arm64" if machine == "aarch64" else "macosx_10_13_x86_64"
     libc = "manylinux_2_17" if platform.libc_ver()[0] == "glibc" else "musllinux_1_1"
-    if f"{libc}_{machine}" not in _ZIG_TARGETS:
-        raise NotBuilt("no C compiler was found when tfpipe was installed")
-    return f"{libc}_{machine}"
+    return f"{libc}_{machine}" if f"{libc}_{machine}" in _ZIG_TARGETS else ""
 
 
 def add_second_tag(name: str) -> str:
@@ -202,41 +178,21 @@ def add_second_tag(name: str) -> str:
     return name
 
 
-def make_zig(name: str, work: Path) -> Compiler:
+def find_zig(name: str) -> Compiler:
     """Returns zig, which brings the headers and libraries of each platform.
 
     Args:
-        name: One of `_ZIG_TARGETS`.
-        work: A folder that takes zig if it comes from the package index.
+        name: One of `_ZIG_TARGETS`; empty where zig compiles for none that would do.
 
     Raises:
-        NotBuilt: It is neither installed nor can it be had.
+        NotBuilt: It is not installed.
     """
     spec = importlib.util.find_spec("ziglang")
-    package = Path(spec.origin).parent if spec and spec.origin else _fetch_zig(work / "zig") / "ziglang"
-    return Compiler((str(package / "zig"), "cc", "-target", _ZIG_TARGETS[name]), name, strips=True)
-
-
-def find_pip() -> list[str]:
-    """Returns the command of pip; empty if there is none. pip hides itself from a build that it isolates."""
-    for options in (["-I"], []):
-        command = [sys.executable, *options, "-m", "pip"]
-        if subprocess.run([*command, "--version"], capture_output=True, check=False).returncode == 0:
-            return command
-    return []
-
-
-def _fetch_zig(folder: Path) -> Path:
-    """Installs zig into a folder from the package index that pip is set up for, 100 MB."""
-    reason = "no C compiler was found when tfpipe was installed"
-    pip = find_pip()
-    if not pip:
-        raise NotBuilt(f"{reason}, nor pip, to fetch zig")
-    quick = ("--retries=1", "--timeout=15", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:")
-    command = [*pip, "install", "--quiet", *quick, "--target", str(folder), "ziglang"]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        raise NotBuilt(f"{reason}, and the package index did not give ziglang, which has one")
-    return folder
+    if not name or spec is None or spec.origin is None:
+        zig = ", or `pip install ziglang`" if name else ""
+        raise NotBuilt(f"No C compiler was found, which tfpipe needs: install one such as gcc or clang{zig}.")
+    command = (str(Path(spec.origin).with_name("zig")), "cc", "-target", _ZIG_TARGETS[name])
+    return Compiler(command, name, strips=True)
 
 
 def build_library(compiler: Compiler, sources: Path, work: Path, target: Path) -> None:
@@ -276,7 +232,7 @@ def _run(compiler: Compiler, work: Path, words: Iterable[str]) -> None:
     sys.stderr.write(done.stderr)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        raise NotBuilt(f"the C compiler failed ({errors[0] if errors else f'exit code {done.returncode}'})")
+        raise NotBuilt(f"The C compiler failed: {errors[0] if errors else f'exit code {done.returncode}'}")
 
 
 if __name__ == "__main__":

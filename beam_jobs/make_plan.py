@@ -73,11 +73,10 @@ def check_places(config: ShardConfig, beam_args: Sequence[str] = ()) -> None:
 
     Raises:
         ConfigError: An option does not go with the output.
-        MissingDependencyError: An option needs a package that is not installed.
+        MissingDependencyError: A package is not installed that an option needs, or the native library is not there.
         DataError: A store cannot be reached.
     """
-    if config.form.seekable or config.form_changes.get("seekable"):
-        library.check("`seekable`")
+    library.load()
     job_stores.configure(beam_args)
     file_io.check_stores((*config.inputs, config.output))
     check_dataset_output(config, config.inputs)

@@ -1,4 +1,4 @@
-# The command line, with the native library. Build it in the root of a checkout:
+# The command line. Build it in the root of a checkout:
 #
 #   docker build -f containers/command_line.Dockerfile -t tfpipe .
 #   docker run --rm -v "$PWD:/data" tfpipe shard photos flowers
@@ -14,7 +14,7 @@ ENV PATH=/opt/tfpipe/bin:$PATH
 WORKDIR /source
 COPY . .
 # hadolint ignore=DL3013
-RUN TFPIPE_NATIVE=1 pip install --no-cache-dir '.[tensorflow,dataflow,report]'
+RUN pip install --no-cache-dir '.[tensorflow,dataflow,report]'
 
 FROM python:3.11-slim-bookworm
 

@@ -17,7 +17,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 COPY . /source
-RUN TFPIPE_NATIVE=1 pip install --no-cache-dir '/source[dataflow]' "apache-beam[gcp]==${BEAM}" \
+RUN pip install --no-cache-dir '/source[dataflow]' "apache-beam[gcp]==${BEAM}" \
     && pip check \
     && python -c "from tfpipe.native import library; import beam_jobs.shards.write_shard; library.check('The image')"
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher

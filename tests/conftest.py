@@ -21,7 +21,6 @@ from hypothesis import settings
 from PIL import Image
 
 from tests.browser import browser as browser  # a fixture
-from tfpipe.native import library
 
 # How long a case takes says more about what else the machine does than about the code.
 settings.register_profile("no deadline", deadline=None)
@@ -45,16 +44,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 DrawImages = Callable[[Path], Path]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--without-native", action="store_true", help="run as if tfpipe had no native library")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Hides the native library from this process; the processes that tests start have it."""
-    if config.getoption("without_native"):
-        library._PATH = Path("hidden by --without-native")
-
-
 _TESTS_PER_COLLECTION = 20
 _ended = itertools.count(1)
 
@@ -74,13 +63,6 @@ def pytest_runtest_teardown() -> None:
     if next(_ended) % _TESTS_PER_COLLECTION == 0:
         gc.collect()
         gc.freeze()
-
-
-@pytest.fixture
-def native_library() -> None:
-    """Skips a test that needs it where it is missing."""
-    if (reason := library.explain_missing()) is not None:
-        pytest.skip(f"needs the native library, and {reason}")
 
 
 CLASSES = {"cat": 6, "dog": 4, "owl": 2}

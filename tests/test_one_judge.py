@@ -1,7 +1,6 @@
 """What `shard` stores and `verify` calls intact, TensorFlow, NumPy, JAX and PyTorch read.
 
-Each test writes images that are hard to judge, shards them, verifies the dataset and reads it by every face: with the
-native library, and without it.
+Each test writes images that are hard to judge, shards them, verifies the dataset and reads it by every face.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import struct
 import time
 import zlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -37,16 +36,6 @@ from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
 Pixels = NDArray[np.uint8]
-
-
-@pytest.fixture(params=["native", "pillow"], autouse=True)
-def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs each test with the native library, and without it."""
-    if request.param == "native":
-        request.getfixturevalue("native_library")
-    else:
-        monkeypatch.setattr("tfpipe.native.library.is_available", lambda: False)
-    return str(request.param)
 
 
 @dataclass(frozen=True)
@@ -82,11 +71,12 @@ def shard_and_read(folder: Path, images: dict[str, bytes], form: ImageForm | Non
 
 
 def read_by_every_face(dataset: Path, count: int) -> None:
-    """Reads an evaluation pass. The pixels differ by little, since decoders without the library are others."""
+    """Reads an evaluation pass. The pixels of Pillow differ by little."""
     config = PipelineConfig(batch_size=1, training=False, augment="none", image_size=16, image_dtype="uint8")
     faces = {
         "tensorflow": [batch["image"].numpy() for batch in build_dataset(str(dataset), "train", config)],
         "numpy": [batch["image"] for batch in NumpyBatches(str(dataset), "train", config)],
+        "pillow": [batch["image"] for batch in NumpyBatches(str(dataset), "train", replace(config, decoder="pillow"))],
         "jax": [np.asarray(batch["image"]) for batch in JaxBatches(str(dataset), "train", config)],
     }
     loader = data_loader(TorchBatches(str(dataset), "train", config), num_workers=0)
@@ -129,7 +119,7 @@ def decode_by_tensorflow(data: bytes) -> Pixels:
 
 
 @pytest.mark.parametrize("tries", [60, pytest.param(1500, marks=pytest.mark.slow)])
-def test_a_marker_among_the_image_data(by: str, tries: int, tmp_path: Path) -> None:
+def test_a_marker_among_the_image_data(tries: int, tmp_path: Path) -> None:
     photos = [draw(96, 128, seed) for seed in range(4)]
     encoded = [save(photo) for photo in photos]
     rng, images = random.Random(8), {}
@@ -141,14 +131,10 @@ def test_a_marker_among_the_image_data(by: str, tries: int, tmp_path: Path) -> N
         images[f"{k}.jpg"] = bytes(data)
     got = shard_and_read(tmp_path, {**images, "whole.jpg": encoded[0]})
     assert got.stored["whole"] == encoded[0]
-    if by == "native":
-        usual = {"damaged JPEG: its image data is damaged"}
-        assert usual <= set(got.reasons.values()) <= {*usual, "damaged JPEG: it has more data than blocks"}
-        assert len(got.reasons) > 0.9 * tries
-    else:
-        assert "damaged JPEG: a segment among its image data is cut off" in got.reasons.values()
-        assert len(got.reasons) > 0.75 * tries
-    for name in got.stored.keys() - {"whole"} if by == "native" else ():
+    usual = {"damaged JPEG: its image data is damaged"}
+    assert usual <= set(got.reasons.values()) <= {*usual, "damaged JPEG: it has more data than blocks"}
+    assert len(got.reasons) > 0.9 * tries
+    for name in got.stored.keys() - {"whole"}:
         differences = np.abs(decode_by_tensorflow(got.stored[name]).astype(int) - photos[int(name) % 4])
         assert (differences > 40).any(-1).mean() < 0.2
 
@@ -156,7 +142,7 @@ def test_a_marker_among_the_image_data(by: str, tries: int, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "form", [ImageForm(resize_short=32), ImageForm("raw", square=32), ImageForm(reencode_progressive=True)]
 )
-def test_damage_is_found_where_an_image_is_encoded_anew(by: str, form: ImageForm, tmp_path: Path) -> None:
+def test_damage_is_found_where_an_image_is_encoded_anew(form: ImageForm, tmp_path: Path) -> None:
     data = bytearray(save(draw(96, 128), progressive=True))
     middle = (data.rindex(b"\xff\xda") + len(data)) // 2
     data[middle : middle + 2] = b"\xff\x02"
@@ -164,8 +150,7 @@ def test_damage_is_found_where_an_image_is_encoded_anew(by: str, form: ImageForm
     images = {"damaged.jpg": bytes(data), "surplus.jpg": whole[:-2] + b"\x12" * 30 + whole[-2:], "a.jpg": whole}
     got = shard_and_read(tmp_path, images, form)
     assert ("a" in got.stored, "damaged" in got.reasons) == (True, True)
-    if by == "native":
-        assert got.reasons["surplus"] == "damaged JPEG: it has more data than blocks"
+    assert got.reasons["surplus"] == "damaged JPEG: it has more data than blocks"
 
 
 def test_fractional_sampling(tmp_path: Path) -> None:
@@ -197,12 +182,12 @@ def test_cmyk_becomes_the_rgb_that_tensorflow_makes(adobe: int | None, tmp_path:
     assert np.abs(differences).mean() < 4
 
 
-def test_a_component_that_is_named_twice(by: str, tmp_path: Path) -> None:
+def test_a_component_that_is_named_twice(tmp_path: Path) -> None:
     data = bytearray(draw_sampled(((2, 2), (1, 1), (1, 1))))
     frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
     data[frame + 13], data[scan + 7] = data[frame + 10], data[scan + 5]
     got = shard_and_read(tmp_path, {"a.jpg": bytes(data)})
-    assert got.changed == ({"rare_jpeg_reencoded": 1} if by == "native" else {})
+    assert got.changed == {"rare_jpeg_reencoded": 1}
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:

@@ -167,11 +167,6 @@ class Job:
     num_tasks: int
     header: "PlanHeader | None" = None
 
-    @property
-    def needs_native_library(self) -> bool:
-        """Whether the workers need the native library, which makes JPEGs seekable."""
-        return self.header is not None and self.header.form.seekable
-
 
 class Runner:
     """A runner that carries out one job.

@@ -121,8 +121,7 @@ class DataflowRunner(Runner):
             machines.num_workers = min(machines.max_num_workers, job.num_tasks)
         with explain_errors(), tempfile.TemporaryDirectory(prefix="tfpipe-") as folder:
             if setup.sdk_location != "container":  # the user's own container image brings all that the job needs
-                wheel = build_wheel(folder, needs_native_library=job.needs_native_library)
-                setup.extra_packages = [*(setup.extra_packages or ()), wheel]
+                setup.extra_packages = [*(setup.extra_packages or ()), build_wheel(folder)]
             yield
 
     def submit(self, pipeline: Pipeline, observer: ShardObserver) -> None:

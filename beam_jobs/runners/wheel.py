@@ -14,7 +14,6 @@ from tfpipe import errors
 from tfpipe.errors import DataError
 
 _DISTRIBUTION = "tfpipe"
-_ANY_PLATFORM = "py3-none-any"
 _WORKERS = "py3-none-linux_x86_64"
 _WORKERS_TAG = re.compile(r"py3-none-(?:many)?linux\w*_x86_64")
 _ELF_X86_64 = re.compile(rb"\x7fELF.{14}\x3e\x00", re.DOTALL)
@@ -22,30 +21,28 @@ _PILLOW = re.compile(r"^Requires-Dist: pillow\b[^;\n]*", re.MULTILINE)
 _WHEEL_TAG = re.compile(r"^Tag: (\S+)$", re.MULTILINE)
 _PACKAGES = Path(beam_jobs.__file__).parent, Path(errors.__file__).parent
 _SOURCES = Path("tfpipe", "native", "csrc")
-_LIBRARIES = re.compile(r"tfpipe/native/\w+\.so")
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)  # the earliest of a zip file; equal code gives equal bytes
 
 _Files = Iterable[tuple[str, bytes]]
 
 
-def build_wheel(folder: str, *, needs_native_library: bool = False) -> str:
+def build_wheel(folder: str) -> str:
     """Writes the wheel of tfpipe. This needs neither the repository nor a build tool nor the network.
 
     The code comes from the packages that this process imports, installed or editable. Name, version, dependencies and
-    commands come from the installed distribution, and so does the platform. The native library goes along if it is one
-    for Linux on x86-64, which the workers run. The wheel requires the version of Pillow that is installed here: another
-    one may encode the same pixels as other bytes. It also requires obstore, which reads and writes gs://.
+    commands come from the installed distribution, and so does the platform. The wheel requires the version of Pillow
+    that is installed here: another one may encode the same pixels as other bytes. It also requires obstore, which reads
+    and writes gs://.
 
     Args:
         folder: The folder to write to.
-        needs_native_library: Whether the workers cannot do without the native library.
 
     Returns:
         The wheel's path.
 
     Raises:
-        DataError: tfpipe runs from a folder and is not installed, so its dependencies are unknown. Or the workers need
-            a native library that this installation does not have.
+        DataError: tfpipe runs from a folder and is not installed, so its dependencies are unknown. Or its native
+            library is not one for Linux on x86-64, which the workers run.
     """
     try:
         distribution = metadata.distribution(_DISTRIBUTION)
@@ -55,33 +52,27 @@ def build_wheel(folder: str, *, needs_native_library: bool = False) -> str:
             "`pip install -e .` in its folder."
         ) from error
     tag = _choose_tag(distribution)
-    if needs_native_library and tag == _ANY_PLATFORM:
-        raise DataError(
-            "`seekable` needs tfpipe's native library in the workers, which run Linux on x86-64. They get tfpipe as it "
-            "is installed here, without one for that system. Start the job on Linux, or let `sdk_location` be a "
-            "container."
-        )
-    files = _read_code(_PACKAGES)
-    if tag == _ANY_PLATFORM:
-        files = (file for file in files if not _LIBRARIES.fullmatch(file[0]))
     stem = _make_stem(distribution)
     info = {name: distribution.read_text(name) for name in ("METADATA", "entry_points.txt")}
     texts = {name: _pin_packages(text) for name, text in info.items() if text is not None}
-    return _write_wheel(folder, stem, tag, (*files, *_make_dist_info(stem, {**texts, "WHEEL": _make_wheel_text(tag)})))
+    texts["WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    return _write_wheel(folder, stem, tag, (*_read_code(_PACKAGES), *_make_dist_info(stem, texts)))
 
 
 def _choose_tag(distribution: metadata.Distribution) -> str:
-    """Returns the tag of the wheel for the workers. An editable installation names no platform."""
+    """Returns the tag of the wheel for the workers. An editable installation names no platform.
+
+    Raises:
+        DataError: The native library here is not one for the workers.
+    """
     library = Path(errors.__file__).parent / "native" / "libtfpipe_native.so"
     if not (library.exists() and _ELF_X86_64.match(library.read_bytes())):
-        return _ANY_PLATFORM
+        raise DataError(
+            "The workers run Linux on x86-64, and get tfpipe as it is installed here, without a native library for "
+            "that system. Start the job on Linux, or let `sdk_location` be a container."
+        )
     tags = _WHEEL_TAG.findall(distribution.read_text("WHEEL") or "")
     return next(filter(_WORKERS_TAG.fullmatch, tags), _WORKERS)
-
-
-def _make_wheel_text(tag: str) -> str:
-    is_pure = str(tag == _ANY_PLATFORM).lower()
-    return f"Wheel-Version: 1.0\nGenerator: tfpipe\nRoot-Is-Purelib: {is_pure}\nTag: {tag}\n"
 
 
 def _make_stem(distribution: metadata.Distribution) -> str:

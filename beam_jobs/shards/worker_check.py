@@ -8,7 +8,6 @@ from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 from tfpipe._version import __version__
 from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
-from tfpipe.native import library
 
 _SHARE = "All workers must reach images and output by the same names: on a disk they share, or in a bucket."
 
@@ -41,7 +40,6 @@ class WorkerCheck:
 
         Raises:
             DataError: The worker has other versions, or does not see this plan.
-            MissingDependencyError: JPEGs are made seekable, and the native library is missing.
         """
         check_versions(self.versions)
         host = socket.gethostname()
@@ -53,8 +51,6 @@ class WorkerCheck:
             ) from error
         if header.fingerprint != self.fingerprint:
             raise DataError(f"The worker on {host} finds another job's plan in {work.base}. {_SHARE}")
-        if header.form.seekable:
-            library.check(f"`seekable`, on {host},")
         return header
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unittest.mock
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,10 +45,9 @@ def list_images(config: ShardConfig) -> Listing:
 
 
 def make_seekable_dataset(images: Mapping[str, bytes], output: Path, **options: Any) -> Manifest:
-    """Makes a dataset with `seekable` of JPEGs that have the restart markers already: it needs no native library."""
+    """Makes a dataset with `seekable` of JPEGs that have the restart markers already."""
     source = write_files(output.with_name(f"{output.name}-images"), images)
-    with unittest.mock.patch("beam_jobs.make_plan.library.check"):
-        return make_dataset(source, output, form=ImageForm(seekable=True), **options)
+    return make_dataset(source, output, form=ImageForm(seekable=True), **options)
 
 
 def make_seekable_photos(count: int, seed: int = 0) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ from tests.beam_jobs.datasets import (
     read_tree,
 )
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
-from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
+from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
 from tfpipe.format import manifest_json
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import index_name
@@ -192,16 +192,6 @@ def test_markers_that_nobody_asked_for_are_not_counted(tmp_path: Path) -> None:
     assert join_datasets([tmp_path / "ds"], tmp_path / "out").splits["train"].seekable_jpegs == 0
     for name in ("ds", "out"):
         assert "seekable" not in (tmp_path / name / "manifest.json").read_text()
-
-
-def test_without_the_library_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_dataset(write_files(tmp_path / "in", make_photos({"cat": 2})), tmp_path / "ds")
-    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
-    with pytest.raises(
-        MissingDependencyError, match=r"^`seekable` needs tfpipe's native library, and it was not built\. "
-    ):
-        join_datasets([tmp_path / "ds"], tmp_path / "out", form_changes={"seekable": True})
-    assert not (tmp_path / "out").exists()
 
 
 # Another form

@@ -19,8 +19,6 @@ import click
 from batch_times import PERIOD_S, measure
 from shard_speed import make_references
 
-from tfpipe.native import library
-
 BATCH, NUM_SHARDS = 64, 16
 
 FORMS: dict[str, tuple[str, ...]] = {
@@ -38,32 +36,32 @@ PLAIN: dict[str, Any] = {"decoder": "pillow"}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "host uint8, original": ("original", {}),
-    "host uint8, original, no library": ("original", PLAIN),
+    "host uint8, original, Pillow": ("original", PLAIN),
     "host uint8, seekable": ("seekable", {}),
-    "host uint8, seekable, no library": ("seekable", PLAIN),
+    "host uint8, seekable, Pillow": ("seekable", PLAIN),
     "host float32, original": ("original", FLOATS),
-    "host float32, original, no library": ("original", FLOATS | PLAIN),
+    "host float32, original, Pillow": ("original", FLOATS | PLAIN),
     "host float32, seekable": ("seekable", FLOATS),
     "host uint8, short256": ("short256", {}),
-    "host uint8, short256, no library": ("short256", PLAIN),
+    "host uint8, short256, Pillow": ("short256", PLAIN),
     "host uint8, short256, seekable": ("short256-seekable", {}),
     "host uint8, original, throughput": ("original", {"order": "throughput"}),
     "host uint8, short256, throughput": ("short256", {"order": "throughput"}),
     "device, square256": ("square256", {"augment": "device"}),
-    "device, square256, no library": ("square256", {"augment": "device"} | PLAIN),
+    "device, square256, Pillow": ("square256", {"augment": "device"} | PLAIN),
     "device, raw256": ("raw256", {"augment": "device"}),
     "device, raw256, throughput": ("raw256", {"augment": "device", "order": "throughput"}),
     "cache bytes, host uint8, original": ("original", {"cache": "bytes"}),
     "cache decoded, device, original": ("original", {"cache": "decoded", "augment": "device"}),
     "cache decoded, host uint8, original": ("original", {"cache": "decoded"}),
 }
-"""Stored form, and options of `PipelineConfig`. Without the native library those named `no library` are left."""
+"""Stored form, and options of `PipelineConfig`."""
 
 TORCH = {
     "PyTorch, original": ("original", {}),
     "PyTorch, float32, original": ("original", FLOATS),
     "PyTorch, seekable": ("seekable", {}),
-    "PyTorch, original, no library": ("original", PLAIN),
+    "PyTorch, original, Pillow": ("original", PLAIN),
 }
 """The same for the reader for PyTorch."""
 
@@ -104,8 +102,6 @@ def main(
 ) -> None:
     """Measure pipelines over the folder IMAGES, in turns, and print the median of each."""
     names = [name for name in (*VARIANTS, *TORCH, *BY_HAND) if not only or any(part in name for part in only)]
-    if any("seekable" in form_of(name) for name in names):
-        library.check("A seekable form")
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=tmp) as folder:
         make_references(Path(images), Path(folder, "images"), references)

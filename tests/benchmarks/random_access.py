@@ -1,10 +1,9 @@
-"""How fast records are read by their numbers: one at a time and in batches, with and without the native library.
+"""How fast records are read by their numbers: one at a time and in batches.
 
 python tests/benchmarks/random_access.py --rounds 5
 python tests/benchmarks/random_access.py --batch 256 --beside ../another_checkout
 """
 
-import functools
 import importlib.util
 import json
 import os
@@ -19,8 +18,6 @@ from typing import Any
 
 import click
 import numpy as np
-
-from tfpipe.native import library as native_library
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SHARDS = 8
@@ -91,8 +88,6 @@ def open_array_record(folder: Path, what: str) -> tuple[int, Read]:
 def measure(folder: Path, row: str, batch: int, seconds: float) -> dict[str, float]:
     """Reads batches of random numbers for some seconds, after a batch of every shard that opens its file."""
     library, what = row.split(", ")
-    if library == "tfpipe":
-        native_library.explain_missing = functools.cache(lambda: "this row does without it")
     count, read = (open_array_record if library == "array_record" else open_tfpipe)(folder, what)
     rng = np.random.default_rng(os.getpid())
     batches = [rng.integers(0, count, batch).tolist() for _ in range(256)]
@@ -108,8 +103,6 @@ def measure(folder: Path, row: str, batch: int, seconds: float) -> dict[str, flo
 def list_rows() -> list[str]:
     """Lists what this machine can measure."""
     rows = [f"tfpipe, {what}" for what in ("record", "records", "payload", "payloads")]
-    if native_library.is_available():
-        rows += ["tfpipe with its library, records", "tfpipe with its library, payloads"]
     if importlib.util.find_spec("array_record"):
         rows += ["array_record, payload", "array_record, payloads"]
     return rows

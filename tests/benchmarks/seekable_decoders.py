@@ -29,7 +29,7 @@ import numpy as np
 from tfpipe.images.errors import BadImage
 from tfpipe.images.jpeg import read_header
 from tfpipe.images.seekable import make_seekable
-from tfpipe.native import jpeg, library
+from tfpipe.native import jpeg
 
 AS_IS, OPTIMAL, SEEKABLE = "as it is", "optimal codes", "seekable"
 BATCH = 32  # the forms take turns of so many images, which one core decodes in 50 ms
@@ -103,7 +103,6 @@ def open_dali() -> Decode:
 
 
 def open_tfpipe() -> Decode:
-    library.check("This row")
 
     def decode(data: bytes) -> np.ndarray:
         header = read_header(data, jpeg.MAX_PIXELS)
@@ -225,7 +224,6 @@ def main(images: Path, rounds: int, only: tuple[str, ...], json_path: Path | Non
     if one is not None:
         click.echo(json.dumps(measure(images, one, rounds)))
         return
-    library.check("A seekable form")
     with tempfile.TemporaryDirectory() as temporary:
         about = write_forms(images, Path(temporary))
         forms = [form for form in (AS_IS, OPTIMAL, SEEKABLE) if Path(temporary, form).exists()]

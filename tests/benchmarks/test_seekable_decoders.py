@@ -36,7 +36,6 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("native_library")
 def test_each_decoder_has_a_row(images: Path, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "simplejpeg.py").write_text("raise ImportError('there is none')")
@@ -72,7 +71,6 @@ def test_each_decoder_has_a_row(images: Path, tmp_path: Path) -> None:
     assert all(line.endswith("   same pixels") for line in (*lines[-4:-2], lines[-1]))
 
 
-@pytest.mark.usefixtures("native_library")
 def test_without_jpegtran_two_forms_are_left(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     about = write_forms(images, tmp_path / "forms")

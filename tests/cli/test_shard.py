@@ -11,6 +11,7 @@ import pytest
 
 from beam_jobs.runners.base import GraphWritten
 from tests.conftest import Tfpipe
+from tfpipe.native import library
 from tfpipe.system.units import human_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,17 +167,12 @@ def test_a_mistake_is_one_sentence(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--square", "64"]], ids=str)
-def test_seekable_without_the_native_library(
-    more: list[str], tmp_path: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
-    done = tfpipe("shard", SAMPLE, tmp_path / "out", "--seekable", *more)
+def test_a_checkout_that_was_not_installed(tmp_path: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_PATH", tmp_path / "nothing.so")
+    library.load.cache_clear()
+    done = tfpipe("shard", SAMPLE, tmp_path / "out")
     assert (done.code, done.out) == (1, "")
-    assert done.err == (
-        "Error: --seekable needs tfpipe's native library, and it was not built. Install tfpipe again where a C "
-        "compiler is.\nMore: tfpipe help install#the-native-library\n"
-    )
+    assert done.err == "Error: tfpipe's native library is not there: install the checkout with `pip install -e .`.\n"
     assert list(tmp_path.iterdir()) == []
 
 

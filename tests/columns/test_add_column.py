@@ -220,8 +220,8 @@ def test_random_access_reads_a_column_once_a_batch(pets: str, monkeypatch: pytes
 
     from tfpipe.engine import record_reader
 
-    real = record_reader.read_spans
-    monkeypatch.setattr(record_reader, "read_spans", read)
+    real = record_reader.read_records
+    monkeypatch.setattr(record_reader, "read_records", read)
     assert [record.features["embedding"] for record in source.__getitems__(numbers)] == expected
     assert calls == [3, 3]  # the column and the records, three of them
     images = source.read_columns(numbers, ["image/encoded", "embedding"])

@@ -1,4 +1,4 @@
-"""Many records at once, with and without the native library: the records and the errors are those of one at a time."""
+"""Many records at once: the records and the errors are those of one at a time."""
 
 import itertools
 from collections.abc import Callable
@@ -17,21 +17,11 @@ from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.example import decode_example, encode_example
 from tfpipe.format.tfrecord import record_footer, record_header
 from tfpipe.integrity.foreign.index import IndexConfig, index
-from tfpipe.native import library
 
 ADVICE = "Copy the dataset again, or save the undamaged records with `tfpipe repair`."
 SHARDS = [f"train-{k:05d}-of-00003.tfrecord" for k in range(3)]
 PAYLOADS = [payload(k, text="x" * (k * 37 % 90)) for k in range(30)]
 CHOSEN = [29, 0, 7, 7, -1, 12, 13, 14, 3, -30, 20, 9, 10]
-
-
-@pytest.fixture(params=[False, True] if library.is_available() else [False], autouse=True)
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the native library is used, where it is there."""
-    if not request.param:
-        monkeypatch.setattr(library, "is_available", lambda: False)
-    assert library.is_available() == request.param
-    return bool(request.param)
 
 
 @pytest.fixture
@@ -176,13 +166,13 @@ def test_neighbors_are_read_together_and_little_more_than_was_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[int, int]] = []
-    real = record_reader.read_spans
+    real = record_reader.read_records
 
-    def read_spans(spans: np.ndarray, *others: np.ndarray) -> object:
+    def read_records(spans: np.ndarray, *others: np.ndarray) -> object:
         calls.append((len(spans), int(spans[:, 2].sum())))
         return real(spans, *others)
 
-    monkeypatch.setattr(record_reader, "read_spans", read_spans)
+    monkeypatch.setattr(record_reader, "read_records", read_records)
     with open_reader(folder) as reader:
         sizes = [reader.locate(k).size for k in range(30)]
         for numbers, reads, num_bytes in (
@@ -284,14 +274,14 @@ def test_columns_are_the_values_of_the_examples(
         assert reader.read_columns([1, 2], []) == {}
 
 
-def test_memory_is_used_again(folder: Path, native: bool) -> None:
+def test_memory_is_used_again(folder: Path) -> None:
     memory = np.zeros(1 << 16, np.uint8)
     with open_reader(folder) as reader:
         first = reader.read_columns([3], ["image/encoded"], memory)["image/encoded"][0]
-        assert np.shares_memory(first, memory) == native
+        assert np.shares_memory(first, memory)
         before = first.tobytes()
         reader.read_columns([4], ["image/encoded"], memory)
-        assert (first.tobytes() == before) == (not native)
+        assert first.tobytes() != before
 
 
 def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

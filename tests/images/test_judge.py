@@ -1,4 +1,4 @@
-"""The judge accepts nothing that a reader refuses: damaged JPEGs of many kinds, with the native library and without."""
+"""The judge accepts nothing that a reader refuses: damaged JPEGs of many kinds."""
 
 from __future__ import annotations
 
@@ -58,15 +58,8 @@ def make_damaged(make: Any, count: int) -> list[bytes]:
     return files + drawn + [damage(data, rng) for data in drawn]
 
 
-@pytest.mark.parametrize("library", ["native", "none"])
 @pytest.mark.parametrize("count", [400, pytest.param(8000, marks=pytest.mark.slow)])
-def test_every_reader_reads_what_is_stored(
-    make: Any, tf_jpeg: Any, library: str, count: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if library == "native":
-        request.getfixturevalue("native_library")
-    else:
-        monkeypatch.setattr("tfpipe.native.library.is_available", lambda: False)
+def test_every_reader_reads_what_is_stored(make: Any, tf_jpeg: Any, count: int) -> None:
     refused = 0
     files = make_damaged(make, count)
     for data in files:
@@ -78,8 +71,7 @@ def test_every_reader_reads_what_is_stored(
         assert check_stored(stored.encoded, stored.format, KEEP) == (stored.width, stored.height, stored.channels)
         pixels = tf_jpeg(stored.encoded).copy()
         assert decode_pixels(stored.encoded, KEEP).shape == (stored.height, stored.width, 3)
-        if library == "native":
-            native_jpeg.decode(stored.encoded, (0, 0, stored.height, stored.width), pixels, resize=False)
+        native_jpeg.decode(stored.encoded, (0, 0, stored.height, stored.width), pixels, resize=False)
     assert 0.2 * len(files) < refused < 0.9 * len(files)
 
 
@@ -95,24 +87,20 @@ def test_a_second_beginning_is_refused(make: Any, tf_jpeg: Any, at: int) -> None
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_a_whole_image_is_not_decoded(
-    make: Any, options: dict[str, Any], native_library: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_image_is_not_decoded(make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("PIL.JpegImagePlugin.JpegImageFile.load", None)
     assert judge(jpeg.read_header(make.jpeg(**options), KEEP.max_pixels))
 
 
-def test_an_arithmetic_file_is_left_to_pillow(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    header = replace(jpeg.read_header(make.jpeg(), KEEP.max_pixels), arithmetic=True)
-    assert not judge(header)
-    monkeypatch.setattr("tfpipe.native.library.is_available", lambda: False)
-    assert not judge(header)
-
-
-def test_without_the_library_segments_are_followed_to_the_end(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfpipe.native.library.is_available", lambda: False)
+def test_an_arithmetic_file_is_left_to_pillow_and_its_segments_are_followed_to_the_end(make: Any) -> None:
     data = make.jpeg()
-    assert judge(jpeg.read_header(data[:-2] + b"\xff\xfe\0\4ab" + data[-2:], KEEP.max_pixels))
+
+    def read(middle: bytes) -> jpeg.JpegHeader:
+        header = jpeg.read_header(data[:-2] + middle + data[-2:], KEEP.max_pixels)
+        return replace(header, arithmetic=True)
+
+    assert not judge(read(b""))
+    assert not judge(read(b"\xff\xfe\0\4ab"))
     with pytest.raises(BadImage) as refusal:
-        judge(jpeg.read_header(data[:-2] + b"\xff\xfe\xff\xff" + data[-2:], KEEP.max_pixels))
+        judge(read(b"\xff\xfe\xff\xff"))
     assert refusal.value.reason == "damaged JPEG: a segment among its image data is cut off"

@@ -11,9 +11,6 @@ import pytest
 from PIL import Image
 
 from tests.seekable_jpegs import SAMPLINGS, SIZES, Sampling, draw, encode, list_boxes, list_damaged
-from tfpipe.errors import MissingDependencyError
-from tfpipe.format.image_form import ImageForm
-from tfpipe.images.normalize import prepare_image
 from tfpipe.images.seekable import (
     choose_interval,
     has_chosen_interval,
@@ -150,13 +147,3 @@ def test_a_jpeg_that_is_not_seekable_is_not_spliced() -> None:
     box = 0, 0, 20, 20
     assert splice_box(data, box) is not None
     assert [name for name, other in list_damaged(data).items() if splice_box(other, box) is not None] == []
-
-
-def test_without_the_library_one_sentence_says_what_to_do(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for reason in ("it was not built", "libjpeg.so.62: no such file"):
-        monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda reason=reason: reason)
-        with pytest.raises(MissingDependencyError) as caught:
-            prepare_image(make.jpeg(), ImageForm(seekable=True))
-        assert str(caught.value) == (
-            f"`seekable` needs tfpipe's native library, and {reason}. Install tfpipe again where a C compiler is."
-        )

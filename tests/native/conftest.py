@@ -1,23 +1,13 @@
-"""Images of all kinds of JPEG. Without the native library only tests of its build and its absence are collected."""
+"""Images of all kinds of JPEG."""
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tfpipe.format.tfrecord import record_footer, record_header
-from tfpipe.native import library
-
-_ALWAYS = {"conftest.py", "test_build.py", "test_cross.py", "test_library.py"}
-
-
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    is_test = collection_path.suffix == ".py" and collection_path.name not in _ALWAYS
-    return True if is_test and not library.is_available() else None
-
 
 Draw = Callable[..., bytes]
 

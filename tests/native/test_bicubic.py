@@ -9,8 +9,6 @@ from PIL import Image
 
 from tfpipe.native import bicubic
 
-pytestmark = pytest.mark.usefixtures("native_library")
-
 
 def test_any_size_gives_the_bytes_of_pillow() -> None:
     seed = random.randrange(2**32)

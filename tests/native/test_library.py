@@ -1,4 +1,4 @@
-"""Whether the native library is there: built, missing, or damaged."""
+"""The native library: found, missing, or damaged."""
 
 import shutil
 import subprocess
@@ -15,50 +15,40 @@ LIBRARY = Path(library.__file__).with_name("libtfpipe_native.so")
 
 
 @pytest.fixture(autouse=True)
-def ask_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def load_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Looks for the library in a folder of the test's."""
     with monkeypatch.context() as patch:
         patch.setattr(library, "_PATH", tmp_path / "libtfpipe_native.so")
-        patch.setattr(library, "_REASON_PATH", tmp_path / "not_built.txt")
-        library.explain_missing.cache_clear()
         library.load.cache_clear()
         yield
-    library.explain_missing.cache_clear()
     library.load.cache_clear()
 
 
-def test_a_missing_library() -> None:
-    assert not library.is_available()
+def refuse() -> str:
+    """Returns the sentence that names what is wrong."""
     with pytest.raises(MissingDependencyError) as error:
-        library.check("`--seekable`")
-    assert str(error.value) == (
-        "`--seekable` needs tfpipe's native library, and it was not built when tfpipe was installed. Install tfpipe "
-        "again where a C compiler is."
-    )
+        library.load()
+    return str(error.value)
 
 
-def test_the_build_says_why_it_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "not_built.txt").write_text("no C compiler was found\n")
-    assert library.explain_missing() == "no C compiler was found"
+def test_a_missing_library() -> None:
+    assert refuse() == "tfpipe's native library is not there: install the checkout with `pip install -e .`."
 
 
 def test_a_damaged_library(tmp_path: Path) -> None:
     (tmp_path / "libtfpipe_native.so").write_bytes(b"\x7fELF")
-    assert not library.is_available()
-    assert str(tmp_path) in str(library.explain_missing())
+    begin = f"tfpipe's native library cannot be loaded: {tmp_path / 'libtfpipe_native.so'}: "
+    assert (refuse().startswith(begin), refuse().endswith(". Install tfpipe again.")) == (True, True)
 
 
-@pytest.mark.skipif(not LIBRARY.exists(), reason="needs the native library")
 def test_a_library_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(LIBRARY, tmp_path)
-    assert library.explain_missing() is None
-    library.explain_missing.cache_clear()
+    assert library.load()
     library.load.cache_clear()
     monkeypatch.setattr(library, "_INTERFACE", -1)
-    assert library.explain_missing() == "it was built from other sources than this release's"
+    assert refuse() == "tfpipe's native library was built from other sources than this release's: install tfpipe again."
 
 
-@pytest.mark.skipif(not LIBRARY.exists(), reason="needs the native library")
 @pytest.mark.parametrize("is_installed", [True, False])
 def test_a_checkout_finds_the_library_of_the_tfpipe_that_is_installed(tmp_path: Path, is_installed: bool) -> None:
     site = tmp_path / "site"
@@ -77,12 +67,11 @@ def test_a_checkout_finds_the_library_of_the_tfpipe_that_is_installed(tmp_path: 
 
 def test_modules_load_without_the_library() -> None:
     jpeg._declare.cache_clear()
-    with pytest.raises(OSError, match="libtfpipe_native"):
+    with pytest.raises(MissingDependencyError):
         jpeg.check(b"")
     assert (records.TEXTS, batches.OK, jpeg.MAX_PIXELS) == (1, 0, 2**28)
 
 
-@pytest.mark.skipif(not LIBRARY.exists(), reason="needs the native library")
 def test_no_decoder_of_the_system_is_used() -> None:
     """An upgrade of libjpeg cannot change pixels."""
     assert b"libjpeg" not in LIBRARY.read_bytes()

@@ -89,7 +89,7 @@ def list_batches(manifest: Manifest, start_step: int = 0, **options: object) -> 
 def test_an_evaluation_has_the_pixels_of_tensorflows_operations(manifest: Manifest, options: dict[str, object]) -> None:
     """The textbook pipeline decodes by stock operations, and an evaluation takes records in the order of both."""
     options = {"training": False, **options}
-    native = list_batches(manifest, decoder="native", **options)
+    native = list_batches(manifest, decoder="auto", **options)
     stock = list_batches(manifest, decoder="auto", order="throughput", **options)
     assert sum(batch["mask"].sum() for batch in native) == 25
     for ours, theirs in zip(native, stock, strict=True):
@@ -115,7 +115,7 @@ def test_a_damaged_image_has_one_sentence(tmp_path: Path, draw_jpeg: Draw) -> No
     path = folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text().replace('"PNG": 8', '"JPEG": 8'))))
     manifest, sentences = tfpipe.load_manifest(str(folder)), []
-    for decoder in ("native", "pillow"):
+    for decoder in ("auto", "pillow"):
         config = make_config(decoder, augment="none")
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             next(iter(build_dataset(manifest, "train", config)))
@@ -134,7 +134,7 @@ def test_a_damaged_record_is_named(folder: Path, tmp_path: Path, cache: str) -> 
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     sentences = []
-    for decoder in ("native", "pillow"):
+    for decoder in ("auto", "pillow"):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             list_batches(tfpipe.load_manifest(str(copy)), decoder=decoder, cache=cache)
         sentences.append(str(tfpipe.errors.explain_pipeline_error(error.value)))
@@ -142,24 +142,10 @@ def test_a_damaged_record_is_named(folder: Path, tmp_path: Path, cache: str) -> 
     assert sentences[0] == sentences[1]
 
 
-def test_what_the_library_does_not_do_is_refused_or_left_to_others(manifest: Manifest) -> None:
+def test_what_the_library_does_not_do_is_left_to_pillow(manifest: Manifest) -> None:
     antialias = AugmentOptions(antialias=True)
-    with pytest.raises(tfpipe.ConfigError) as error:
-        build_dataset(manifest, "train", make_config("native", augment_options=antialias))
-    assert str(error.value) == "`decoder` native resizes without `antialias`. Use auto."
     assert "decoder=pillow" in str(build_stages(manifest, "train", make_config("auto", augment_options=antialias)))
     for formats, decoder in (({"JPEG": 24, "PNG": 1}, "native"), ({"PNG": 25}, "pillow")):
         splits = {"train": dataclasses.replace(manifest.splits["train"], formats=formats)}
         other = dataclasses.replace(manifest, splits=splits)
         assert f"decoder={decoder}" in str(build_stages(other, "train", make_config("auto")))
-
-
-def test_a_damaged_installation_is_no_silent_change(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was built from other sources")
-    with pytest.raises(tfpipe.MissingDependencyError) as error:
-        build_dataset(manifest, "train", make_config("native"))
-    assert str(error.value) == (
-        "`decoder` native needs tfpipe's native library, and it was built from other sources. "
-        "Install tfpipe again where a C compiler is."
-    )
-    assert "decoder=pillow" in str(build_stages(manifest, "train", make_config("auto")))

@@ -13,16 +13,14 @@ from tests.engine.test_batch import make_maker
 from tests.integrity.made import payload, write_dataset
 from tests.native.conftest import Draw
 from tests.native.test_pipeline import folder
-from tfpipe.engine import crops, numpy_crops
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.native import batches as native
-from tfpipe.native import jpeg, library
+from tfpipe.native import jpeg
 
 __all__ = ["folder"]  # a fixture
-pytestmark = pytest.mark.usefixtures("native_library")
 
 
 @pytest.fixture
@@ -115,27 +113,6 @@ def test_a_record_that_lies_about_its_size_is_left_to_pillow(tmp_path: Path, dra
     manifest = write_jpegs(tmp_path / "made", payloads)
     by_pillow = make_maker(manifest, decoder="pillow").make(0, 0)
     np.testing.assert_array_equal(make_maker(manifest).make(0, 0, 2)["image"], by_pillow["image"])
-
-
-@pytest.mark.parametrize("stored", [None, (64, 48)])
-def test_crops_are_those_of_numpy(stored: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed = int(np.random.default_rng().integers(2**31))
-    print(f"seed {seed}")
-    random = np.random.default_rng(seed)
-    seeds = random.integers(-(2**31), 2**31, (500, 2)).astype(np.int32)
-    sizes = random.integers(1, 700, (500, 2))
-    options = AugmentOptions(scale=(0.2, 0.9))
-    boxes, flips = crops.draw_boxes(seeds, sizes, stored, options)
-    monkeypatch.setattr(library, "is_available", lambda: False)
-    numpy_boxes, numpy_flips = crops.draw_boxes(seeds, sizes, stored, options)
-    np.testing.assert_array_equal(boxes, numpy_boxes)
-    assert flips.tolist() == numpy_flips.tolist() == numpy_crops.sample_flips(seeds)
-    assert not crops.draw_boxes(seeds, sizes, stored, AugmentOptions(flip=False))[1].any()
-
-
-def test_an_image_without_a_pixel_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^Image height and width must be positive\.$"):
-        crops.draw_boxes(np.zeros((1, 2), np.int32), np.array([[0, 5]]), None, AugmentOptions())
 
 
 def test_tables_of_another_form_are_refused() -> None:

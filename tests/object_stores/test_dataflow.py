@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -33,7 +34,6 @@ from tests.object_stores.replay import fetch_graph, staged_files
 from tests.observers import Recorder
 from tests.release.flex_template import load_flex_template
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.native import library
 from tfpipe.system.progress import Progress
 
 ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-west4", max_workers=3)
@@ -42,15 +42,8 @@ ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-we
 @pytest.fixture(scope="module")
 def build_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Copies the wheel, which the first job makes."""
-    wheels: dict[bool, str] = {}
-
-    def build(folder: str, *, needs_native_library: bool = False) -> str:
-        if needs_native_library not in wheels:
-            place = str(tmp_path_factory.mktemp("wheel"))
-            wheels[needs_native_library] = build_wheel(place, needs_native_library=needs_native_library)
-        return shutil.copy(wheels[needs_native_library], folder)
-
-    return build
+    wheel = functools.cache(lambda: build_wheel(str(tmp_path_factory.mktemp("wheel"))))
+    return lambda folder: shutil.copy(wheel(), folder)
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +155,7 @@ def test_the_request_names_machines_and_staged_files(cloud: Google, service: Ser
     assert options["save_main_session"] is False
     assert "use_runner_v2" in options["experiments"]
     staged = staged_files(fetch_graph(job))
-    is_built = any(Path(library.__file__).parent.glob("*.so"))
-    platform = "linux_x86_64" if is_built else "any"  # the native library goes along
-    wheel = f"tfpipe-{tfpipe.__version__}-py3-none-{platform}.whl"
+    wheel = f"tfpipe-{tfpipe.__version__}-py3-none-linux_x86_64.whl"
     # No pickled main session: the other two are notes of Beam's, what to install and what is installed here.
     assert staged.keys() == {wheel, "extra_packages.txt", "submission_environment_dependencies.txt"}
     assert {package["name"] for package in pool["packages"]} == staged.keys()

@@ -13,7 +13,6 @@ import pytest
 from tensorflow.python.autograph.core.ag_ctx import Status, control_status_ctx
 
 from tfpipe.dataset.load import load_manifest
-from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
@@ -217,11 +216,6 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
             few,
             {"kind": "throughput", "cache": "bytes", "cache_dir": "/tmp/cache"},
             "`cache_dir` /tmp/cache is for batches by their steps, and `order` is throughput. Leave one of them out.",
-        ),
-        (
-            few,
-            {"decoder": "native", "augment_options": AugmentOptions(antialias=True)},
-            "`decoder` native resizes without `antialias`. Use auto.",
         ),
     ):
         split = options.pop("split", "train" if data is few else None)

@@ -15,15 +15,14 @@ from tfpipe.engine.order import check_fills_batch
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
-from tfpipe.native import library
 
 
 def check_plan(plan: BatchPlan) -> None:
     """Refuses labels and features that the source does not have, and what this host or the replicas cannot do.
 
     Raises:
-        ConfigError: A label or a feature is missing, a feature has a reserved name, an option needs images or the
-            native library, or a size does not fit.
+        ConfigError: A label or a feature is missing, a feature has a reserved name, an option needs images, or a size
+            does not fit.
     """
     config, source = plan.config, plan.source
     if source.label_key is None and (config.one_hot or config.as_supervised):
@@ -36,10 +35,6 @@ def check_plan(plan: BatchPlan) -> None:
         _check_without_images(source, config)
     if not plan.features and not source.has_images:
         raise ConfigError(f"A batch must hold a feature, and the records of {source.name} have none.")
-    if config.decoder == "native":
-        if config.augment_options.antialias:
-            raise ConfigError("`decoder` native resizes without `antialias`. Use auto.")
-        library.check("`decoder` native")
     check_shares(plan)
 
 

@@ -8,7 +8,7 @@ boxes = center_boxes(sizes, sizes, (224, 224), 0.875)        # of an evaluation
 
 A box is y, x, height and width in pixels of the stored image. It lies inside and has at least one pixel. All randomness
 is a function of the seed of the run, the epoch and the record's number, so it does not depend on who makes the batch.
-The native library draws; `tfpipe.engine.numpy_crops` draws the same where there is none.
+The native library draws boxes and flips.
 """
 
 from __future__ import annotations
@@ -16,14 +16,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine import numpy_crops
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.native import batches, library
+from tfpipe.native import batches
 from tfpipe.system.hash_permutation import EXAMPLE, IntArray, extend_keys, key_of
 
 CHOICE_KEY = (0x13198A2E, 0x03707344)
 """The key under which images are drawn. The key of flips is the first digits of pi, and these are further ones."""
 _IMAGE_STEP = 0x9E3779B1  # odd, so that each image of a record changes its seed in another way
+
+# Philox-4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): two multipliers, the steps by
+# which its key grows, and the key under which TensorFlow draws that key from a seed.
+_FACTORS = np.array((0xD2511F53, 0xCD9E8D57), np.uint64)
+_STEPS = np.array((0x9E3779B9, 0xBB67AE85), np.uint64)
+_SCRAMBLE = np.array((0x3EC8F720, 0x02461E29), np.uint64)
+_LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
+
+_Words = NDArray[np.uint64]
 _HALF_MARGIN = 1e-9  # sides have at most five digits, and float64 sixteen
 
 
@@ -77,11 +85,8 @@ def choose_images(seeds: NDArray[np.int32], counts: IntArray, number: int, most:
     Returns:
         The places of the chosen images in their records: int64 [n, number].
     """
-    drawn = (
-        numpy_crops.draw_numbers(seeds ^ np.array(CHOICE_KEY, np.int32), -(-most // 4) * 4)[:, :most]
-        .view(np.int32)
-        .astype(np.int64)
-    )
+    keys = seeds ^ np.array(CHOICE_KEY, np.int32)
+    drawn = _draw_numbers(keys, -(-most // 4))[:, :most].astype(np.uint32).view(np.int32).astype(np.int64)
     drawn[np.arange(most) >= counts[:, None]] = 2**62
     return np.sort(np.argsort(drawn, axis=1, kind="stable")[:, :number], axis=1)
 
@@ -101,15 +106,8 @@ def draw_boxes(
         The boxes, int32 [n, 4], and whether to mirror, bool [n].
     """
     boxes, flips = np.empty((len(seeds), 4), np.int32), np.empty(len(seeds), np.bool_)
-    if library.is_available():
-        arrays = np.array(seeds, np.int32, order="C"), np.array(sizes, np.int32, order="C")
-        batches.draw_crops(*arrays, boxes, flips, scale=options.scale, ratio=options.ratio, stored=stored or (0, 0))
-    else:
-        first = numpy_crops.draw_first_numbers(seeds)
-        for row, (height, width) in enumerate(sizes.tolist()):
-            box = numpy_crops.sample_crop_box(seeds[row], first[row], (height, width), options)
-            boxes[row] = numpy_crops.squeeze_crop_box(box, (height, width), stored or (height, width))
-        flips[:] = numpy_crops.sample_flips(seeds)
+    arrays = np.array(seeds, np.int32, order="C"), np.array(sizes, np.int32, order="C")
+    batches.draw_crops(*arrays, boxes, flips, scale=options.scale, ratio=options.ratio, stored=stored or (0, 0))
     return boxes, flips if options.flip else np.zeros(len(flips), np.bool_)
 
 
@@ -134,3 +132,25 @@ def center_boxes(
     # Halves up, by far more than these numbers' error: a model that is served computes them in another order.
     extents = np.clip(np.floor(shares * stored + (0.5 + _HALF_MARGIN)).astype(np.int64), 1, stored)
     return np.concatenate(((stored - extents) // 2, extents), axis=1).astype(np.int32)
+
+
+def _draw_numbers(seeds: NDArray[np.int32], blocks: int) -> _Words:
+    """Draws the first random numbers of each seed, those of TensorFlow's stateless operations: [n, 4 * blocks]."""
+    words = seeds.astype(np.int64).view(np.uint64)  # with their signs
+    halves = np.stack([words & _LOW, words >> _HALF], axis=-1).reshape(-1, 4)
+    drawn = _philox(halves, np.broadcast_to(_SCRAMBLE, (len(seeds), 2)))
+    counters = np.zeros((len(seeds), blocks, 4), np.uint64)
+    counters[:, :, 0] = np.arange(blocks)
+    counters[:, :, 2:] = drawn[:, None, 2:]
+    return _philox(counters.reshape(-1, 4), np.repeat(drawn[:, :2], blocks, axis=0)).reshape(len(seeds), 4 * blocks)
+
+
+def _philox(counters: _Words, keys: _Words) -> _Words:
+    """Computes Philox-4x32-10 of each counter ([n, 4]) under its key ([n, 2]), all words of 32 bits: [n, 4]."""
+    first, second, third, fourth = counters.T
+    for turn in range(10):
+        key = (keys + np.uint64(turn) * _STEPS) & _LOW
+        left, right = first * _FACTORS[0], third * _FACTORS[1]
+        first, second = (right >> _HALF) ^ second ^ key[:, 0], right & _LOW
+        third, fourth = (left >> _HALF) ^ fourth ^ key[:, 1], left & _LOW
+    return np.stack([first, second, third, fourth], axis=-1)

@@ -1,18 +1,21 @@
-"""The features of many records as columns: all values of a feature behind each other, and how many each record has.
+"""The features of many records: as columns, all values of a feature behind each other, or as a dict for each record.
 
 ```
 columns = parse_columns(block, {"image/encoded": "bytes", "image/class/label": "int64"})
 columns["image/class/label"].counts     # int64 [records]: 1 for each record that has one label
 columns["image/class/label"].values     # int64 [values]
 columns["image/encoded"].get_bytes(3)   # bytes of the image that is the fourth value
+parse_records(block)[0]["image/class/label"]   # int64 [1]
 ```
 
-Bytes stay where they were read: a column holds their places in memory.
+Bytes stay where they were read: a column holds their places in memory. The native library parses all records in one
+call that does not hold Python's lock, and leaves unusual ones to Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +26,10 @@ from tfpipe.engine.record_block import RecordBlock
 from tfpipe.errors import FormatError
 from tfpipe.format.example import Feature, decode_example
 from tfpipe.format.schema import DType
-from tfpipe.native import library
-from tfpipe.native import records as native_records
+from tfpipe.native.records import FLOATS, INTS, TEXTS, Examples, parse_examples
 
 _Ints = NDArray[np.int64]
-_KINDS = {"bytes": native_records.TEXTS, "float": native_records.FLOATS, "int64": native_records.INTS}
+_KINDS = {"bytes": TEXTS, "float": FLOATS, "int64": INTS}
 _DTYPES: dict[DType, Any] = {"float": np.float32, "int64": np.int64}
 
 
@@ -94,16 +96,6 @@ class Column:
         return Column(counts, self.values[values], self.memory)
 
 
-def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
-    """Finds some features of all records of a block.
-
-    Raises:
-        BadRecord: A record is not a `tf.train.Example`, or it holds values of another kind.
-    """
-    columns = _parse_natively(block, kinds) if library.is_available() else None
-    return _parse_one_by_one(block, kinds) if columns is None else columns
-
-
 class BadRecord(FormatError):
     """A record that cannot be parsed. `row` is its place in the block."""
 
@@ -112,17 +104,47 @@ class BadRecord(FormatError):
         self.row = row
 
 
-def _parse_natively(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column] | None:
-    """Parses all records in one call; None if a record has an unusual form."""
-    places = np.stack((block.begins, block.ends - block.begins), axis=1)
-    tables = native_records.parse_examples(block.data, places)
-    counts = np.frombuffer(tables.num_features, np.int64)
+def parse_columns(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:
+    """Finds some features of all records of a block.
+
+    Raises:
+        BadRecord: A record is not a `tf.train.Example`, or it holds values of another kind.
+    """
+    columns = _parse_together(block, kinds)
+    return _parse_one_by_one(block, kinds) if columns is None else columns
+
+
+def parse_records(block: RecordBlock) -> list[dict[str, Feature] | None]:
+    """Parses each record as `decode_example` does, with None for one that is damaged or not an Example.
+
+    An array of one value may share its memory with those of other records in the block.
+    """
+    if block.whole.all():
+        examples, keys = _parse(block)
+        with suppress(UnicodeDecodeError):
+            return _make_records(block, examples, [key.decode() for key in keys])
+    return [None if payload is None else _try_to_decode(payload) for payload in block.list_payloads()]
+
+
+def _parse(block: RecordBlock) -> tuple[Examples, list[bytes]]:
+    """Parses all records in one call, and returns what it found, and the bytes of each key."""
+    examples = parse_examples(block.data, np.stack((block.begins, block.ends - block.begins), axis=1))
+    return examples, _cut(block.data, examples.keys)
+
+
+def _cut(data: memoryview, places: _Ints) -> list[bytes]:
+    """Cuts bytes objects out of a block, by a table of begins and sizes."""
+    return [data[begin : begin + size].tobytes() for begin, size in places.tolist()]
+
+
+def _parse_together(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column] | None:
+    """Makes columns out of the features of all records; None if a record has an unusual form."""
+    examples, keys = _parse(block)
+    counts, features = examples.num_features, examples.features
     if (counts < 0).any():
         return None
-    features = np.frombuffer(tables.features, np.int64).reshape(-1, 4)
     record_of = np.repeat(np.arange(len(counts)), counts)
-    keys = np.frombuffer(tables.keys, np.int64).reshape(-1, 2).tolist()
-    numbers = {bytes(block.data[begin : begin + size]): number for number, (begin, size) in enumerate(keys)}
+    numbers = {key: number for number, key in enumerate(keys)}
     columns: dict[str, Column] = {}
     for name, kind in kinds.items():
         rows = np.flatnonzero(features[:, 0] == numbers.get(name.encode(), -1))
@@ -130,12 +152,12 @@ def _parse_natively(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str,
         fits = (found[:, 1] == _KINDS[kind]) | (found[:, 3] == 0)
         if not (fits.all() and (records[1:] > records[:-1]).all()):
             return None  # values of another kind, or a key that comes twice
-        columns[name] = _cut(block, tables, kind, len(counts), records, found)
+        columns[name] = _make_column(block, examples.values[_KINDS[kind]], len(counts), records, found)
     return columns
 
 
-def _cut(block: RecordBlock, tables: Any, kind: DType, count: int, records: _Ints, found: _Ints) -> Column:
-    """Makes the column of a feature out of the tables of all features."""
+def _make_column(block: RecordBlock, pool: NDArray[Any], count: int, records: _Ints, found: _Ints) -> Column:
+    """Makes the column of a feature out of the values of all features of its kind."""
     counts = np.zeros(count, np.int64)
     counts[records] = found[:, 3]
     if len(found) and (found[:, 3] == 1).all():
@@ -143,11 +165,44 @@ def _cut(block: RecordBlock, tables: Any, kind: DType, count: int, records: _Int
     else:
         ends = np.cumsum(found[:, 3])
         values = np.arange(ends[-1] if len(ends) else 0) + np.repeat(found[:, 2] - ends + found[:, 3], found[:, 3])
-    if kind != "bytes":
-        pool = np.frombuffer(tables.ints if kind == "int64" else tables.floats, _DTYPES[kind])
-        return Column(counts, pool[values])
-    texts = np.frombuffer(tables.texts, np.int64).reshape(-1, 2)
-    return Column(counts, texts[values], np.frombuffer(block.data, np.uint8))
+    return Column(counts, pool[values], np.frombuffer(block.data, np.uint8) if pool.ndim == 2 else None)
+
+
+def _make_records(block: RecordBlock, examples: Examples, keys: list[str]) -> list[dict[str, Feature] | None]:
+    """Makes a dict of the features of each record."""
+    rows = examples.features
+    cells = np.full(len(rows), None, object)
+    for kind, pool in examples.values.items():
+        places = np.flatnonzero(rows[:, 1] == kind)
+        values = _cut(block.data, pool) if kind == TEXTS else pool
+        cells[places] = np.fromiter(_group(values, rows[places, 2], rows[places, 3]), object, len(places))
+    names, features = np.array(keys, object)[rows[:, 0]].tolist(), cells.tolist()
+    records: list[dict[str, Feature] | None] = []
+    begin = 0
+    for row, count in enumerate(examples.num_features.tolist()):
+        if count < 0:
+            records.append(_try_to_decode(block.data[block.begins[row] : block.ends[row]]))
+        else:
+            records.append(dict(zip(names[begin : begin + count], features[begin : begin + count], strict=True)))
+            begin += count
+    return records
+
+
+def _group(pool: Sequence[Any] | NDArray[Any], firsts: _Ints, counts: _Ints) -> Sequence[Any]:
+    """Groups the values of each feature: lists of bytes, or arrays. Most features have one value."""
+    if (counts == 1).all():
+        return list(pool.copy().reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
+    places = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
+    if isinstance(pool, np.ndarray):
+        return [pool[first:end].copy() for first, end in places]
+    return [pool[first:end] for first, end in places]
+
+
+def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:
+    try:
+        return decode_example(payload)
+    except FormatError:
+        return None
 
 
 def _parse_one_by_one(block: RecordBlock, kinds: Mapping[str, DType]) -> dict[str, Column]:

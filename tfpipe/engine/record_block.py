@@ -1,31 +1,23 @@
-"""Many records in one block of memory: read, checked and decoded together.
+"""Many records in one block of memory.
 
 ```
 spans = plan_spans(files, begins, sizes)    # which parts of files are read, near records together
-whole = read_spans(table, frames, memory)   # of open files
 block = frame_block(memory, spans.ats, sizes, whole)
 block.list_payloads()       # a bytes object for each record, None for a damaged one
-block.decode()              # the features of each, None for what is damaged or not an Example
 ```
 
-Records that lie near each other are read together. The native library does the rest in two calls that do not
-hold Python's lock; without it Python does the same, with equal results. Whoever gets a None reads that record on its
-own, which tells what is wrong.
+Records that lie near each other are read together. Whoever gets a None reads that record on its own, which tells what
+is wrong.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import FormatError
-from tfpipe.format.example import Feature, decode_example
-from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_frames
-from tfpipe.native import library
-from tfpipe.native import records as native_records
+from tfpipe.format.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _MAX_GAP_BYTES = 1 << 14  # to copy them out of the page cache takes as long as some reads, a disk less than one read
 _IntArray = NDArray[np.int64]
@@ -56,16 +48,6 @@ class RecordBlock:
         data, whole = self.data, self.whole.tolist()
         places = zip(self.begins.tolist(), self.ends.tolist(), whole, strict=True)
         return [data[begin:end].tobytes() if good else None for begin, end, good in places]
-
-    def decode(self) -> list[dict[str, Feature] | None]:
-        """Decodes each record as `decode_example` does, with None for one that is damaged or not an Example.
-
-        An array of one value may share its memory with those of other records in the block.
-        """
-        examples = _decode_natively(self) if library.is_available() and self.whole.all() else None
-        if examples is None:
-            return [None if payload is None else _try_to_decode(payload) for payload in self.list_payloads()]
-        return examples
 
 
 class Spans(NamedTuple):
@@ -106,24 +88,6 @@ def plan_spans(files: _IntArray, begins: _IntArray, sizes: _IntArray, room: _Int
     span_sizes = begins[lasts] + sizes[lasts] - offsets
     table = np.stack((files[firsts], offsets, span_sizes, np.cumsum(span_sizes) - span_sizes), axis=1)
     return Spans(table, begins + np.repeat(table[:, 3] - offsets, lasts - firsts + 1), int(span_sizes.sum()))
-
-
-def read_spans(table: _IntArray, frames: _IntArray, memory: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Reads parts of open files into a block, and checks records that lie in it. What a file does not have is zeros.
-
-    Args:
-        table: The descriptor, the offset, the size and the place in the block of each part: int64 [spans, 4].
-        frames: The place and the size of each record in the block, int64 [records, 2].
-        memory: The block.
-
-    Returns:
-        Whether length and checksums of each record hold, bool [records].
-    """
-    if library.is_available():
-        return np.frombuffer(native_records.read_records(table, frames, memory), np.bool_)
-    for descriptor, offset, size, at in table.tolist():
-        memory[at : at + size] = np.frombuffer(read_at(descriptor, offset, size).ljust(size, b"\0"), np.uint8)
-    return check_frames(memory.tobytes(), frames)
 
 
 def frame_block(memory: NDArray[np.uint8], ats: _IntArray, sizes: _IntArray, whole: NDArray[np.bool_]) -> RecordBlock:
@@ -172,66 +136,3 @@ def join_block(payloads: Sequence[bytes | None], memory: NDArray[np.uint8] | Non
     return RecordBlock(
         memory.data, ends - sizes, ends, np.array([payload is not None for payload in payloads], np.bool_)
     )
-
-
-def read_at(descriptor: int, offset: int, size: int) -> bytes:
-    """Reads at an offset, less only at the end: a position would be shared with forked processes and other threads."""
-    data = os.pread(descriptor, size, offset)
-    while len(data) < size and (more := os.pread(descriptor, size - len(data), offset + len(data))):
-        data += more
-    return data
-
-
-def _try_to_decode(payload: bytes | memoryview) -> dict[str, Feature] | None:
-    try:
-        return decode_example(payload)
-    except FormatError:
-        return None
-
-
-def _decode_natively(block: RecordBlock) -> list[dict[str, Feature] | None] | None:
-    """Decodes the records of a block; None if a key is not UTF-8."""
-    data = block.data
-    tables = native_records.parse_examples(data, np.stack((block.begins, block.ends - block.begins), axis=1))
-    try:
-        keys = [key.decode() for key in _cut(data, tables.keys)]
-    except UnicodeDecodeError:
-        return None
-    rows = np.frombuffer(tables.features, np.int64).reshape(-1, 4)
-    cells = np.full(len(rows), None, object)
-    values: tuple[tuple[int, Sequence[Any] | NDArray[Any]], ...] = (
-        (native_records.TEXTS, _cut(data, tables.texts)),
-        (native_records.FLOATS, np.frombuffer(tables.floats, np.float32)),
-        (native_records.INTS, np.frombuffer(tables.ints, np.int64)),
-    )
-    for kind, pool in values:
-        places = np.flatnonzero(rows[:, 1] == kind)
-        cells[places] = np.fromiter(_group(pool, rows[places, 2], rows[places, 3]), object, len(places))
-    names, features = np.array(keys, object)[rows[:, 0]].tolist(), cells.tolist()
-    examples: list[dict[str, Feature] | None] = []
-    begin = 0
-    for row, count in enumerate(np.frombuffer(tables.num_features, np.int64).tolist()):
-        if count < 0:
-            examples.append(_try_to_decode(data[block.begins[row] : block.ends[row]]))
-        else:
-            examples.append(dict(zip(names[begin : begin + count], features[begin : begin + count], strict=True)))
-            begin += count
-    return examples
-
-
-def _cut(data: memoryview, table: bytes) -> list[bytes]:
-    """Cuts bytes objects out of a block, by a table of begins and sizes."""
-    places = np.frombuffer(table, np.int64).reshape(-1, 2)
-    return [
-        data[begin:end].tobytes() for begin, end in zip(places[:, 0].tolist(), places.sum(axis=1).tolist(), strict=True)
-    ]
-
-
-def _group(pool: Sequence[Any] | NDArray[Any], firsts: _IntArray, counts: _IntArray) -> Sequence[Any]:
-    """Groups the values of each feature: lists of bytes, or arrays. Most features have one value."""
-    if (counts == 1).all():
-        return list(pool.copy().reshape(-1, 1)) if isinstance(pool, np.ndarray) else [[value] for value in pool]
-    places = zip(firsts.tolist(), (firsts + counts).tolist(), strict=True)
-    if isinstance(pool, np.ndarray):
-        return [pool[first:end].copy() for first, end in places]
-    return [pool[first:end] for first, end in places]

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.dataset.parts import check_readable
-from tfpipe.engine.parse import BadRecord, parse_columns
+from tfpipe.engine.parse import BadRecord, parse_columns, parse_records
 from tfpipe.engine.record_block import (
     RecordBlock,
     append_payloads,
@@ -35,8 +35,6 @@ from tfpipe.engine.record_block import (
     join_block,
     join_payloads,
     plan_spans,
-    read_at,
-    read_spans,
     take_memory,
 )
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -46,6 +44,7 @@ from tfpipe.format.manifest import Manifest, ShardInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.format.schema import DType
 from tfpipe.format.tfrecord import read_record_at, unframe
+from tfpipe.native.records import read_records
 from tfpipe.storage.file_io import is_url, join, read_bytes
 from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader
@@ -281,14 +280,14 @@ class RecordReader:
 
         The arrays of features with one value may share memory, 8 bytes a value, with those of the other records.
         """
-        return self._read_many(indices, RecordBlock.decode, self.__getitem__)
+        return self._read_many(indices, parse_records, self.__getitem__)
 
     def read_columns(
         self, indices: Numbers, names: Sequence[str], memory: NDArray[np.uint8] | None = None
     ) -> dict[str, ColumnValues]:
         """Reads some features of many records, each of which has one value of them.
 
-        With the native library bytes are not copied once they are read, unless a record has 2 MB or more.
+        Bytes are not copied once they are read, unless a record has 2 MB or more.
 
         Args:
             indices: The numbers of the records, each as for `reader[index]`.
@@ -416,7 +415,7 @@ class RecordReader:
             opened = {shard: self._open(self._shards[shard]) for shard in chosen.tolist()}
             part = table[first_span:end_span]
             part[:, 0] = [opened[shard].descriptor for shard in part[:, 0].tolist()]
-            whole[first:end] = read_spans(part, frames_at[first:end], memory)
+            whole[first:end] = read_records(part, frames_at[first:end], memory)
         block = frame_block(memory, spans.ats, sizes, whole)
         for column in added:
             block = append_payloads(block, memory, column)
@@ -655,7 +654,10 @@ class _OpenFile:
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Reads at an offset, less only at the end."""
-        return read_at(self.descriptor, offset, size)
+        data = os.pread(self.descriptor, size, offset)  # threads and forked processes would share a position
+        while len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data))):
+            data += more
+        return data
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # when Python ends, `os` may be gone
         if self.descriptor >= 0:

@@ -16,8 +16,6 @@ from functools import lru_cache
 from typing import BinaryIO, TypeAlias
 
 import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
 
 from tfpipe.errors import FormatError
 
@@ -129,21 +127,6 @@ def read_record_at(read_at: ReadAt, end: int, offset: int, size: int) -> bytes:
     payload = frame[HEADER_BYTES:-FOOTER_BYTES]
     _check_payload(payload, frame[-FOOTER_BYTES:], name)
     return payload
-
-
-def check_frames(data: bytes, frames: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Checks many records that lie in one piece of memory.
-
-    Args:
-        data: The memory.
-        frames: The byte at which each record begins there, and its size with its framing: int64 [records, 2]. All lie
-            in `data`.
-
-    Returns:
-        Whether each record has the length of its frame and both its checksums hold: bool [records].
-    """
-    memory = memoryview(data)
-    return np.array([unframe(memory[at : at + size]) is not None for at, size in frames.tolist()], np.bool_)
 
 
 def unframe(frame: memoryview) -> bytes | None:

@@ -18,6 +18,6 @@ verify         the check of a stored image
 contact_sheet  many images in one picture
 ```
 
-Pillow decodes, and the native library adds restart markers without loss. NumPy is imported only for images
-of more than 8 bits, JPEG XL, masks and contact sheets.
+Pillow decodes; the native library checks JPEGs, resizes, and adds restart markers without loss. NumPy is imported only
+for images of more than 8 bits, JPEG XL, masks and contact sheets.
 """

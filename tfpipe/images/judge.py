@@ -3,7 +3,7 @@
 ```
 image      read by                               is whole if
 JPEG       the native decoder                    it reads all of the data and complains of nothing
-           else, and of a rare kind: Pillow      it makes all pixels, and TensorFlow finds no error either
+           of a rare kind: Pillow                it makes all pixels, and TensorFlow finds no error either
 PNG        zlib, and libpng's rules              critical chunks have the right checksums, and no row is missing
 ```
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 from tfpipe.images import jpeg, png
 from tfpipe.images.errors import BadImage
 from tfpipe.native import jpeg as native_jpeg
-from tfpipe.native import library
 
 
 def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
@@ -29,15 +28,14 @@ def judge(header: jpeg.JpegHeader | png.PngHeader) -> bool:
     if isinstance(header, png.PngHeader):
         png.verify_png(header)
         return True
-    if library.is_available() and not header.arithmetic:
+    if not header.arithmetic:
         jpeg.open_jpeg(header)
         try:
             native_jpeg.check(header.decodable, header.width * header.height)
+            return True
         except native_jpeg.UnsupportedJpeg:
-            jpeg.verify_by_pillow(header)
-            return False
+            pass
         except native_jpeg.BadJpeg as error:
             raise BadImage(f"damaged JPEG: {error}") from error
-        return True
     jpeg.verify_by_pillow(header)
-    return not header.arithmetic
+    return False

@@ -2,7 +2,7 @@
 
 ```
 interval = choose_interval(width, mcu_width)       # MCUs between two markers, for a JPEG that is encoded anew
-smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss, by the native library
+smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss
 is_seekable(smaller)                               # True: reads headers and markers, and decodes nothing
 splice = splice_box(smaller, (y, x, height, width))  # a small JPEG around a box, for any decoder; or None
 ```
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tfpipe.images.errors import BadImage
-from tfpipe.native import jpeg, library
+from tfpipe.native import jpeg
 
 if TYPE_CHECKING:
     import numpy as np
@@ -174,9 +174,7 @@ def make_seekable(data: bytes, max_pixels: int) -> bytes | None:
 
     Raises:
         BadImage: The JPEG is damaged or too large.
-        MissingDependencyError: The native library is missing, or cannot be loaded.
     """
-    library.check("`seekable`")
     try:
         return jpeg.make_seekable(data, max_pixels)
     except jpeg.UnsupportedJpeg:

@@ -10,7 +10,7 @@ from tfpipe.format.image_form import MAX_SIDE, ImageForm
 from tfpipe.images import jpeg, jpeg_xl, other_formats, png, seekable, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
-from tfpipe.native import bicubic, library
+from tfpipe.native import bicubic
 
 # Measured with 256 px photographs and zlib-ng: level 6 takes three times as long as level 1 and saves 3 %.
 _PNG_LEVEL = 1
@@ -120,7 +120,7 @@ def resize(image: Image.Image, size: tuple[int, int], part: tuple[float, float] 
         part: The width and height of the upper left part of `image` to use; None for all of it.
     """
     width, height = image.size if part is None else part
-    if image.mode == "RGB" and library.is_available():
+    if image.mode == "RGB":
         pixels = bicubic.resize(image.tobytes(), image.size, size, (width, height))
         return Image.frombytes("RGB", size, pixels)
     return image.resize(size, Image.Resampling.BICUBIC, box=(0.0, 0.0, width, height))

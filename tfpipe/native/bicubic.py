@@ -22,7 +22,7 @@ def resize(data: bytes, size: tuple[int, int], new_size: tuple[int, int], part: 
 
     Raises:
         MemoryError: There is no memory.
-        OSError: The native library cannot be loaded.
+        MissingDependencyError: The native library cannot be loaded.
     """
     width, height = size
     if len(data) != 3 * width * height or min(new_size) < 1 or not (0 < part[0] <= width and 0 < part[1] <= height):

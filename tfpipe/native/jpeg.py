@@ -81,7 +81,7 @@ def decode(
         UnsupportedJpeg: It is of a kind that the library does not take.
         ValueError: The array does not fit, or another argument has a value that is not listed here.
         MemoryError: There is no memory.
-        OSError: The native library cannot be loaded.
+        MissingDependencyError: The native library cannot be loaded.
     """
     view = memoryview(out)
     code, value_bytes = get_dtype(dtype)
@@ -113,7 +113,7 @@ def make_seekable(data: bytes, max_pixels: int = MAX_PIXELS) -> bytes:
         BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large.
         UnsupportedJpeg: It is of a kind that the library does not take.
         MemoryError: There is no memory.
-        OSError: The native library cannot be loaded.
+        MissingDependencyError: The native library cannot be loaded.
     """
     result, size = ctypes.c_void_p(), ctypes.c_size_t()
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
@@ -131,7 +131,7 @@ def check(data: bytes, max_pixels: int = MAX_PIXELS) -> None:
         BadJpeg: The bytes are not a JPEG, or a damaged one, or the image is too large.
         UnsupportedJpeg: It is of a kind that the library does not take.
         MemoryError: There is no memory.
-        OSError: The native library cannot be loaded.
+        MissingDependencyError: The native library cannot be loaded.
     """
     message = ctypes.create_string_buffer(library.MESSAGE_BYTES)
     _check(_declare().tfpipe_check(data, len(data), max_pixels, message), message)

@@ -1,10 +1,6 @@
-"""The native library: where it lies, whether it is there, and why not.
+"""The native library: where it lies, and how it is loaded.
 
-```
-library.is_available()              # False where tfpipe was installed without it
-library.explain_missing()           # "no C compiler was found when tfpipe was installed"
-library.check("`seekable`")         # raises MissingDependencyError, with that reason
-```
+loaded = library.load()     # raises MissingDependencyError in a checkout that was not installed
 """
 
 from __future__ import annotations
@@ -24,25 +20,25 @@ MESSAGE_BYTES = 256
 NO_MEMORY, UNSUPPORTED = 4, 5
 """The results of the library's functions where there is no memory, and for a kind of JPEG that they do not take."""
 
+_NAME = "libtfpipe_native.so"
 
-def _find_build() -> Path:
-    """Returns the folder of what the build has made: this one, or that of the tfpipe that is installed.
+
+def _find() -> Path:
+    """Returns the path of the library: in this folder, or in that of the tfpipe that is installed.
 
     Python that was started in a checkout takes its modules from there, also where tfpipe is installed beside them.
     """
-    here = Path(__file__).parent
-    if not any((here / name).exists() for name in (_NAME, _REASON_NAME)):
+    here = Path(__file__).with_name(_NAME)
+    if not here.exists():
         from importlib import metadata  # which an installed tfpipe does not need
 
         with contextlib.suppress(metadata.PackageNotFoundError):
-            installed = Path(str(metadata.distribution("tfpipe").locate_file("tfpipe/native")))
-            return installed if installed.is_dir() else here
+            installed = Path(str(metadata.distribution("tfpipe").locate_file(f"tfpipe/native/{_NAME}")))
+            return installed if installed.exists() else here
     return here
 
 
-_NAME, _REASON_NAME = "libtfpipe_native.so", "not_built.txt"
-_BUILD = _find_build()
-_PATH, _REASON_PATH = _BUILD / _NAME, _BUILD / _REASON_NAME
+_PATH = _find()
 
 
 @functools.cache
@@ -50,54 +46,27 @@ def load() -> ctypes.CDLL:
     """Loads the library.
 
     Raises:
-        OSError: It is missing, cannot be opened, or is of other sources.
+        MissingDependencyError: It is missing, cannot be opened, or is of other sources.
     """
-    library = ctypes.CDLL(str(_PATH))
-    if library.tfpipe_interface() != _INTERFACE:
-        raise OSError("it was built from other sources than this release's")
-    library.tfpipe_helped_ns.restype = ctypes.c_int64
-    return library
-
-
-@functools.cache
-def explain_missing() -> str | None:
-    """Returns the reason why the library cannot be used, as a clause; None if it can."""
     if not _PATH.exists():
-        return _read_reason()
+        raise MissingDependencyError(
+            "tfpipe's native library is not there: install the checkout with `pip install -e .`."
+        )
     try:
-        load()
+        library = ctypes.CDLL(str(_PATH))
+        interface = library.tfpipe_interface()
+        library.tfpipe_helped_ns.restype = ctypes.c_int64
     except (OSError, AttributeError) as error:
-        return str(error).rstrip(".")
-    return None
-
-
-def is_available() -> bool:
-    """Returns whether the library is there and can be loaded."""
-    return explain_missing() is None
+        raise MissingDependencyError(
+            f"tfpipe's native library cannot be loaded: {str(error).rstrip('.')}. Install tfpipe again."
+        ) from error
+    if interface != _INTERFACE:
+        raise MissingDependencyError(
+            "tfpipe's native library was built from other sources than this release's: install tfpipe again."
+        )
+    return library
 
 
 def read_helped_s() -> float:
     """Returns the processor time of the library's threads that worked for this thread so far, in seconds."""
-    return load().tfpipe_helped_ns() / 1e9 if is_available() else 0.0
-
-
-def check(user: str) -> None:
-    """Checks that the library can be used.
-
-    Args:
-        user: The subject of the sentence: what needs the library.
-    """
-    reason = explain_missing()
-    if reason is not None:
-        raise MissingDependencyError(
-            f"{user} needs tfpipe's native library, and {reason}. Install tfpipe again where a C compiler is.",
-            page="install#the-native-library",
-        )
-
-
-def _read_reason() -> str:
-    """Returns the reason that the build has left behind."""
-    try:
-        return _REASON_PATH.read_text(encoding="utf-8").strip()
-    except OSError:
-        return "it was not built when tfpipe was installed"
+    return load().tfpipe_helped_ns() / 1e9

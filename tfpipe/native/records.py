@@ -5,7 +5,7 @@ whole = read_records(spans, frames, block)      # parts of files into one block 
 examples = parse_examples(block, payloads)
 ```
 
-Tables are buffers of int64 in C order, such as NumPy's arrays.
+Tables are arrays of int64 in C order.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import ctypes
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tfpipe.native import library
 
 NOTHING, TEXTS, FLOATS, INTS = range(4)
@@ -21,23 +24,20 @@ NOTHING, TEXTS, FLOATS, INTS = range(4)
 
 
 class Examples(NamedTuple):
-    """The features of several Examples, one behind the other, as tables of native byte order.
+    """The features of several Examples, one behind the other.
 
     Attributes:
         num_features: int64 [examples]: the features of each; -1 if it is damaged, or of an unusual form.
         keys: int64 [keys, 2]: the begin and the size of each different key in the block. They need not be UTF-8.
         features: int64 [features, 4]: the number of the key, the kind, the first value of this kind, the count of them.
-        texts: int64 [texts, 2]: the begin and the size of each bytes value in the block.
-        floats: float32 [floats].
-        ints: int64 [ints].
+        values: The values of each kind: float32 [floats], int64 [ints], and int64 [texts, 2], the begin and the size of
+            each bytes value in the block.
     """
 
-    num_features: bytearray
-    keys: bytes
-    features: bytes
-    texts: bytes
-    floats: bytes
-    ints: bytes
+    num_features: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    features: NDArray[np.int64]
+    values: dict[int, NDArray[Any]]
 
 
 class _Examples(ctypes.Structure):
@@ -72,7 +72,7 @@ def masked_crc32c(data: bytes, by_tables: bool = False) -> int:
     return result
 
 
-def read_records(spans: Any, frames: Any, block: Any) -> bytearray:
+def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
     """Reads parts of files into one block of memory, and checks the records that lie in it.
 
     Storage is asked for many spans before one is waited for. What cannot be read becomes zeros.
@@ -83,13 +83,13 @@ def read_records(spans: Any, frames: Any, block: Any) -> bytearray:
         block: Writable memory.
 
     Returns:
-        One byte a record: 1 if its length is that of the frame and both its checksums hold, else 0.
+        Whether the length of each record is that of its frame and both its checksums hold: bool [records].
 
     Raises:
         ValueError: A span or a record leaves the block, or a table has another form.
     """
     (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
-    whole = bytearray(frame_rows)
+    whole = np.zeros(frame_rows, np.bool_)
     tables = (span_memory, span_rows, frame_memory, frame_rows)
     _check(_declare().tfpipe_read_records(*tables, *_get_block(block), _get_memory(memoryview(whole))))
     return whole
@@ -110,17 +110,19 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
         MemoryError: There is no memory.
     """
     rows, memory = _get_table(payloads, 2)
-    num_features, out = bytearray(8 * rows), _Examples()
+    num_features, out = np.empty(rows, np.int64), _Examples()
     counts = _get_memory(memoryview(num_features))
     _check(_declare().tfpipe_parse_examples(*_get_block(block), memory, rows, out, counts))
     try:
         return Examples(
             num_features=num_features,
-            keys=_copy(out.keys, 16 * out.num_keys),
-            features=_copy(out.features, 32 * out.num_features),
-            texts=_copy(out.texts, 16 * out.num_texts),
-            floats=_copy(out.floats, 4 * out.num_floats),
-            ints=_copy(out.ints, 8 * out.num_ints),
+            keys=_copy(out.keys, (out.num_keys, 2)),
+            features=_copy(out.features, (out.num_features, 4)),
+            values={
+                TEXTS: _copy(out.texts, (out.num_texts, 2)),
+                FLOATS: _copy(out.floats, (out.num_floats,), np.float32),
+                INTS: _copy(out.ints, (out.num_ints,)),
+            },
         )
     finally:
         _declare().tfpipe_free_examples(out)
@@ -148,8 +150,11 @@ def _get_memory(view: memoryview) -> Any:
     return ctypes.byref(ctypes.c_char.from_buffer(view)) if view.nbytes else None
 
 
-def _copy(address: int | None, num_bytes: int) -> bytes:
-    return ctypes.string_at(address, num_bytes) if address is not None else b""
+def _copy(address: int | None, shape: tuple[int, ...], dtype: Any = np.int64) -> NDArray[Any]:
+    made = np.empty(shape, dtype)
+    if made.nbytes:
+        ctypes.memmove(made.ctypes.data, address, made.nbytes)
+    return made
 
 
 def _check(result: int) -> None:

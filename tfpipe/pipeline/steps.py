@@ -30,7 +30,6 @@ from tfpipe.engine.ahead import PAUSE_S
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import BatchPlan
-from tfpipe.native import library
 from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.storage import file_io
@@ -379,7 +378,7 @@ def choose_decoder(plan: BatchPlan) -> str:
     """Chooses the engine's decoder of JPEGs: "native", that of the native library, else "pillow"."""
     config, formats = plan.config, plan.source.images.formats
     fits = config.decoder != "pillow" and not config.augment_options.antialias
-    return "native" if fits and (not formats or "JPEG" in formats) and library.is_available() else "pillow"
+    return "native" if fits and (not formats or "JPEG" in formats) else "pillow"
 
 
 def count_batches_read(plan: BatchPlan) -> int:

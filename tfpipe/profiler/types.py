@@ -40,7 +40,6 @@ FixAction = Literal[
     "move_to_device",
     "cache_before_stage",
     "write_data",
-    "install_package",
     "add_machines",
 ]
 """The parts that a fix changes: options, the place or the code of a stage of the user's own, the data, the machines."""
@@ -265,7 +264,6 @@ class DatasetFacts:
         by_engine: Whether the engine makes the batches, each from records that one call reads from their places. If
             not, stages of TensorFlow's operations do.
         shuffled_records: The number of records that are held in memory to be shuffled.
-        lacks_native_library: Whether the native library would decode the images if it were there.
         own_stages: The names of the stages that the user has put in.
         late_caches: The names of the user's stages that cache augmented images, the last one first.
         filters: The names of the user's stages that can drop single images.
@@ -296,7 +294,6 @@ class DatasetFacts:
     exact: bool
     by_engine: bool
     shuffled_records: int
-    lacks_native_library: bool = False
     own_stages: tuple[str, ...] = ()
     late_caches: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()

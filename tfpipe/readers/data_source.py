@@ -160,7 +160,7 @@ class DataSource:
     ) -> dict[str, ColumnValues]:
         """Reads some features of several records as they are stored, for a decoder or a loop of your own.
 
-        With the native library bytes are not copied once they are read, unless a record has 2 MB or more.
+        Bytes are not copied once they are read, unless a record has 2 MB or more.
 
         Args:
             indices: The numbers, as for `__getitems__`.

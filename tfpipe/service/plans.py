@@ -27,14 +27,12 @@ from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.native import library
 from tfpipe.storage.file_io import is_url
 
 
 def name_release() -> str:
     """Returns all that must be the same at a trainer and its workers, so that their batches are equal."""
-    decoder = "with" if library.is_available() else "without"
-    return f"tfpipe {__version__}, order {ORDER_VERSION}, {decoder} the native library"
+    return f"tfpipe {__version__}, order {ORDER_VERSION}"
 
 
 def describe_plan(plan: AnyPlan) -> bytes:

@@ -19,7 +19,6 @@ from beam_jobs.runners.choose import make_runner
 from tests.beam_jobs.runners.jobs import make_job
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, MissingDependencyError, TfpipeError
-from tfpipe.format.image_form import ImageForm
 
 CONFIG = ShardConfig("gs://in", "gs://out")
 
@@ -102,19 +101,6 @@ def test_a_job_gets_folders_a_name_machines_and_a_wheel() -> None:
         (wheel,) = setup.extra_packages
         assert Path(wheel).is_file()
     assert not Path(wheel).exists()
-
-
-@pytest.mark.parametrize("seekable", [False, True])
-def test_a_job_that_makes_seekable_jpegs_needs_the_native_library(
-    seekable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr(
-        dataflow, "build_wheel", lambda folder, needs_native_library: asked.append(needs_native_library) or folder
-    )
-    header: Any = SimpleNamespace(form=ImageForm(seekable=seekable))
-    with make_dataflow().prepare(replace(make_job("gs://out/pets"), header=header)):
-        assert asked == [seekable]
 
 
 def test_options_of_the_user_stay() -> None:

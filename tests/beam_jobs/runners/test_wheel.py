@@ -22,7 +22,6 @@ from tfpipe._version import __version__
 from tfpipe.errors import DataError
 
 STEM = f"tfpipe-{__version__}"
-LIBRARY = ROOT / "tfpipe" / "native" / "libtfpipe_native.so"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_all_code_and_pins_packages(wheel: Path) -> None:
-    assert wheel.name == f"{STEM}-py3-none-{'linux_x86_64' if LIBRARY.exists() else 'any'}.whl"
+    assert wheel.name == f"{STEM}-py3-none-linux_x86_64.whl"
     with zipfile.ZipFile(wheel) as opened:
         inside = {name: opened.read(name) for name in opened.namelist()}
     code = {name: data for name, data in inside.items() if not name.startswith(STEM)}
@@ -54,26 +53,19 @@ def make_elf(machine: int) -> bytes:
 
 
 @pytest.mark.parametrize("data", [None, make_elf(0xB7), b"\xcf\xfa\xed\xfe" + bytes(60)], ids=["none", "arm", "macOS"])
-def test_a_library_that_workers_cannot_load_stays_here(
+def test_a_library_that_workers_cannot_load_is_refused(
     data: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "tfpipe"
-    (package / "native" / "csrc").mkdir(parents=True)
-    for name in ("__init__.py", "errors.py", "native/library.py", "native/csrc/decode.c"):
-        (package / name).write_text("")
+    (package / "native").mkdir(parents=True)
     if data is not None:
         (package / "native" / "libtfpipe_native.so").write_bytes(data)
     monkeypatch.setattr("tfpipe.errors.__file__", str(package / "errors.py"))
-    monkeypatch.setattr("beam_jobs.runners.wheel._PACKAGES", [package])
-    wheel = Path(build_wheel(str(tmp_path)))
-    assert wheel.name == f"{STEM}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel) as opened:
-        assert [name for name in opened.namelist() if "native" in name] == ["tfpipe/native/library.py"]
     with pytest.raises(DataError) as caught:
-        build_wheel(str(tmp_path), needs_native_library=True)
+        build_wheel(str(tmp_path))
     assert str(caught.value) == (
-        "`seekable` needs tfpipe's native library in the workers, which run Linux on x86-64. They get tfpipe as it is "
-        "installed here, without one for that system. Start the job on Linux, or let `sdk_location` be a container."
+        "The workers run Linux on x86-64, and get tfpipe as it is installed here, without a native library for that "
+        "system. Start the job on Linux, or let `sdk_location` be a container."
     )
 
 

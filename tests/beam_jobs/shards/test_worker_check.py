@@ -16,8 +16,7 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.worker_check import WorkerCheck
 from tests.beam_jobs.images import make_photos, write_files
 from tfpipe._version import __version__
-from tfpipe.errors import DataError, MissingDependencyError
-from tfpipe.format.image_form import ImageForm
+from tfpipe.errors import DataError
 from tfpipe.images.normalize import get_codec_versions
 
 HOST = socket.gethostname()
@@ -41,25 +40,6 @@ def test_the_same_versions_and_the_plan(work: WorkDir) -> None:
 
 def test_workers_that_bring_their_own_image_libraries(work: WorkDir) -> None:
     assert WorkerCheck.make(work.read_header(), codecs=False).versions == {"tfpipe": __version__}
-
-
-@pytest.mark.usefixtures("native_library")
-def test_a_worker_that_makes_seekable_jpegs_needs_the_native_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write_files(tmp_path / "in", make_photos({"cat": 4}))
-    config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=2, form=ImageForm(seekable=True))
-    with open_work_dir(config, plan_shards(config)) as work:
-        check = WorkerCheck.make(work.read_header(), codecs=False)
-        monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: None)
-        assert check.open_plan(work) == work.read_header()
-        monkeypatch.setattr("tfpipe.native.library.explain_missing", lambda: "it was not built")
-        with pytest.raises(MissingDependencyError) as caught:
-            check.open_plan(work)
-    assert str(caught.value) == (
-        f"`seekable`, on {HOST}, needs tfpipe's native library, and it was not built. Install tfpipe again where a C "
-        "compiler is."
-    )
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class Dlio:
         """
         code = (
             "import json, tensorflow, dlio_benchmark.main, mpi4py.MPI, tfpipe.readers.data_source\n"
-            "from tfpipe.native import library; library.check('DLIO')\n"
+            "from tfpipe.native import library; library.load()\n"
             "from importlib.metadata import version\n"
             f"versions = {{name: version(name) for name in {_PACKAGES}}}\n"
             "print(json.dumps(versions | {'tensorflow': tensorflow.__version__}))"

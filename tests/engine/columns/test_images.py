@@ -1,4 +1,4 @@
-"""Crops that are resized and converted: by the native library and by NumPy, bit for bit."""
+"""Crops that are resized and converted, against TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tfpipe.engine.columns.images import DTYPES, Decoding, resize_pixels
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.format.image_form import ImageForm
-from tfpipe.native import library
 
 
 def make_decoding(dtype: str) -> Decoding:
@@ -32,17 +30,6 @@ def draw_cases() -> list[tuple[np.ndarray[Any, Any], tuple[int, int]]]:
     random = np.random.default_rng(seed)
     sizes = [(1, 1, 5, 7), (40, 30, 40, 30), *random.integers(1, 90, (30, 4)).tolist()]
     return [(random.integers(0, 256, (y, x, 3)).astype(np.uint8), (rows, cols)) for y, x, rows, cols in sizes]
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
-@pytest.mark.usefixtures("native_library")
-def test_numpy_gives_the_bits_of_the_native_library(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = draw_cases()
-    native = [resize(pixels, size, dtype, flip) for pixels, size in cases for flip in (False, True)]
-    monkeypatch.setattr(library, "is_available", lambda: False)
-    by_numpy = [resize(pixels, size, dtype, flip) for pixels, size in cases for flip in (False, True)]
-    for ours, theirs in zip(by_numpy, native, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_pixels_are_those_of_tensorflow() -> None:

@@ -27,7 +27,6 @@ from tfpipe.engine.open_maker import open_maker
 from tfpipe.engine.plan import plan_batches
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.native import library
 from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
@@ -137,10 +136,9 @@ def test_every_face_reads_while_the_cache_is_filled(source: Manifest, tmp_path: 
             "torch": ({**batch, "image": batch["image"].movedim(1, -1)} for _ in range(2) for batch in by_torch),
             "jax": iter([*by_jax, *by_jax]),
         }
-        if library.is_available():
-            by_tf = tfpipe.build_dataset(source, "train", live.config)
-            assert by_tf.element_spec == tfpipe.build_dataset(source, "train", filled.config).element_spec
-            faces["tf.data"] = iter(by_tf.as_numpy_iterator())
+        by_tf = tfpipe.build_dataset(source, "train", live.config)
+        assert by_tf.element_spec == tfpipe.build_dataset(source, "train", filled.config).element_spec
+        faces["tf.data"] = iter(by_tf.as_numpy_iterator())
         for name, batches in faces.items():
             for step in range(6):
                 batch = next(batches)

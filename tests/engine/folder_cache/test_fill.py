@@ -234,7 +234,6 @@ for child in [in_child(lambda n=n: fill_slowly(n)) for n in range(3)]:
 """
 
 
-@pytest.mark.usefixtures("native_library")  # which the processes have in any case
 def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", FILL, source.directory, str(tmp_path)]

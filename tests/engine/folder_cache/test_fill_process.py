@@ -94,7 +94,6 @@ def damage(source: Manifest) -> str:
     return f"record 2 of {shard} (byte {offset})"
 
 
-@pytest.mark.usefixtures("native_library")  # which the process has in any case
 def test_another_process_fills_the_cache_at_low_priority(
     source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +256,6 @@ def test_a_plain_script_ends_while_its_cache_is_filled(source: Manifest, tmp_pat
     assert can_lock(folder_of(source, tmp_path / "cache", image_size=224, decoded_size=1600), within_s=10)
 
 
-@pytest.mark.usefixtures("native_library")
 def test_killed_again_and_again_it_is_whole_in_the_end(source: Manifest, tmp_path: Path) -> None:
     filled, live = (folder_of(source, tmp_path / name, decoded_size=800) for name in ("filled", "live"))
     fill(filled)

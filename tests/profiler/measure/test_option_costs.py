@@ -67,7 +67,6 @@ def test_a_planted_cost_is_measured_where_it_was_planted(source: Source, monkeyp
         assert costs[name] - without[name] == pytest.approx(expected_us, rel=0.25), name
 
 
-@pytest.mark.usefixtures("native_library")
 def test_everything_that_the_config_leaves_open_is_tried(source: Source) -> None:
     config = replace(CONFIG, image_dtype="float32", augment_options=AugmentOptions(dct_scaling=False))
     tried = ["now", "uint8", "device", "dct_scaling", "cached", "cached_device"]
@@ -95,7 +94,6 @@ def test_what_reading_costs_is_that_of_the_records_which_are_read(
     assert costs == {"now": 400.0, "device": 500.0, "cached": 300.0, "smaller": 450.0, "engine_share": 0.25}
 
 
-@pytest.mark.usefixtures("native_library")
 def test_restart_markers_are_tried_if_all_images_are_jpegs(foreign: Any, tmp_path: Path) -> None:
     records = [{"image": foreign.image(k, (80, 64)), "label": k} for k in range(8)]
     foreign.write(tmp_path / "train-0.tfrecord", records)

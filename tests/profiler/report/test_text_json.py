@@ -194,7 +194,6 @@ def test_the_json_has_the_same_names_as_ever() -> None:
             "exact",
             "by_engine",
             "shuffled_records",
-            "lacks_native_library",
             "own_stages",
         ),
         *("late_caches", "filters", "unread_features", "unread_share", "foreign", "described", "compression"),

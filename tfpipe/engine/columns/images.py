@@ -26,7 +26,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import decode_crop, make_image, mirror, resize_crop
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
-from tfpipe.native import batches, library
+from tfpipe.native import batches
 from tfpipe.system.hash_permutation import IntArray
 
 DTYPES: dict[str, Any] = {"uint8": np.uint8, "float32": np.float32, "bfloat16": np.uint16}
@@ -173,7 +173,7 @@ def _decode_natively(
 ) -> IntArray:
     """Lets the native library decode what it takes, and returns the numbers of the other images."""
     column, form = images.column, decoding.form
-    if not (decoding.natively and library.is_available()) or decoding.options.antialias:
+    if not decoding.natively or decoding.options.antialias:
         return np.arange(len(images))
     assert column.memory is not None
     places = np.array(column.values)
@@ -239,44 +239,11 @@ def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decodi
         decoding: The dtype, and how floats are normalized.
         flip: Whether to mirror left to right.
     """
-    if not library.is_available():
-        out[...] = _resize_by_numpy(pixels, out.shape[:2], decoding, flip)
-        return
     pixels = np.ascontiguousarray(pixels)
     places = np.array([(pixels.ctypes.data, pixels.size)], np.int64)
     sizes = np.array([pixels.shape[:2]], np.int32)
     boxes = np.array([(0, 0, *pixels.shape[:2])], np.int32)
     batches.resize(places, sizes, boxes, np.array([flip]), out[None], **decoding.make_scaling())
-
-
-def _resize_by_numpy(pixels: NDArray[np.uint8], size: tuple[int, ...], decoding: Decoding, flip: bool) -> NDArray[Any]:
-    """Resizes an image as the native library does, in the same arithmetic."""
-    half = np.float32(0.5)
-    values = pixels.astype(np.float32)
-    for axis in (1, 0):  # columns first
-        source, count = pixels.shape[axis], size[axis]
-        at = (np.arange(count, dtype=np.float32) + half) * (np.float32(source) / np.float32(count)) - half
-        below = np.floor(at)
-        upper = np.minimum(np.ceil(at).astype(np.int64), source - 1)
-        lower = np.minimum(np.maximum(below.astype(np.int64), 0), upper)
-        weight = (at - below).reshape(-1, 1) if axis else (at - below).reshape(-1, 1, 1)
-        first = values.take(lower, axis)
-        values = first + (values.take(upper, axis) - first) * weight
-    values = values[:, ::-1] if flip else values
-    if decoding.dtype == "uint8":
-        rounded: NDArray[np.uint8] = (values + half).astype(np.uint8)
-        return rounded
-    scaling = compute_scaling(decoding.options.mean, decoding.options.std)
-    offset, factor = (np.array(numbers, np.float32) for numbers in scaling)
-    values = (values - offset) * factor
-    return values if decoding.dtype == "float32" else _round_to_bfloat16(values)
-
-
-def _round_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Returns the bits of the nearest bfloat16 of finite values, halves to even."""
-    bits = values.view(np.uint32)
-    rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return rounded
 
 
 def choose_ratio(extent: tuple[int, int], size: tuple[int, int]) -> int:

@@ -23,9 +23,6 @@ from tfpipe.profiler.types import (
 from tfpipe.system.units import format_mebibytes, human_bytes
 
 _BYTES: Mapping[str, OptionValue] = {"image_dtype": "uint8"}
-_LEFT_WITH_NATIVE_LIBRARY = 0.2
-"""The share of the time of making batches that is left when the native library takes the place of NumPy and Pillow. It
-cannot be tried before it is installed, so this is an estimate, and the fix says so."""
 _CACHE_SHARE = 0.8
 """The share of the free memory that a proposed cache may take; a pipeline accepts up to `MAX_CACHE_SHARE`."""
 _MIN_CACHED_SHARE = 0.1
@@ -44,7 +41,7 @@ def _change_options(profile: Profile) -> Iterator[Fix]:
     """Yields the options that make an image cheaper from `parse` to `batch`."""
     width = "four" if profile.config.image_dtype == "float32" else "two"
     crop = "If a crop is twice as large as needed, libjpeg decodes half of each side."
-    native = "The native library, which is there, decodes, crops and resizes in one call."
+    native = "The native library decodes, crops and resizes in one call."
     rows: tuple[tuple[TriedChange, Effort, str, Mapping[str, OptionValue]], ...] = (
         ("uint8", Effort.VISIBLE_OPTION, f"A byte for each value instead of {width}: the device normalizes.", _BYTES),
         ("device", Effort.VISIBLE_OPTION, "The device crops, flips and normalizes.", {"augment": "device", **_BYTES}),
@@ -54,11 +51,6 @@ def _change_options(profile: Profile) -> Iterator[Fix]:
     for change, effort, reason, changes in rows:
         if lighter := scale_cpu(profile, change):
             yield Fix(effort, reason, lighter, changes)
-    if profile.dataset.lacks_native_library and (now := scale_cpu(profile, "now")):
-        lighter = now.scale(dict.fromkeys(OPTION_COST_STAGES, _LEFT_WITH_NATIVE_LIBRARY))
-        reason = "The native library decodes, crops and resizes in one call; the gain is an estimate."
-        instruction = "Install tfpipe again where a C compiler is, so that it has its native library."
-        yield Fix(Effort.NEW_SHARDS, reason, lighter, instruction=instruction, action="install_package")
 
 
 def _add_cache(profile: Profile) -> Iterator[Fix]:

@@ -11,7 +11,6 @@ from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import FormatError
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import CLASS_LABEL, IMAGE_ENCODED, image_schema
-from tfpipe.native import library
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook import count_files_at_once, count_shuffled_records
 from tfpipe.pipeline.textbook_choice import is_by_engine
@@ -52,7 +51,6 @@ def get_dataset_facts(
         exact=config.training and by_engine,
         by_engine=by_engine,
         shuffled_records=count_shuffled_records(plan) if config.training and not by_engine else 0,
-        lacks_native_library=by_engine and config.decoder == "auto" and not library.is_available(),
         own_stages=tuple(stage.name for stage in own),
         declared={stage.name: OwnStage(stage.random, stage.per_image) for stage in own},
         late_caches=find_late_caches(stages),

@@ -27,7 +27,6 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.decode import make_image
 from tfpipe.images.normalize import BadImage, prepare_image
 from tfpipe.images.seekable import make_seekable
-from tfpipe.native import library
 from tfpipe.pipeline.textbook_choice import is_by_engine
 from tfpipe.profiler.measure import turns
 from tfpipe.profiler.measure.engine_sample import make_decoder, write_sample
@@ -86,19 +85,18 @@ def measure_option_costs(
     payloads = leave_out(payloads, unread) if unread else payloads
     unread_bytes = whole_bytes - sum(map(len, payloads))
     base = replace(config, cache="none", cache_dir=None, cache_bytes=None, max_bad_records=0)
-    natively = by_engine and library.is_available()
-    trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, natively, late_cache)}
+    trials = {name: _Trial(changed, payloads, source) for name, changed in _list_changes(base, by_engine, late_cache)}
     smaller = [] if short_side is None else _shrink_images(source, payloads, short_side)
     if smaller:
         trials["smaller"] = _Trial(base, smaller, _describe_smaller(source, short_side))
-    if natively and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
+    if by_engine and config.decoder != "pillow" and (seekable := _add_markers(source, payloads)):
         trials["seekable"] = _Trial(base, seekable, source)
     costs = _try_engine(trials) if by_engine else _try_stages(source, trials)
     return costs | ({"smaller_bytes": (sum(map(len, smaller)) + unread_bytes) / whole_bytes} if smaller else {})
 
 
 def _list_changes(
-    config: PipelineConfig, natively: bool, late_cache: bool
+    config: PipelineConfig, by_engine: bool, late_cache: bool
 ) -> Iterator[tuple[TriedChange, PipelineConfig]]:
     """Yields each change that needs no other records: its name, and its config."""
     yield "now", config
@@ -106,7 +104,7 @@ def _list_changes(
         yield "uint8", replace(config, image_dtype="uint8")
     if config.augment == "host":
         yield "device", replace(config, augment="device", image_dtype="uint8")
-    if natively and config.decoder == "pillow":
+    if by_engine and config.decoder == "pillow":
         yield "native", replace(config, decoder="auto")
     if not config.augment_options.dct_scaling:
         yield "dct_scaling", replace_options(config, {"augment_options.dct_scaling": True})

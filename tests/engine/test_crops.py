@@ -1,4 +1,4 @@
-"""Windows and flips without TensorFlow, held to what TensorFlow draws."""
+"""Windows and flips, held to what TensorFlow draws."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfpipe.engine import crops, numpy_crops
+from tfpipe.engine import crops
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.pipeline.stages import _crop_box
 
@@ -39,30 +39,19 @@ def in_graph(function, elements, dtype) -> np.ndarray:
     return np.stack(list(found.as_numpy_iterator()))
 
 
-def pairs(sizes: np.ndarray) -> list[tuple[int, int]]:
-    return [(height, width) for height, width in sizes.tolist()]
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "narrow", "unlikely"])
-@pytest.mark.parametrize("squeezed", [False, True])
-def test_windows_are_those_of_the_pipeline(options: AugmentOptions, squeezed: bool) -> None:
-    seeds, originals, stored = drawn()
+@pytest.mark.parametrize("stored", [None, (64, 48), (3, 700)], ids=str)
+def test_windows_are_those_of_the_pipeline(options: AugmentOptions, stored: tuple[int, int] | None) -> None:
+    seeds, originals, _ = drawn()
 
     def draw(element):
-        seed, original, size = element
-        extent = tf.unstack(size) if squeezed else None
-        return _crop_box.sample_crop_box(seed, tf.unstack(original), extent, options)
+        seed, original = element
+        return _crop_box.sample_crop_box(seed, tf.unstack(original), stored, options)
 
-    expected = in_graph(draw, (seeds, originals, stored), tf.int32)
-    first = numpy_crops.draw_first_numbers(seeds)
-    windows = [
-        numpy_crops.squeeze_crop_box(numpy_crops.sample_crop_box(seed, numbers, original, options), original, size)
-        for seed, numbers, original, size in zip(
-            seeds, first, pairs(originals), pairs(stored if squeezed else originals), strict=True
-        )
-    ]
-    assert np.array(windows).tolist() == expected.tolist()
-    assert (np.array(windows)[:, 2:] >= 1).all()
+    expected = in_graph(draw, (seeds, originals), tf.int32)
+    windows, _ = crops.draw_boxes(seeds, originals, stored, options)
+    assert windows.tolist() == expected.tolist()
+    assert (windows[:, 2:] >= 1).all()
 
 
 @pytest.mark.parametrize("squeezed", [False, True])
@@ -83,8 +72,15 @@ def test_centres_are_those_of_the_pipeline(squeezed: bool) -> None:
 def test_flips_are_those_of_the_pipeline() -> None:
     seeds = drawn()[0]
     expected = in_graph(_crop_box.sample_flip, seeds, tf.bool)
-    assert numpy_crops.sample_flips(seeds) == expected.tolist()
+    sizes = np.full((COUNT, 2), 9)
+    assert crops.draw_boxes(seeds, sizes, None, AugmentOptions())[1].tolist() == expected.tolist()
+    assert not crops.draw_boxes(seeds, sizes, None, AugmentOptions(flip=False))[1].any()
     assert 0.4 < expected.mean() < 0.6
+
+
+def test_an_image_without_a_pixel_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^Image height and width must be positive\.$"):
+        crops.draw_boxes(np.zeros((1, 2), np.int32), np.array([[0, 5]]), None, AugmentOptions())
 
 
 @pytest.mark.parametrize(
