@@ -19,7 +19,7 @@ RUN apt-get update \
 COPY . /source
 RUN pip install --no-cache-dir '/source[dataflow]' "apache-beam[gcp]==${BEAM}" \
     && pip check \
-    && python -c "from tfpipe.native import library; import beam_jobs.shards.write_shard; library.check('The image')"
+    && python -c "from tfpipe.native import library; import beam_jobs.shards.write_shard; library.load()"
 COPY --from=launcher /opt/google/dataflow/python_template_launcher /opt/google/dataflow/python_template_launcher
 COPY containers/flex_template.py containers/flex_template.json /template/
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/flex_template.py

@@ -91,7 +91,7 @@ def read_records(spans: Any, frames: Any, block: Any) -> NDArray[np.bool_]:
     (span_rows, span_memory), (frame_rows, frame_memory) = _get_table(spans, 4), _get_table(frames, 2)
     whole = np.zeros(frame_rows, np.bool_)
     tables = (span_memory, span_rows, frame_memory, frame_rows)
-    _check(_declare().tfpipe_read_records(*tables, *_get_block(block), _get_memory(memoryview(whole))))
+    _check(_declare().tfpipe_read_records(*tables, *_get_block(block), _get_memory(whole.data)))
     return whole
 
 
@@ -111,7 +111,7 @@ def parse_examples(block: Any, payloads: Any) -> Examples:
     """
     rows, memory = _get_table(payloads, 2)
     num_features, out = np.empty(rows, np.int64), _Examples()
-    counts = _get_memory(memoryview(num_features))
+    counts = _get_memory(num_features.data)
     _check(_declare().tfpipe_parse_examples(*_get_block(block), memory, rows, out, counts))
     try:
         return Examples(
@@ -152,7 +152,7 @@ def _get_memory(view: memoryview) -> Any:
 
 def _copy(address: int | None, shape: tuple[int, ...], dtype: Any = np.int64) -> NDArray[Any]:
     made = np.empty(shape, dtype)
-    if made.nbytes:
+    if address is not None:
         ctypes.memmove(made.ctypes.data, address, made.nbytes)
     return made
 
