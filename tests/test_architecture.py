@@ -114,6 +114,7 @@ HEAVY = {
         "beam_jobs.storage",
     ),
     "torch": (
+        "tfpipe.readers.shared_begin",
         "tfpipe.readers.torch",
         "tfpipe.readers.torch_tensors",
     ),

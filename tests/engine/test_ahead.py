@@ -127,20 +127,49 @@ class Counted:
         return list_positions(position, 3, goes_on=True)
 
 
-def test_a_pass_begins_where_the_last_one_was_left() -> None:
+def take(passes: Passes, count: int) -> list[Any]:
+    """Takes some batches of a pass, and leaves it."""
+    batches = iter(passes)
+    taken = [next(batches) for _ in range(count)]
+    batches.close()
+    return taken
+
+
+def test_each_pass_is_the_next_epoch() -> None:
     counted = Counted()
     passes = Passes(counted.start, 3, Position(0, 1), goes_on=True)
     assert list(passes) == [(0, 1), (0, 2)]
-    early = iter(passes)
-    assert next(early) == (1, 0)
-    assert passes.position == (1, 1)
-    early.close()
-    assert list(passes) == [(1, 1), (1, 2)]
+    assert list(passes) == [(1, 0), (1, 1), (1, 2)]
     assert counted.begins == [(0, 1)]  # all of it was one run of threads
     passes.position = Position(7, 2)
     assert list(passes) == [(7, 2)]
     assert counted.begins == [(0, 1), (7, 2)]
     assert list(passes) == [(8, 0), (8, 1), (8, 2)]
+
+
+def test_the_pass_after_one_that_was_left_is_whole() -> None:
+    passes = Passes(Counted().start, 3, Position(0, 0), goes_on=True)
+    assert take(passes, 2) == [(0, 0), (0, 1)]
+    assert passes.position == (0, 2)  # what a state that is saved now goes on with
+    assert list(passes) == [(1, 0), (1, 1), (1, 2)]
+    assert [take(passes, 2) for _ in range(2)] == [[(2, 0), (2, 1)], [(3, 0), (3, 1)]]
+    passes.position = Position(3, 2)  # a state that is loaded counts, also that of this very pass
+    assert list(passes) == [(3, 2)]
+    passes.position = Position(5, 1)
+    assert take(passes, 2) == [(5, 1), (5, 2)]  # all that was left of its epoch
+    assert list(passes) == [(6, 0), (6, 1), (6, 2)]
+
+
+def test_a_look_at_one_batch_changes_nothing() -> None:
+    passes = Passes(Counted().start, 3, Position(4, 1), goes_on=True)
+    assert [take(passes, 1) for _ in range(2)] == [[(4, 1)], [(4, 1)]]
+    assert passes.position == (4, 2)
+    assert list(passes) == [(4, 1), (4, 2)]
+    assert take(passes, 1) == [(5, 0)]
+    assert take(passes, 2) == [(5, 0), (5, 1)]
+    assert take(passes, 1) == [(6, 0)]
+    alone = Passes(lambda position: list_positions(position, 1, goes_on=True), 1, Position(0, 0), goes_on=True)
+    assert [list(alone) for _ in range(2)] == [[(0, 0)], [(1, 0)]]  # an epoch of one batch is more than a look
 
 
 def test_after_an_error_the_same_batch_comes_again() -> None:

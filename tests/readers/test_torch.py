@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.data import DataLoader
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
@@ -59,10 +61,69 @@ def test_workers_change_nothing_and_any_step_resumes(manifest: Manifest, start_m
     assert names(islice(early, 2)) == expected[3:5]
     state = loader.state_dict()
     assert state == {"seed": 3, "epoch": 1, "step": 2, "order": 1}
-    assert names(loader) == expected[5:6]  # left early, it goes on there
+    assert names(loader) == expected[6:9]  # that pass was left, so this one is the next epoch
     other = data_loader(of(manifest), num_workers=0)
     other.load_state_dict(state)
     assert names(batch for _ in range(2) for batch in other) == expected[5:9]
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
+def test_passes_of_an_own_loader_advance(manifest: Manifest, workers: dict[str, object]) -> None:
+    expected = read_names(manifest, range(12))
+    images = of(manifest)
+    loader = DataLoader(images, batch_size=None, **workers)
+    assert [names(loader) for _ in range(2)] == [expected[:3], expected[3:6]]
+    assert images.position == (2, 0)
+    images.set_epoch(0)
+    torch.manual_seed(1)
+    assert names(loader) == expected[:3]
+    torch.manual_seed(1)  # PyTorch then gives the workers of both passes the same seed
+    assert names(loader) == expected[3:6]
+    assert names(islice(loader, 2)) == expected[6:8]
+    assert names(loader) == expected[9:12]
+    copied = pickle.loads(pickle.dumps(images))
+    copied.set_epoch(1)
+    other = DataLoader(copied, batch_size=None, **workers)
+    assert [names(other) for _ in range(2)] == [expected[3:6], expected[6:9]]
+
+
+def test_the_dataset_of_a_loader_ends(manifest: Manifest) -> None:
+    """Libraries make another loader of it."""
+    expected = read_names(manifest, range(9))
+    loader = data_loader(of(manifest), num_workers=0)
+    assert names(loader) == expected[:3]
+    for workers in (0, 2):
+        loader.dataset.set_epoch(1)
+        assert names(DataLoader(loader.dataset, batch_size=None, num_workers=workers)) == expected[3:6]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks_are_asked_for_when_a_pass_begins(manifest: Manifest, num_workers: int) -> None:
+    expected = read_names(manifest, range(9))
+    images = of(manifest)
+    loader = data_loader(images, num_workers=num_workers)
+    assert names(loader) == expected[:3]
+    torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        assert names(loader) == [batch[2:] for batch in expected[3:6]]
+        assert loader.state_dict() == {"seed": 3, "epoch": 2, "step": 0, "order": 1}
+        own = DataLoader(of(manifest), batch_size=None, num_workers=num_workers)
+        given = data_loader(of(manifest, rank=(0, 2)), num_workers=num_workers)
+        assert names(own) == [batch[2:] for batch in expected[:3]]
+        assert names(given) == [batch[:2] for batch in expected[:3]]
+        assert names(pickle.loads(pickle.dumps(images))) == [batch[2:] for batch in expected[6:9]]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_ranks_that_cannot_share_a_batch_are_refused_when_a_pass_begins(manifest: Manifest) -> None:
+    loader = data_loader(of(manifest), num_workers=0)
+    torch.distributed.init_process_group("fake", rank=1, world_size=3, store=FakeStore())
+    try:
+        with pytest.raises(ConfigError, match=r"^`batch_size` 4 must be divisible by 3 replicas; use 3 or 6\.$"):
+            next(iter(loader))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_start_step_may_lie_in_any_epoch(manifest: Manifest) -> None:
@@ -184,6 +245,7 @@ def count_open_files(folder: str) -> int:
 def test_a_copy_opens_its_own_files(manifest: Manifest) -> None:
     images = of(manifest)
     expected = names(images)
+    images.set_epoch(0)
     before = count_open_files(manifest.directory)
     copied = pickle.loads(pickle.dumps(images))
     assert names(copied) == expected

@@ -45,9 +45,11 @@ _ROWS = 2520 * 2**20  # of a batch to ask a sharding about: any usual number of 
 class JaxBatches(EpochBatches):
     """The batches of one split on the devices of all processes, as an iterable of epochs.
 
-    Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
-    record once. Threads make the batches and copy them to the devices, two steps ahead or as many as `prefetch_batches`
-    says. In training they go on with the next epoch meanwhile, so its first batches are ready.
+    Each pass is the next epoch, whole, also after one that was left; only the pass after `load_state_dict`, `set_epoch`
+    or a `start_step` begins where these say. A look at one batch does not count as a pass. In evaluation each pass is
+    the whole split, every record once. Threads make the batches and copy them to the devices, two steps ahead or as
+    many as `prefetch_batches` says. In training they go on with the next epoch meanwhile, so its first batches are
+    ready.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.

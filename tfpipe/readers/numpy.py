@@ -31,9 +31,10 @@ from tfpipe.readers.open_data import locate, open_data
 class NumpyBatches(EpochBatches):
     """The batches of one process, as an iterable of epochs.
 
-    Each pass begins where the last one was left, and ends with the epoch; in evaluation it is the whole split, every
-    record once. Threads make the batches, two steps ahead or as many as `prefetch_batches` says. In training they go on
-    with the next epoch meanwhile.
+    Each pass is the next epoch, whole, also after one that was left; only the pass after `load_state_dict`, `set_epoch`
+    or a `start_step` begins where these say. A look at one batch does not count as a pass. In evaluation each pass is
+    the whole split, every record once. Threads make the batches, two steps ahead or as many as `prefetch_batches` says.
+    In training they go on with the next epoch meanwhile.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.

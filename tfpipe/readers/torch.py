@@ -17,7 +17,6 @@ way.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import signal
@@ -26,16 +25,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from tfpipe.dataset.load import load_if_path
 from tfpipe.engine.ahead import Passes, list_positions, make_ahead, read_ahead
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
-from tfpipe.engine.mixed_batch import AnyPlan
+from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
 from tfpipe.readers.open_data import describe_reader, form_batch, list_splits, locate, open_data, weigh_mask
+from tfpipe.readers.shared_begin import SharedBegin
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
 from tfpipe.readers.torch_tensors import normalize as normalize
 from tfpipe.system import notebook
@@ -52,9 +53,10 @@ if TYPE_CHECKING:
 class TorchBatches(IterableDataset[Any]):
     """The batches of one rank, from a position to the end of its epoch; in evaluation all, exactly once.
 
-    Threads of this process make the batches ahead, so it needs no worker processes. Give it to `data_loader`, or to
-    your own DataLoader with `batch_size=None`, but not to a wrapper that shards it again. If a DataLoader has workers,
-    each makes every n-th batch with its share of the cores, and the order is the same for any number of them.
+    Each pass over it is the next epoch. Threads of this process make the batches ahead, so it needs no worker
+    processes. Give it to `data_loader`, or to your own DataLoader with `batch_size=None`, but not to a wrapper that
+    shards it again. If a DataLoader has workers, each makes every n-th batch with its share of the cores, and the order
+    is the same for any number of them.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
@@ -66,7 +68,7 @@ class TorchBatches(IterableDataset[Any]):
             worker, rank or resume.
         rank: The number of this process, from 0, and the number of processes; or a `DeviceMesh` with a dimension
             `data`, where processes that differ in other dimensions, such as `tensor`, get the same rows. None: the
-            processes of `torch.distributed` if it is initialized, else one process.
+            processes of `torch.distributed` if it is initialized when a pass begins, else one process.
         batch_transform: A function from a finished batch, as a dictionary of tensors, to the dictionary that the
             trainer gets. The thread that makes the batch calls it, in a worker if there are workers.
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.
@@ -98,13 +100,12 @@ class TorchBatches(IterableDataset[Any]):
     ) -> None:
         super().__init__()
         config = choose_config(config, changes)
-        number, ranks = find_rank(rank)
-        seeded_transform = None if transform is None else _SeededTransform(transform)
+        self._transform = None if transform is None else _SeededTransform(transform)
         self._has_transform, self._batch_transform = transform is not None, batch_transform
-        self._maker = open_data(data, split, config, Host(number, ranks, ranks), seeded_transform)
-        # Shared with workers that live longer than an epoch: they look here when a pass begins.
-        self._begin = torch.tensor(locate(self._maker, start_step), dtype=torch.int64).share_memory_()
-        self._runs_on = False
+        self._data: Manifest | Mixture = load_if_path(data, Manifest, Mixture)
+        self._split, self._asks_for_ranks, self._ranks = split, rank is None, find_rank(rank)
+        self._maker = self._open_maker(config)
+        self._begin = SharedBegin(locate(self._maker, start_step), len(self))
         self._cpus = _count_cpus(config)  # here, because a worker must not ask for GPUs
 
     def __repr__(self) -> str:
@@ -126,12 +127,11 @@ class TorchBatches(IterableDataset[Any]):
     @property
     def position(self) -> Position:
         """The position at which the next pass begins."""
-        epoch, step = self._begin.tolist()
-        return Position(epoch, step)
+        return self._begin.find_next(len(self))
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._begin.copy_(torch.tensor(position, dtype=torch.int64))
+        self._begin.set(position, len(self))
 
     def set_epoch(self, epoch: int) -> None:
         """Lets the next pass begin with this epoch, as with a DistributedSampler."""
@@ -144,8 +144,9 @@ class TorchBatches(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         first, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        begin = self.position if self.config.training else Position(0, 0)
-        positions = itertools.islice(list_positions(begin, len(self), self._runs_on), first, None, workers)
+        self._follow_ranks()
+        begin, runs_on = self._begin.begin_pass(worker, len(self)) if self.config.training else (Position(0, 0), False)
+        positions = itertools.islice(list_positions(begin, len(self), runs_on), first, None, workers)
         waiting = self.config.prefetch_batches
         if worker is not None and waiting is not None:
             waiting = 0  # those of `data_loader` wait
@@ -153,11 +154,22 @@ class TorchBatches(IterableDataset[Any]):
             return self._make_each(read_ahead(self._maker, positions, waiting))
         return make_ahead(self._maker, positions, max(self._cpus // workers, 1), self._make_tensors, waiting)
 
-    def _run_on(self) -> TorchBatches:
-        """Returns these images, with passes that run on from epoch to epoch without end. Both share their position."""
-        images = copy.copy(self)
-        images._runs_on = True
-        return images
+    def __getstate__(self) -> dict[str, Any]:
+        self._follow_ranks()  # a process that is spawned is not one of the ranks
+        return vars(self)
+
+    def _follow_ranks(self) -> bool:
+        """Takes this process's rows, if `torch.distributed` was initialized since; returns whether they are others."""
+        changed = self._asks_for_ranks and torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not changed or (ranks := find_rank(None)) == self._ranks:
+            return False
+        self._ranks = ranks
+        self._maker = self._open_maker(self.config)
+        return True
+
+    def _open_maker(self, config: PipelineConfig) -> AnyMaker:
+        number, ranks = self._ranks
+        return open_data(self._data, self._split, config, Host(number, ranks, ranks), self._transform)
 
     def _make_each(self, batches: Generator[Any]) -> Generator[Any]:
         with closing(batches):
@@ -177,15 +189,21 @@ class TorchBatches(IterableDataset[Any]):
 class ShardLoader(Resumable, DataLoader[Any]):
     """A DataLoader that knows its position; `data_loader` makes one.
 
-    Each pass begins where the last one was left, and ends with the epoch; `set_epoch` goes elsewhere. In training the
-    batches of the next epoch are made meanwhile. In evaluation each pass is the whole split.
+    Each pass is the next epoch, whole, also after one that was left; only the pass after `load_state_dict`, `set_epoch`
+    or a `start_step` begins where these say. A look at one batch does not count as a pass. In training the batches of
+    the next epoch are made meanwhile. In evaluation each pass is the whole split.
     """
 
     dataset: TorchBatches
     _passes: Passes | None = None
+    _is_accelerate_prepared = True  # Accelerate shards a loader again unless it has this sign
 
     def __iter__(self) -> Any:  # DataLoader promises another iterator class
-        yield from self._get_passes()
+        passes = self._get_passes()
+        if self.dataset._follow_ranks():
+            passes.close()
+            self._iterator = None  # workers that live on would read the rows of another rank
+        yield from passes
 
     def __len__(self) -> int:
         """Returns the number of batches in a whole epoch."""
@@ -228,7 +246,8 @@ class ShardLoader(Resumable, DataLoader[Any]):
         return self._passes
 
     def _start(self, position: Position) -> Generator[Any]:
-        self.dataset.position = position
+        images = self.dataset
+        images._begin.set(position, len(images), runs_on=images.config.training)
         batches: Iterator[Any] = super().__iter__()
         return _iterate(batches)
 
@@ -266,7 +285,7 @@ def data_loader(
             "of its own. Leave one of them out."
         )
     return ShardLoader(
-        images._run_on() if images.config.training else images,
+        images,
         batch_size=None,
         num_workers=num_workers,
         pin_memory=torch.cuda.is_available() if pin_memory is None else pin_memory,

@@ -1,0 +1,107 @@
+"""The position at which the next pass of PyTorch's workers begins, in memory that they share with the trainer.
+
+```
+begin = SharedBegin(Position(0, 5), steps_per_epoch=18)
+begin.begin_pass(worker, 18)    # in every worker: (Position(0, 5), False); in the next pass Position(1, 0)
+begin.set(Position(7, 0), 18)   # in the trainer: the next pass begins there
+```
+
+PyTorch tells a dataset in its workers nothing when a pass begins but the seed of the pass. So the first worker that
+begins a pass writes down where, and the others find it there. All of it is one number, which is written at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tfpipe.engine.position import Position
+from tfpipe.system.extras import importing
+
+with importing("`tfpipe.readers.torch`", "PyTorch", "tfpipe[torch]"):
+    import torch
+
+_SEED_BITS, _PASS_BITS, _STEP_BITS = 20, 9, 33
+_MAX_WORKERS = 1024
+
+
+class _Word(NamedTuple):
+    """The parts of the number.
+
+    Attributes:
+        step: The global step at which the pass begins.
+        runs_on: Whether the pass goes on with the next epoch instead of ending.
+        number: The number of the pass, of which the lowest bits are kept.
+        seed: Bits of the seed of the pass; 0 if no process has begun it.
+    """
+
+    step: int
+    runs_on: bool
+    number: int
+    seed: int
+
+    @classmethod
+    def unpack(cls, word: int) -> _Word:
+        word, seed = divmod(word, 1 << _SEED_BITS)
+        word, number = divmod(word, 1 << _PASS_BITS)
+        step, runs_on = divmod(word, 2)
+        return cls(step, bool(runs_on), number, seed)
+
+    def pack(self) -> int:
+        word = self.step % (1 << _STEP_BITS) * 2 + self.runs_on
+        word = (word << _PASS_BITS) + self.number % (1 << _PASS_BITS)
+        return (word << _SEED_BITS) + self.seed
+
+
+class SharedBegin:
+    """The begin of a pass, which is copied to workers as shared memory."""
+
+    def __init__(self, position: Position, steps_per_epoch: int) -> None:
+        # The word, and for each worker the number of the pass that it has begun last, plus 1.
+        self._memory = torch.zeros(1 + _MAX_WORKERS, dtype=torch.int64).share_memory_()
+        self.set(position, steps_per_epoch)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._memory = state["_memory"].share_memory_()  # a copy has memory of its own
+
+    def set(self, position: Position, steps_per_epoch: int, *, runs_on: bool = False) -> None:
+        """Lets the next pass begin at a position."""
+        step = position.epoch * steps_per_epoch + position.step
+        self._write(_Word(step, runs_on, self._read().number, 0))
+
+    def find_next(self, steps_per_epoch: int) -> Position:
+        """Returns the position at which the next pass begins."""
+        return Position(*divmod(_find_next_step(self._read(), steps_per_epoch), steps_per_epoch))
+
+    def begin_pass(self, worker: Any, steps_per_epoch: int) -> tuple[Position, bool]:
+        """Begins a pass in this process.
+
+        Args:
+            worker: The result of `torch.utils.data.get_worker_info`.
+            steps_per_epoch: The number of steps in an epoch.
+
+        Returns:
+            Where the pass begins, and whether it goes on with the next epoch.
+        """
+        word = self._read()
+        slot = 0 if worker is None else 1 + worker.id % _MAX_WORKERS
+        seed = 1 if worker is None else 1 + (worker.seed - worker.id) % ((1 << _SEED_BITS) - 1)
+        joins = slot and word.seed == seed and int(self._memory[slot]) != 1 + word.number
+        if not joins:
+            step = _find_next_step(word, steps_per_epoch)
+            number = (word.number + 1) % (1 << _PASS_BITS)
+            word = _Word(step, word.runs_on and not word.seed, number, seed)
+            self._write(word)
+        if slot:
+            self._memory[slot] = 1 + word.number
+        return Position(*divmod(word.step, steps_per_epoch)), word.runs_on
+
+    def _read(self) -> _Word:
+        return _Word.unpack(int(self._memory[0]))
+
+    def _write(self, word: _Word) -> None:
+        self._memory[0] = word.pack()
+
+
+def _find_next_step(word: _Word, steps_per_epoch: int) -> int:
+    """Returns the step at which the pass after the one that a word tells of begins."""
+    return (word.step // steps_per_epoch + 1) * steps_per_epoch if word.seed else word.step
