@@ -194,6 +194,8 @@ def test_tensorflow_pytorch_and_jax_read_equal_values(dataset: Path, kind: str) 
 def test_an_export_comes_back(dataset: Path, kind: str, to: Format, tmp_path: Path) -> None:
     if kind == "latents" and to != "parquet":
         pytest.skip("no other format comes back without images")
+    if kind == "masks" and to == "webdataset":
+        pytest.skip("tars come back without masks")
     export(ExportConfig(str(dataset), str(tmp_path / "out"), to, workers=1))
     labels = tmp_path / "out" / "labels.txt"
     source = tmp_path / "out" / "images.jsonl" if to == "folder" else tmp_path / "out"

@@ -4,7 +4,6 @@
     00017.txt     optional: its caption, in UTF-8
     00017.json    optional: an object; each number, text or list becomes a feature of its name
     00017.cls     optional: the number of its class, or its name
-    00017.mask.png  optional: its mask, whose values are classes
 
 Files belong together if their names are equal up to the first dot, as in WebDataset. A pair may have several images,
 `00017.0.jpg` and `00017.1.jpg`, or `00017.left.jpg` and `00017.right.jpg`, if no pair has a single one. Images are
@@ -37,7 +36,6 @@ from beam_jobs.inputs.archive import (
 from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
 from beam_jobs.inputs.facts import Facts, Meaning, find_nums_images
 from beam_jobs.inputs.folder import (
-    MASK_ENDING,
     Archive,
     Look,
     Tree,
@@ -51,8 +49,8 @@ from beam_jobs.inputs.folder import (
     list_side_by_side,
 )
 from beam_jobs.inputs.label_file import put_known_first, rename_labels
-from beam_jobs.inputs.table import number_labels, parse_box_labels, parse_boxes
-from beam_jobs.plan.image_ref import SINGLE, FileRef, ImageRef, Value
+from beam_jobs.inputs.table import number_labels
+from beam_jobs.plan.image_ref import SINGLE, ImageRef, Value
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
@@ -67,7 +65,8 @@ _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif 
 _BESIDE = frozenset(("txt", "json", "cls"))
 _FURTHER = "further file of a pair"
 _WITHOUT_IMAGE = "pair without an image"
-_MASK = MASK_ENDING.removeprefix(".")
+_MASK = "mask.png"
+_MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MAX_BYTES_BESIDE = 1 << 20
 _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
@@ -103,13 +102,11 @@ class _Files:
     Attributes:
         image: The image; None if it was not found.
         beside: The bytes of the other files by their ending; None for one that was not read.
-        mask: The mask; None without one.
         several: The images with a name before their ending, by this name.
     """
 
     image: ListedFile | None
     beside: dict[str, bytes | None]
-    mask: ListedFile | None = None
     several: dict[str, ListedFile] = field(default_factory=dict)
 
     def list_several(self) -> list[ListedFile]:
@@ -247,14 +244,12 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
-            if not is_beside and (reason or not (_is_image(ending) or ending == _MASK)):
-                builder.skipped[reason or _FURTHER] += 1
+            if not is_beside and (reason or not _is_image(ending)):
+                builder.skipped[reason or (_MASK_REASON if ending == _MASK else _FURTHER)] += 1
                 continue
             files = pairs.get(key) or pairs.setdefault(key, _Files(None, {}))
             if is_beside:
                 files.beside[ending] = file.content
-            elif ending == _MASK:
-                files.mask = file
             elif ending not in _IMAGES:
                 files.several[ending] = file
             elif files.image is None or files.image.path == file.path:
@@ -438,25 +433,15 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     label = _decode(files, "cls").strip() if "cls" in files.beside else None
     if label is None and isinstance(row.get("label"), str | int) and not isinstance(row["label"], bool):
         label = str(row.pop("label"))
-    values, boxes = {}, {}
+    values = {}
     if "txt" in files.beside:
         caption = _decode(files, "txt").rstrip("\r\n")
         if CAPTION not in row or not _says_same(row[CAPTION], caption):
             values[CAPTION] = caption
             row.pop(CAPTION, None)
     for name, value in row.items():
-        if name in keys.BOX_COLUMNS:  # `tfpipe export` writes them so
-            boxes[keys.BOX_COLUMNS[name]] = value
-        elif name not in keys.DERIVED and value is not None:
+        if name not in keys.DERIVED and value is not None:
             values[_name_column(name)] = str(value) if name == CAPTION and _is_number(value) else _simplify(value)
-    try:
-        sides, box_labels = parse_boxes(boxes, ""), tuple(parse_box_labels(boxes.get("box_label"), ""))
-    except DataError:
-        raise _BadPairError("pair whose boxes are not valid") from None
-    if len(box_labels) not in (0, len(sides)):
-        raise _BadPairError("pair whose boxes are not valid")
-    if files.image is None and (sides or files.mask is not None):
-        raise _BadPairError("pair with several images and boxes or a mask")
     image = ImageRef(
         images[0].path,
         sum(file.size for file in images),
@@ -466,9 +451,7 @@ def _read_pair(files: _Files) -> tuple[ImageRef, dict[str, Any]]:
     if files.image is None:
         several = tuple((file.path, file.size, *file.location[:4]) for file in images)
         image = image._replace(images=several, num_images=len(images))
-    if files.mask is not None:
-        image = image._replace(mask=tuple(FileRef(files.mask.path, files.mask.size, *files.mask.location)))
-    return image._replace(boxes=sides, box_labels=box_labels), values
+    return image, values
 
 
 def _says_same(value: Any, caption: str) -> bool:

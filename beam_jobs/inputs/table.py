@@ -328,7 +328,7 @@ def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[s
     unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
     if unknown:
         raise DataError(f"{where}: column {unknown[0]!r} is not in the first row; every row needs the same columns.")
-    boxes, box_labels = parse_boxes(row, where), tuple(parse_box_labels(row.get("box_label"), where))
+    boxes, box_labels = _parse_boxes(row, where), tuple(_parse_box_labels(row.get("box_label"), where))
     if len(box_labels) not in (0, len(boxes)):
         raise DataError(
             f"{where}: 'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(box_labels)}."
@@ -399,12 +399,8 @@ def _parse_list(value: Any, where: str) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
-    """Returns the boxes of a row.
-
-    Raises:
-        DataError: They do not lie in the image. The message begins with `where`.
-    """
+def _parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
+    """Returns the boxes of a row."""
     if row.keys().isdisjoint(_BOX_COLUMNS):
         return ()
     sides = [_parse_list(row.get(name), f"{where}: {name!r}") for name in _BOX_COLUMNS]
@@ -421,12 +417,8 @@ def parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
     return boxes
 
 
-def parse_box_labels(value: Any, where: str) -> Iterable[int]:
-    """Returns the class numbers in a cell `box_label`.
-
-    Raises:
-        DataError: They are not whole numbers. The message begins with `where`.
-    """
+def _parse_box_labels(value: Any, where: str) -> Iterable[int]:
+    """Returns the class numbers in a cell `box_label`."""
     labels = _parse_list(value, f"{where}: 'box_label'")
     if not all(type(label) is int for label in labels):
         raise DataError(f"{where}: 'box_label' must be whole numbers, got {value!r}.")

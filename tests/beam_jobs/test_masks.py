@@ -48,26 +48,21 @@ def check_all(output: Path, count: int = 6) -> None:
     assert (report.records, report.damaged) == (count, [])
 
 
-@pytest.mark.parametrize("kind", ["folder", "tar", "zip", "table", "pairs"])
+@pytest.mark.parametrize("kind", ["folder", "tar", "zip", "table"])
 def test_masks_of_every_kind_of_input(tmp_path: Path, kind: str) -> None:
     files, source = make_files(), tmp_path / "in"
-    options = {}
     if kind == "folder":
         write_files(source, files)
     elif kind == "tar":
         source = write_tar(tmp_path / "in.tar", files)
     elif kind == "zip":
         source = write_zip(tmp_path / "in.zip", files)
-    elif kind == "table":
+    else:
         names = [name for name in files if name.endswith(".jpg")]
         rows = [{"image": name, "mask": name.replace(".jpg", ".mask.png")} for name in names]
         write_files(source, {**files, "t.jsonl": "\n".join(map(json.dumps, rows)).encode()})
         source /= "t.jsonl"
-    else:
-        captions = {name.replace(".jpg", ".txt"): b"x" for name in files if name.endswith(".jpg")}
-        source = write_tar(tmp_path / "in.tar", dict(sorted({**files, **captions}.items())))
-        options = {"input_format": "pairs"}
-    manifest = make_dataset(source, tmp_path / "out", **options)
+    manifest = make_dataset(source, tmp_path / "out")
     stats = manifest.splits["train"].masks[IMAGE_MASK]
     assert (stats.records, sum(stats.pixels), stats.images, stats.higher) == (6, 16 * (6 * 24 + 15), [6] * 5, 0)
     check_all(tmp_path / "out")

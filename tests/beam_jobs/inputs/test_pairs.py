@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch: pytes
         **{"large.jpg": JPEG, "large.txt": b"x" * 21},
         **{"name.jpg": JPEG, "name.json": b'{"a//b": 1}'},
         **{"box.jpg": JPEG, "box.cls": b"\xff"},
-        **{"two.jpg": JPEG, "two.png": JPEG, "two.npy": b"", "two.seg.png": b"", "._two.jpg": b""},
+        **{"two.jpg": JPEG, "two.png": JPEG, "two.npy": b"", "two.mask.png": b"", "two.seg.png": b"", "._two.jpg": b""},
     }
     listing = list_pairs(write_tar(tmp_path / "a.tar", files))
     assert get_rows(listing) == {"good.jpg": ("good",), "two.jpg": ("",)}
@@ -124,6 +124,7 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch: pytes
         "pair whose .cls is not UTF-8": 1,
         "further image of a pair": 1,
         "further file of a pair": 1,
+        "mask of a pair (a table or tfpipe.write stores masks)": 1,
         "*.npy": 1,
         "hidden": 1,
     }

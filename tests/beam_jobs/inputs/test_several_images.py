@@ -102,14 +102,6 @@ def test_beside_a_single_image_others_are_no_list(tmp_path: Path) -> None:
     assert listing.skipped == {"further file of a pair": 1, "pair without an image": 2}
 
 
-def test_masks_and_boxes_belong_to_a_single_image(tmp_path: Path) -> None:
-    files = make_files([2, 2, 2]) | {"000.mask.png": make_png(1)}
-    files["001.json"] = json.dumps({f"image/object/bbox/{s}": [0.5] for s in ("xmin", "ymin", "xmax", "ymax")}).encode()
-    listing = list_source(write_tar(tmp_path / "a.tar", files))
-    assert [image.path for image in listing.images] == ["002.0.jpg"]
-    assert listing.skipped == {"pair with several images and boxes or a mask": 2}
-
-
 def test_a_bad_image_is_named_by_its_number(tmp_path: Path) -> None:
     files = make_files([2, 2]) | {"001.1.jpg": b"damaged"}
     manifest = make_dataset(write_tar(tmp_path / "a.tar", files), tmp_path / "out", max_bad=1)
