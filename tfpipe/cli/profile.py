@@ -10,7 +10,6 @@ from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
     CountOrShare,
-    HostPlace,
     batch_option,
     budget_option,
     config_file_option,
@@ -94,19 +93,6 @@ _WITH_LOADER = {
     help="Try each fix in turns with the pipeline as it is, keep those that help, and write the options to this file.",
 )
 @click.option("--html", metavar="FILE", help="Also write the report as a page with charts.")
-@click.option(
-    "--host",
-    type=HostPlace(),
-    metavar="INDEX/COUNT",
-    help="Read the share of one of several hosts, such as 2/16; the first is 0. --hosts compares their --json.",
-)
-@click.option(
-    "--hosts",
-    multiple=True,
-    metavar="PATH",
-    help="Compare the hosts of a training and measure nothing: the folder of a run, or files of hosts. Repeatable. "
-    "Takes no DATASET.",
-)
 @debug_option
 def profile(**given: Any) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
@@ -122,12 +108,8 @@ def profile(**given: Any) -> None:
     if args.loader is not None:
         from tfpipe.cli.profile_loader import run_loader as run_it
 
-        _check_goes_with("--loader profiles a loader as its code makes it.", _WITH_LOADER)
+        _check_goes_with_loader()
         _check_loader(args)
-    elif args.hosts:
-        from tfpipe.cli.profile_hosts import run_hosts as run_it
-
-        _check_goes_with("--hosts reads an earlier measurement.", {"hosts", "html", "max_idle", "as_json"})
     else:
         run_it = run
         _check_pipeline(args)
@@ -146,25 +128,17 @@ def profile(**given: Any) -> None:
         raise SystemExit(1)
 
 
-def _check_goes_with(why: str, goes_with: set[str]) -> None:
-    """Checks that no option stands beside one that makes it pointless.
-
-    Args:
-        why: A sentence about that option.
-        goes_with: The names of the parameters that may stand beside it.
-
-    Raises:
-        ConfigError: Another one does.
-    """
+def _check_goes_with_loader() -> None:
+    """Checks that no option stands beside `--loader` that would have no effect."""
     context = click.get_current_context()
     given = [
         param.opts[-1] if isinstance(param, click.Option) else "DATASET"
         for param in context.command.params
-        if param.name not in goes_with
+        if param.name not in _WITH_LOADER
         and context.get_parameter_source(str(param.name)) is click.core.ParameterSource.COMMANDLINE
     ]
     if given:
-        raise ConfigError(f"{why} Leave out {', '.join(given)}.")
+        raise ConfigError(f"--loader profiles a loader as its code makes it. Leave out {', '.join(given)}.")
 
 
 def _check_pipeline(args: ProfileArgs) -> None:
@@ -183,8 +157,6 @@ def _check_pipeline(args: ProfileArgs) -> None:
             "--images-per-second."
         )
     _check_above_0(args)
-    if args.apply is not None and args.host is not None:
-        raise ConfigError("--apply tries the fixes with all records, got --host too. Leave one of them out.")
     if args.apply is not None and (args.transform or args.batch_transform):
         raise ConfigError("--apply tries fixes of pipelines in TensorFlow, got a function of other readers too.")
 

@@ -38,8 +38,6 @@ class ProfileArgs(NamedTuple):
     as_json: bool
     apply: str | None
     html: str | None
-    host: tuple[int, int] | None
-    hosts: tuple[str, ...]
 
 
 class Output(NamedTuple):
@@ -75,8 +73,6 @@ def make_report(args: ProfileArgs) -> "Report":
         args.config, args.batch_size, given={"image_size": args.image_size, "cpu_budget": args.cpu_budget}
     )
     batch = config.batch_size
-    if args.host is not None:
-        batch = max(batch // args.host[1], 1)  # what the hosts cannot share equally is refused later
     step_s = args.step_ms / 1e3 if args.step_ms is not None else batch / (args.images_per_second or 1.0)
     require_tensorflow("profile")
     data, split = open_data(args.dataset or "", args.split)
@@ -99,7 +95,7 @@ def make_report(args: ProfileArgs) -> "Report":
     )
     job = PipelineJob(data, split, Accelerator(step_s, batch, args.trainer), customize)
     with status_line("Building the pipeline") as observer:
-        run_config = ProfileConfig(args.seconds, host=args.host)
+        run_config = ProfileConfig(args.seconds)
         profile = profile_pipeline(data, split, config, job.accelerator, run_config, observer, customize, functions)
     report = diagnosis.make_report(profile, args.price_per_hour)
     return report if args.apply is None else _try_fixes(report, job, config, args.apply)

@@ -523,8 +523,6 @@ class Profile:
             full, or there is none.
         records_per_image: The records that are taken for an image that leaves the pipeline; 4 if a filter drops three
             of four.
-        host_place: The number of the host whose share was read, from 0, and the number of hosts; None if the pipeline
-            read everything.
         service: The service that made the batches; None if this host did. With a service `stages` has what this
             host does: it takes the batches.
     """
@@ -544,7 +542,6 @@ class Profile:
     timeline: tuple[Step, ...] = ()
     fill_s: float = 0.0
     records_per_image: float = 1.0
-    host_place: tuple[int, int] | None = None
     service: ServiceUse | None = None
 
     @property

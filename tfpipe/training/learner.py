@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.lookups.held_layer import HeldLayer
-from tfpipe.profiler.hosts.read import HOSTS
 from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
 from tfpipe.profiler.types import StepTiming
 from tfpipe.training.checkpoints import State
@@ -108,12 +107,7 @@ class RunFacts:
 
     def make_monitor(self, devices: Devices, run_dir: RunDir) -> StepMonitor:
         """Makes the monitor of this process."""
-        hosts_dir = self.get_hosts_dir(run_dir)
-        return StepMonitor(devices, every_steps=self.config.log_every_steps, hosts_dir=hosts_dir, host=self.process)
-
-    def get_hosts_dir(self, run_dir: RunDir) -> str | None:
-        """Returns the folder in which each process keeps a record of its steps; None where only one trains."""
-        return run_dir.file(HOSTS) if self.num_processes > 1 else None
+        return StepMonitor(devices, every_steps=self.config.log_every_steps)
 
 
 class Steps(Protocol):

@@ -5,7 +5,6 @@ run.json            the options and the dataset of the run
 metrics.jsonl       a line for every few steps, and one for each epoch
 checkpoints/        the last few checkpoints
 logs/               curves for TensorBoard
-hosts/              the last steps of each host, where several train: `tfpipe profile --hosts` compares them
 model/              the finished model, see `export.py`
 model-int8.tflite   the same for TFLite, where it was asked for
 ```

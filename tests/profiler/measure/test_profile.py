@@ -336,11 +336,6 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
         ),
         (("--step-ms", "5", "--images-per-second", "5"), "Say how fast the accelerator is"),
         (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
-        (("--host", "0/3", "--images-per-second", "5"), "--batch-size 128 must be divisible by 3 replicas; use 126"),
-        (
-            ("--host", "0/256", "--images-per-second", "5"),
-            "--batch-size 128 must be divisible by 256 replicas; use 256.",
-        ),
         (("--step-ms", "5", "--max-idle", "5"), "--max-idle must be a share from 0% to 100%, got 5."),
     ],
 )

@@ -166,7 +166,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
         *("input_wait_fraction_spread", "steps", "step_s", "images_per_step", "wall_s", "images_per_second"),
         *("required_images_per_second", "cpu_limit_images_per_second", "storage_limit_images_per_second"),
         *("first_batch_s", "warm_up_s", "fill_s", "records_per_image"),
-        *("host_index", "num_hosts", "bottleneck", "stages", "fixes"),
+        *("bottleneck", "stages", "fixes"),
         *("combination", "shortfall", "after_images_per_second", "host", "service"),
         *("price_per_day", "dataset", "config", "call_costs", "held", "what_if", "timeline"),
     ]

@@ -100,8 +100,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Data", "split config stages transform batch-transform batch-size image-size cpu-budget"),
         Group("A loader of your own", "loader train"),
         Group("Accelerator", "step-ms images-per-second trainer price-per-hour"),
-        Group("Measuring", "seconds host apply max-idle"),
-        Group("Measured before", "hosts"),
+        Group("Measuring", "seconds apply max-idle"),
         Group("Output", "html json debug"),
     ),
     "tune": (

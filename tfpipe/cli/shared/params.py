@@ -24,21 +24,6 @@ class CountOrShare(click.ParamType):
             self.fail(f"must be a count such as 25 or a share such as 1%, got {value!r}.", param, ctx)
 
 
-class HostPlace(click.ParamType):
-    """A host among others: `2/16` becomes (2, 16)."""
-
-    name = "index/count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Converts the option's text; click calls it."""
-        if isinstance(value, tuple):
-            return value
-        index, slash, count = value.partition("/")
-        if not (slash and index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-            self.fail(f"must be the host's number, from 0, and the number of hosts, as in 2/16, got {value!r}.")
-        return int(index), int(count)
-
-
 class Shares(click.ParamType):
     """A share for each name, as in `train=0.9,validation=0.1`."""
 

@@ -10,7 +10,6 @@
     print(monitor.result())
 
     timing = tfpipe.measure_training(train_step, dataset, steps=200)       # the same for some steps, in one call
-    monitor = tfpipe.IdleMonitor(hosts_dir="logs/hosts", host=(3, 16))     # one of 16: `tfpipe profile --hosts logs`
 
 `tfpipe.profiler.live.step_monitor` says what the figures are. On CPUs a step has ended when its call returns, so there
 the wait is the idle time.
@@ -52,8 +51,6 @@ class IdleMonitor(StepMonitor):
         every_steps: int = 100,
         warm_up: int = 10,
         log_dir: str | Path | None = None,
-        hosts_dir: str | Path | None = None,
-        host: tuple[int, int] = (0, 1),
     ) -> None:
         """Begins to monitor a training.
 
@@ -61,12 +58,9 @@ class IdleMonitor(StepMonitor):
             every_steps: The number of steps in a report.
             warm_up: The number of first steps that no figure includes, because they compile and fill buffers.
             log_dir: The folder for TensorBoard's scalars; None writes none.
-            hosts_dir: The folder in which each host of a training keeps a record of its last steps, the same for all
-                hosts. `tfpipe profile --hosts` reads them and says which host is late. None keeps no record.
-            host: The number of this host, from 0, and the number of hosts that train together.
 
         Raises:
-            ConfigError: A number is too small, or `host` is not one of the hosts.
+            ConfigError: A number is too small.
         """
         self._scalars = None if log_dir is None else Scalars(log_dir)
         self._clock: GraphClock | None = None
@@ -74,8 +68,6 @@ class IdleMonitor(StepMonitor):
             Devices(steps_are_synchronous(), block_until_done, count_images),
             every_steps=every_steps,
             warm_up=warm_up,
-            hosts_dir=hosts_dir,
-            host=host,
         )
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -20,11 +20,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfpipe.errors import ConfigError
-from tfpipe.profiler.live.host_recorder import HostRecorder
 from tfpipe.profiler.live.step_recorder import MonitorReport, StepRecorder
 from tfpipe.profiler.types import StepTiming
 from tfpipe.system.arguments import check_count
@@ -69,8 +66,6 @@ class StepMonitor:
         *,
         every_steps: int = 100,
         warm_up: int = 10,
-        hosts_dir: str | Path | None = None,
-        host: tuple[int, int] = (0, 1),
     ) -> None:
         """Begins to monitor a training.
 
@@ -78,25 +73,19 @@ class StepMonitor:
             devices: The devices that train.
             every_steps: The number of steps in a report.
             warm_up: The number of first steps that no figure includes, because they compile and fill buffers.
-            hosts_dir: The folder for the records of all hosts, see `IdleMonitor`; None keeps no record.
-            host: The number of this host, from 0, and the number of hosts that train together.
 
         Raises:
-            ConfigError: A number is too small, or `host` is not one of the hosts.
+            ConfigError: A number is too small.
         """
         check_count("every_steps", every_steps, 1)
         check_count("warm_up", warm_up)
-        if not 0 <= host[0] < host[1]:
-            raise ConfigError(f"`host` must be the number of a host, from 0, and how many there are, got {host}.")
         self._devices = devices
-        self._host_recorder = None if hosts_dir is None else HostRecorder(str(hosts_dir), *host)
         self._recorder = StepRecorder(
             every_steps=every_steps,
             warm_up=warm_up,
             is_synchronous=devices.is_synchronous,
             started_at=time.time(),
             on_report=self._publish,
-            on_call=(lambda call: None) if self._host_recorder is None else self._host_recorder.add,
         )
 
     @property
@@ -150,9 +139,7 @@ class StepMonitor:
 
     def end_epoch(self) -> dict[str, float]:
         """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
-        figures = self._recorder.end_epoch(time.time())
-        self._write_host_record(at_once=True)
-        return figures
+        return self._recorder.end_epoch(time.time())
 
     def result(self) -> StepTiming:
         """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
@@ -160,9 +147,7 @@ class StepMonitor:
         Raises:
             DataError: No step was timed after the warm-up.
         """
-        timing = self._recorder.result()
-        self._write_host_record(at_once=True)
-        return timing
+        return self._recorder.result()
 
     def _publish(self, report: MonitorReport) -> None:
         logger.info(
@@ -173,8 +158,3 @@ class StepMonitor:
             report.idle_from,
             report.images_per_second,
         )
-        self._write_host_record()
-
-    def _write_host_record(self, *, at_once: bool = False) -> None:
-        if self._host_recorder is not None:
-            self._host_recorder.write(self._recorder.device_compute_s, at_once=at_once)

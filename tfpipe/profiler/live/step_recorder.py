@@ -136,7 +136,6 @@ class StepRecorder:
         is_synchronous: bool,
         started_at: float = 0.0,
         on_report: Callable[[MonitorReport], None] = lambda report: None,
-        on_call: Callable[[TrainCall], None] = lambda call: None,
     ) -> None:
         """Begins a record.
 
@@ -146,14 +145,13 @@ class StepRecorder:
             is_synchronous: Whether a step has ended when its call returns.
             started_at: The time from which iterators of the dataset belong to this training.
             on_report: Called with each report.
-            on_call: Called with each call that counts, when it has ended and its wait is known.
         """
         self.is_synchronous = is_synchronous
         self.clock: DeliveryClock | None = None
         self.reports: deque[MonitorReport] = deque(maxlen=_MAX_REPORTS)
         self.open_call: TrainCall | None = None
         self.last_end: float | None = None
-        self._every_steps, self._warm_up, self._on_report, self._on_call = every_steps, warm_up, on_report, on_call
+        self._every_steps, self._warm_up, self._on_report = every_steps, warm_up, on_report
         self._ledger = StepLedger()
         self._resumed_at: float | None = started_at
         self._ended_steps = self._settled_steps = self._probes = 0
@@ -238,7 +236,6 @@ class StepRecorder:
                 continue
             for sums in (self._period, self._epoch, self._total):
                 sums.add(call)
-            self._on_call(call)
             if self._period.steps >= self._every_steps:
                 report = self._make_report(self._period)
                 self.reports.append(report)

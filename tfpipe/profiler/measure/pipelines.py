@@ -94,7 +94,6 @@ class NumpyPipeline:
         data: The dataset.
         split: The name of a split.
         config: The options.
-        host: The number of this host, from 0, and the number of hosts.
         functions: The user's functions.
 
     Attributes:
@@ -106,15 +105,12 @@ class NumpyPipeline:
 
     stages, built = Stages(()), ()
 
-    def __init__(
-        self, data: Manifest, split: str, config: PipelineConfig, host: tuple[int, int], functions: Functions
-    ) -> None:
+    def __init__(self, data: Manifest, split: str, config: PipelineConfig, functions: Functions) -> None:
         self.own_stages, self._functions = functions.names, functions
         self._batches = NumpyBatches(
             data,
             split,
             config,
-            rank=host,
             transform=functions.transform,
             batch_transform=functions.batch_transform,
         )

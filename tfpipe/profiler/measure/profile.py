@@ -16,11 +16,12 @@ import tensorflow as tf
 from tfpipe.engine.ahead import count_decoded
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.host import Host
 from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError, explain_pipeline_error
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_stages, get_host
+from tfpipe.pipeline.build import build_stages
 from tfpipe.pipeline.stage import Customize, explain_customize_errors, prefer_textbook
 from tfpipe.pipeline.steps import count_batches_read
 from tfpipe.pipeline.textbook_choice import is_by_engine
@@ -55,30 +56,18 @@ _DROP_S = 1.0
 
 @dataclass(frozen=True)
 class ProfileConfig:
-    """The duration of a run, and the host whose share of the records it reads.
+    """The duration of a run.
 
     Attributes:
         seconds: The seconds to measure; at least two steps in any case.
         max_warm_up_s: The seconds after which the rate counts as settled.
         max_fill_s: The seconds in which a cache in memory may be filled first. If it takes longer, the first epoch is
             measured, which fills it.
-        host: The number of the host whose share is read, from 0, and the number of hosts; None for all records.
     """
 
     seconds: float = 3.0
     max_warm_up_s: float = 4.0
     max_fill_s: float = 20.0
-    host: tuple[int, int] | None = None
-
-    @property
-    def context(self) -> tf.distribute.InputContext | None:
-        """The host among all hosts, as `tf.distribute` describes it; None for one host."""
-        if self.host is None:
-            return None
-        index, count = self.host
-        return tf.distribute.InputContext(
-            num_input_pipelines=count, input_pipeline_id=index, num_replicas_in_sync=count
-        )
 
 
 def profile_pipeline(
@@ -91,7 +80,7 @@ def profile_pipeline(
     customize: Customize | None = None,
     functions: Functions | None = None,
 ) -> Profile:
-    """Runs the pipeline of one host with one replica as a training does, and measures it in steady state.
+    """Runs the pipeline of a host with one replica as a training does, and measures it in steady state.
 
     The time before the rate has settled is left out, see `is_settled`, and the time in which a cache in memory is
     filled, unless that takes long. A pipeline that ends, as in evaluation, is run again and again.
@@ -107,7 +96,7 @@ def profile_pipeline(
         split: Name of a split; None for foreign files.
         config: The pipeline's options.
         accelerator: The consumer of the batches.
-        run_config: The duration of the run, and the host.
+        run_config: The duration of the run.
         observer: An object that gets the progress of the run.
         customize: A function that changes the stages first, for a trainer that adds stages.
         functions: Functions for the engine's images and batches, as readers without TensorFlow take them. The batches
@@ -120,19 +109,18 @@ def profile_pipeline(
     """
     run_config, observer = run_config or ProfileConfig(), observer or Observer()
     config = prefer_textbook(config, customize)
-    source, host = get_source(data, split), get_host(run_config.context)
+    source = get_source(data, split)
     with explain_customize_errors(customize):
-        pipeline = _open(data, split, config, run_config, customize, functions)
+        pipeline = _open(data, split, config, customize, functions)
     facts = get_dataset_facts(data, split, config, pipeline.built)
     moves = tuple(pipeline.stages.list_moves())
     facts = replace(facts, stage_moves=moves, own_stages=pipeline.own_stages)
-    plan = plan_batches(source, config, host)
+    plan = plan_batches(source, config, Host())
     fill_steps = plan.steps_per_epoch if config.cache != "none" and config.cache_dir is None else 0
     try:
         started = time.perf_counter()
         run = _run(pipeline, accelerator, run_config, fill_steps, observer)
         profile = _describe(run, started, plan, facts, accelerator)
-        profile = replace(profile, host_place=run_config.host)
         if config.service.workers:
             observer.phase("Measuring the workers")
             service = measure_service(plan, profile.step)
@@ -150,7 +138,7 @@ def profile_pipeline(
         can_grow = config.batch_size <= _SMALL_BATCH and (source.epoch_records or LARGE_BATCH) >= LARGE_BATCH
         if can_grow and isinstance(pipeline, TensorFlowPipeline) and not pipeline.clocks:
             larger = replace(config, batch_size=LARGE_BATCH)
-            larger_stages = build_stages(data, split, larger, run_config.context, customize=customize)
+            larger_stages = build_stages(data, split, larger, customize=customize)
             costs |= pipeline.try_larger_batches(larger_stages)
         stages = tried.timings
     except tf.errors.OpError as error:
@@ -175,20 +163,19 @@ def _open(
     data: Manifest | Source,
     split: str | None,
     config: PipelineConfig,
-    run_config: ProfileConfig,
     customize: Customize | None,
     functions: Functions | None,
 ) -> AnyPipeline:
     """Opens the pipeline."""
     if functions is None or not functions.names:
-        stages = build_stages(data, split, config, run_config.context, customize=customize)
+        stages = build_stages(data, split, config, customize=customize)
         return TensorFlowPipeline(stages, config)
     given = " and ".join(f"`{name}`" for name in functions.names)
     if customize is not None:
         raise ConfigError(f"{given} go with the engine, and stages of your own with tf.data. Leave one of them out.")
     if not isinstance(data, Manifest) or split is None or not is_by_engine(get_source(data, split), config):
         raise ConfigError(f"{given} must have batches by their steps: a dataset with a manifest, and `order` auto.")
-    return NumpyPipeline(data, split, config, run_config.host or (0, 1), functions)
+    return NumpyPipeline(data, split, config, functions)
 
 
 def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, accelerator: Accelerator) -> Profile:

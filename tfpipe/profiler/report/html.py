@@ -18,8 +18,6 @@ from markupsafe import Markup, escape
 
 from tfpipe._version import __version__
 from tfpipe.engine.config import toml_json
-from tfpipe.profiler.hosts.types import HostsReport
-from tfpipe.profiler.report.hosts_text_json import advise, describe_source, format_verdict, list_explained
 from tfpipe.profiler.report.text_json import (
     EFFORTS,
     HAND_OVER,
@@ -125,30 +123,6 @@ def render(report: Report) -> str:
         version=__version__,
     )
     return use_unit(page, report)
-
-
-def render_hosts(report: HostsReport) -> str:
-    """Returns the page that compares the hosts of a training; the same report gives the same text."""
-    figures = [
-        ("All hosts", human_rate(report.images_per_second), "images/s"),
-        ("Without late hosts", human_rate(report.images_per_second_without_late), "images/s at most"),
-        ("Lost by all others", human_share(report.lost_fraction), "of the time"),
-        ("Hosts", f"{len(report.hosts)}", f"of {report.num_hosts} compared"),
-    ]
-    return (
-        _make_environment()
-        .get_template("hosts.html.j2")
-        .render(
-            style=_read_style(),
-            report=report,
-            verdict=format_verdict(report),
-            source=describe_source(report),
-            advice={host.index: advise(host, report) for host in report.hosts},
-            explained=list_explained(report),
-            figures=figures,
-            version=__version__,
-        )
-    )
 
 
 def _read_style() -> Markup:

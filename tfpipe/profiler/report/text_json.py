@@ -154,8 +154,6 @@ def to_json(report: Report) -> dict[str, Any]:
         "warm_up_s": profile.warm_up_s,
         "fill_s": profile.fill_s,
         "records_per_image": profile.records_per_image,
-        "host_index": None if profile.host_place is None else profile.host_place[0],
-        "num_hosts": 1 if profile.host_place is None else profile.host_place[1],
         "bottleneck": {
             **asdict(report.bottleneck),
             "limit_images_per_second": _finite_or_none(report.bottleneck.limit_images_per_second),

@@ -168,11 +168,10 @@ class TensorFlowLearner(Learner):
 
     def open_steps(self, start_step: int, run_dir: RunDir) -> Steps:
         """Opens the training data at a global step of the run."""
-        config, facts = self.facts.config, self.facts
+        config = self.facts.config
         on_tpu = get_device_kind(self.strategy) == "TPU"
         steps_per_call = config.steps_per_execution or (_STEPS_PER_CALL_ON_TPU if on_tpu else 1)
-        hosts_dir, every = facts.get_hosts_dir(run_dir), config.log_every_steps
-        monitor = IdleMonitor(every_steps=every, hosts_dir=hosts_dir, host=facts.process)
+        monitor = IdleMonitor(every_steps=config.log_every_steps)
         monitor.use_strategy(self.strategy)
         # If a loop inside a call takes its batches, only a clock inside the pipeline sees it wait. The pipelines of a
         # remote TPU run on other machines, where no clock of this process can run.
