@@ -1,16 +1,14 @@
 """The Apache Beam jobs of tfpipe: images in, TFRecord shards out. `tfpipe shard` runs them.
 
-`WriteRecords` ends a Beam pipeline of your own, and `AddColumn` adds features to a finished dataset. They load Beam at
-their first use.
+`WriteRecords` ends a Beam pipeline of your own. It loads Beam at its first use.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from beam_jobs.records.add_column import AddColumn
     from beam_jobs.records.write_records import WriteRecords
 
-__all__ = ["AddColumn", "WriteRecords"]
+__all__ = ["WriteRecords"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,5 +17,5 @@ def __getattr__(name: str) -> Any:
     from tfpipe.system.extras import importing
 
     with importing(f"`beam_jobs.{name}`", "Apache Beam", "tfpipe[beam]"):
-        from beam_jobs.records import add_column, write_records
-    return getattr(add_column if name == "AddColumn" else write_records, name)
+        from beam_jobs.records.write_records import WriteRecords
+    return WriteRecords

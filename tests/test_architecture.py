@@ -66,7 +66,6 @@ NEIGHBORS = {
     ("tfpipe.writer", "tfpipe.dataset"),
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
-    ("beam_jobs.records", "tfpipe.columns"),  # whose shards its workers write
     ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
@@ -108,7 +107,6 @@ HEAVY = {
     "keras": ("tfpipe.readers.keras", "tfpipe.training.tensorflow"),
     "apache_beam": (
         "beam_jobs.graph",
-        "beam_jobs.records.add_column",
         "beam_jobs.records.write_records",
         "beam_jobs.runners",
         "beam_jobs.storage",

@@ -54,7 +54,6 @@ class RecordsJob:
         key: The value that identifies a record.
         refuse_nan: Whether a tensor with NaN is an error.
         num_shards: The number of shards of a split, or of each split by its name.
-        skips: Whether records of finished shards may be left out of the input.
         file_options: The Beam arguments that the file systems need.
     """
 
@@ -63,7 +62,6 @@ class RecordsJob:
     key: str
     refuse_nan: bool
     num_shards: int | Mapping[str, int]
-    skips: bool = False
     file_options: tuple[str, ...] = ()
 
     @cached_property

@@ -13,17 +13,16 @@ hold them in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, S3Options
 
 from beam_jobs.records.job import DIGEST_BYTES, RecordsJob
-from beam_jobs.records.write_shard import Element, list_finished, write_record_shard
+from beam_jobs.records.write_shard import Element, write_record_shard
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.format.file_names import check_split_name, shard_name
@@ -49,8 +48,7 @@ class WriteRecords(beam.PTransform):
     give the same bytes on every run, and the shards differ a little in size.
 
     A shard appears whole or not at all, and the manifest comes last. When the same pipeline runs again after a failure,
-    shards that are finished are not written again, if the same keys come. The steps before this one do run again,
-    except for what `skip_finished` leaves out.
+    shards that are finished are not written again, if the same keys come. The steps before this one do run again.
 
     Args:
         output: The directory of the dataset, as a path or URL (gs://, s3://, az://) that every worker reaches. It must
@@ -80,29 +78,6 @@ class WriteRecords(beam.PTransform):
         form = RecordForm(schema)
         check_key(form, schema, key)
         self._job = RecordsJob(os.fspath(output), form, key, refuse_nan, num_shards)
-        self._skips = False
-
-    def skip_finished(self, get_key: Callable[[Any], Any], split: str = "train") -> beam.PTransform:
-        """Returns a step that leaves out the elements whose records are in finished shards already.
-
-        It stands before costly steps such as a model. In the first run nothing is left out. A later run must come with
-        the same keys as the first one. Each worker holds 16 bytes for each record of a finished shard.
-
-        ```
-        writer = beam_jobs.WriteRecords("out", schema, num_shards=64, key="id")
-        rows | writer.skip_finished(lambda row: row["id"]) | beam.ParDo(Model()) | writer
-        ```
-
-        Args:
-            get_key: A function from an element to the key of its record.
-            split: The split that the records will be in.
-        """
-        self._skips = True
-        num_shards = self._job.num_shards
-        if isinstance(num_shards, Mapping) and split not in num_shards:
-            raise ConfigError(f"`split` must be one of {', '.join(num_shards)}, got {split!r}.")
-        count = num_shards[split] if isinstance(num_shards, Mapping) else num_shards
-        return _SkipFinished(self._job, get_key, [shard_name(split, number, count) for number in range(count)])
 
     def expand(self, records: Any) -> Any:
         """Builds the steps."""
@@ -115,7 +90,7 @@ class WriteRecords(beam.PTransform):
                 raise ConfigError(f"The records of {split!r} must be bounded, got a stream. Read them in a batch job.")
         counts = count_shards(self._job.num_shards, by_split)
         pipeline = next(iter(by_split.values())).pipeline
-        job = replace(self._job, skips=self._skips, file_options=find_file_options(pipeline.options))
+        job = replace(self._job, file_options=find_file_options(pipeline.options))
         job.check_output()
         files = [shard_name(split, number, count) for split, count in counts.items() for number in range(count)]
         prepared = (
@@ -234,41 +209,3 @@ class _FinishFn:
                 "lost or repeated the others. Run it again with another runner, or without worker processes."
             )
         return self._job.finish(self._files, shards)
-
-
-class _SkipFinished(beam.PTransform):
-    """The step that `skip_finished` returns."""
-
-    def __init__(self, job: RecordsJob, get_key: Callable[[Any], Any], files: list[str]) -> None:
-        super().__init__()
-        self._job, self._get_key, self._files = job, get_key, files
-
-    def expand(self, elements: Any) -> Any:
-        """Builds the step."""
-        job = replace(self._job, file_options=find_file_options(elements.pipeline.options))
-        return elements | "Skip finished" >> beam.ParDo(_SkipFn(job, self._get_key, self._files))
-
-
-class _SkipFn(beam.DoFn):
-    """The choice of elements whose records are not in finished shards."""
-
-    def __init__(self, job: RecordsJob, get_key: Callable[[Any], Any], files: list[str]) -> None:
-        super().__init__()
-        self._job, self._get_key, self._files = job, get_key, files
-        self._skipped = Metrics.counter("tfpipe", "skipped")
-
-    def setup(self) -> None:
-        """Reads the keys of the finished shards."""
-        self._digests = np.sort(
-            np.concatenate([np.empty(0, f"S{DIGEST_BYTES}"), *list_finished(self._job, self._files)])
-        )
-
-    def process(self, element: Any) -> Iterator[Any]:
-        job = self._job
-        key = job.form.schema[job.key].check(self._get_key(element))
-        digest = hash_key(key)
-        at = int(np.searchsorted(self._digests, np.bytes_(digest)))
-        if at < len(self._digests) and self._digests[at] == digest.rstrip(b"\0"):
-            self._skipped.inc()
-        else:
-            yield element

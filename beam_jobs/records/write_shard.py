@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_jobs.records.job import RecordsJob, read_digests, read_identity, to_digests
+from beam_jobs.records.job import RecordsJob, read_digests, to_digests
 from beam_jobs.shards.work_dir import WorkDir
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import ConfigError
 from tfpipe.format.example import decode_example
 from tfpipe.format.file_names import parse_shard_name
 from tfpipe.storage import file_io
@@ -66,28 +66,10 @@ def _find_finished(
 ) -> tuple[WrittenShard, int] | None:
     """Returns the shard of an earlier run if it is still whole and has the keys of the elements, and their number."""
     written = work.find_written(file)
-    if written is None:
+    if written is None or not _is_whole(work, written):
         return None
-    is_whole = _is_whole(work, written)
-    if not is_whole and not job.skips:
-        return None
-    if not is_whole:  # its records may have been left out of the input
-        raise DataError(
-            f"{work.target(file)} was finished by an earlier run and is damaged now. Remove "
-            f"{work.row_path(file)} and run again, and its records are made anew."
-        )
     digests = np.sort(to_digests(b"".join([digest for digest, _ in elements])))
-    stored = read_digests(work, file)
-    if np.array_equal(digests, stored):
-        return written, len(digests)
-    if not job.skips:
-        return None
-    if not np.isin(digests, stored).all():
-        raise DataError(
-            f"Records with new keys came for {work.target(file)}, which an earlier run finished, so others may have "
-            f"been left out. Remove {job.output} and run again, or run without `skip_finished`."
-        )
-    return written, len(digests)
+    return (written, len(digests)) if np.array_equal(digests, read_digests(work, file)) else None
 
 
 def _is_whole(work: WorkDir, written: WrittenShard) -> bool:
@@ -156,19 +138,3 @@ class _Spool:
         """Returns the payload of a record."""
         self._file.seek(self._ends[place])
         return self._file.read(self._ends[place + 1] - self._ends[place])
-
-
-def list_finished(job: RecordsJob, files: Iterable[str]) -> Iterator[NDArray[np.bytes_]]:
-    """Yields the sorted hashes of the keys of each shard that an earlier run of this job finished.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
-    with explain_os_errors(f"read {job.output}"):
-        work = job.open()
-        names = set(file_io.list_names(work.path("rows"))) if read_identity(work) == job.identity else set()
-        for file in files:
-            if f"{file}.json" in names and (written := work.find_written(file)) is not None:
-                digests = read_digests(work, file)
-                if len(digests) == written.info.records:
-                    yield digests

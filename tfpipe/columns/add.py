@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
-from tfpipe.columns.write import Entry, NewColumn, NewLayerColumn, write_layers
-from tfpipe.dataset.load import load_manifest
+from tfpipe.columns.write import Entry, NewColumn
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.data_source import data_source
@@ -62,7 +61,12 @@ def add_column(
     check_count("workers", workers)
     check_function("function", function)
     config = ColumnConfig(name, missing, dict(default or {}), replace)
-    planned = plan_column(dataset, config, function, schema, batch_size=batch_size, workers=workers)
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
+    only = None if isinstance(schema, Mapping) else name
+    fields = schema if isinstance(schema, Mapping) else {name: schema}
+    new = NewColumn.open(dataset, config, fields, workers)
+    identity = [getattr(function, "__qualname__", type(function).__qualname__), batch_size]
     if workers:
         try:
             pickle.dumps(function)
@@ -71,27 +75,7 @@ def add_column(
                 "With `workers` the function must stand at the top of a module, where worker processes find it, got "
                 f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
             ) from error
-    write_layers(planned)
-    return load_manifest(os.fspath(dataset))
-
-
-def plan_column(
-    dataset: str | os.PathLike[str],
-    config: ColumnConfig,
-    function: Callable[[Any], Any],
-    schema: Field | Mapping[str, Field],
-    *,
-    batch_size: int | None = None,
-    workers: int = 0,
-) -> list[NewLayerColumn]:
-    """Returns what there is to write for a column, layer by layer; arguments and errors are those of `add_column`."""
-    if batch_size is not None:
-        check_count("batch_size", batch_size, 1)
-    only = None if isinstance(schema, Mapping) else config.name
-    fields = schema if isinstance(schema, Mapping) else {config.name: schema}
-    new = NewColumn.open(dataset, config, fields, workers)
-    identity = [getattr(function, "__qualname__", type(function).__qualname__), batch_size]
-    return new.plan(_Make(new.manifest, function, only, batch_size), identity)
+    return new.write(_Make(new.manifest, function, only, batch_size), identity)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from tfpipe.format.schema import IMAGE_ENCODED, FeatureSpec, Schema, check_names
 from tfpipe.format.view import Hidden, View, ViewSplit, view_file
 from tfpipe.storage import file_io
 from tfpipe.writer.fields import Field, Image, Images, Label, Mask, RecordForm
-from tfpipe.writer.from_function import NewSplit, write_shard
 from tfpipe.writer.job import WriteFolder, WriteJob
 from tfpipe.writer.working_folder import check_output
 from tfpipe.writer.write import put_together, write_split
@@ -205,10 +204,10 @@ class NewColumn:
             DataError: A record has no value and must have one, the function raised an error, or the column cannot be
                 written.
         """
-        write_layers(self.plan(make, identity))
+        _write_layers(self._plan(make, identity))
         return load_manifest(self.manifest.directory)
 
-    def plan(self, make: Make, identity: Sequence[object] = ()) -> list[NewLayerColumn]:
+    def _plan(self, make: Make, identity: Sequence[object] = ()) -> list[NewLayerColumn]:
         """Returns what there is to write: the values of the records of each layer that has none yet.
 
         Raises:
@@ -310,19 +309,9 @@ class NewLayerColumn:
         return self.job.folder.open(self.identity, busy)
 
     def write(self) -> dict[str, list[WrittenShard]]:
-        """Writes the shards of each split on this machine; errors are those of `NewColumn.write`."""
+        """Writes the shards of each split; errors are those of `NewColumn.write`."""
         splits = self.part.manifest.splits.items()
         return {name: write_split(self.job, name, info.num_shards, self._list_records(name)) for name, info in splits}
-
-    def list_shards(self) -> list[tuple[str, int]]:
-        """Lists the split and the number of each shard."""
-        splits = self.part.manifest.splits.items()
-        return [(split, number) for split, info in splits for number in range(info.num_shards)]
-
-    def write_shard(self, split: str, number: int) -> WrittenShard:
-        """Writes one shard into the folder that was prepared, or keeps the one that an earlier run finished."""
-        num_shards = self.part.manifest.splits[split].num_shards
-        return write_shard(NewSplit(self.job, split, num_shards, self._list_records(split)), number)[1]
 
     def finish(self, written: Mapping[str, list[WrittenShard]]) -> None:
         """Puts the shards of each split together, with the manifest last."""
@@ -349,18 +338,18 @@ class NewLayerColumn:
         return View(self.column.config.name, splits, {"where": mark})
 
 
-def write_layers(layers: Sequence[NewLayerColumn]) -> None:
-    """Writes the values of all layers on this machine; errors are those of `NewColumn.write`."""
+def _write_layers(layers: Sequence[NewLayerColumn]) -> None:
+    """Writes the values of all layers; errors are those of `NewColumn.write`."""
     with contextlib.ExitStack() as opened:
         for layer in layers:
             opened.enter_context(layer.open())
         written = [layer.write() for layer in layers]
         for layer, shards in zip(layers, written, strict=True):
             layer.finish(shards)
-        publish_layers(layers)
+        _publish(layers)
 
 
-def publish_layers(layers: Sequence[NewLayerColumn]) -> None:
+def _publish(layers: Sequence[NewLayerColumn]) -> None:
     """Gives the folders their names. Old values of appended layers go first, so that nobody reads old beside new."""
     column, first = layers[0].column, layers[0].job.folder
     if column.config.replace:

@@ -104,23 +104,12 @@ class WorkingFolder:
             DataError: Another process holds the folder, or the block raised an `OSError`.
         """
         with file_io.explain_os_errors(f"write to {self.output}"), self.lock(busy):
-            self.prepare(identity)
+            if file_io.is_url(self.output):
+                self._prepare_bucket(identity)
+            else:
+                self._prepare_local(identity)
             yield
-            self.remove()
-
-    def prepare(self, identity: str) -> None:
-        """Makes the folder without a lock, for a job whose processes are on several machines.
-
-        Args:
-            identity: The text that tells this job from others.
-
-        Raises:
-            ConfigError: The output in a bucket holds what another job left unfinished.
-        """
-        if file_io.is_url(self.output):
-            self._prepare_bucket(identity)
-        else:
-            self._prepare_local(identity)
+            file_io.remove_tree(self.base)
 
     def remove(self) -> None:
         """Removes the folder, whose job is done."""

@@ -16,10 +16,10 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 import beam_jobs
 import tfpipe
 from beam_jobs.records.job import RecordsJob
-from beam_jobs.records.write_records import _PlaceFn, _SkipFn, find_file_options
+from beam_jobs.records.write_records import _PlaceFn, find_file_options
 from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
-from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, run, write
+from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, write
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -87,34 +87,6 @@ def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkey
     assert read_tree(output) == read_tree(tmp_path / "b" / "out")  # without the working folder
 
 
-def test_elements_of_finished_shards_need_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from beam_jobs.records import write_records
-
-    def fail_at_two(job: Any, file: str, elements: Any) -> Any:
-        if "00002" in file:
-            raise DataError("The disk is full.")
-        return write(job, file, elements)
-
-    def write_skipping(output: Path) -> dict[str, int]:
-        pipeline = beam.Pipeline(FnApiRunner())
-        writer = make_writer(output)
-        kept = pipeline | beam.Create(range(40)) | writer.skip_finished(lambda number: f"r{number}")
-        _ = kept | beam.Map(make_record) | writer
-        return run(pipeline)
-
-    output, write = tmp_path / "a" / "out", write_records.write_record_shard
-    with monkeypatch.context() as patch:
-        patch.setattr(write_records, "write_record_shard", fail_at_two)
-        with pytest.raises(DataError, match=r"^The disk is full\."):
-            write_skipping(output)
-    counters = write_skipping(output)
-    rows = {shard.file: shard.records for shard in tfpipe.load_manifest(str(output)).splits["train"].shards}
-    assert counters["records"] == 40 - counters["skipped"] == rows["train-00002-of-00003.tfrecord"]
-    assert counters["kept"] == 2
-    write_skipping(tmp_path / "b" / "out")
-    assert read_tree(output) == read_tree(tmp_path / "b" / "out")
-
-
 def place(record: Any, **options: Any) -> Any:
     (element,) = _PlaceFn(make_job(Path("out"), **options), "train", 3, 0).process(record)
     return element
@@ -155,12 +127,6 @@ def test_the_place_of_a_record_follows_from_its_key() -> None:
     assert place(make_record(1))[1][0] == place(make_record(1) | {"class": 0})[1][0]
 
 
-def test_only_the_keys_of_finished_shards_are_skipped(tmp_path: Path) -> None:
-    step = _SkipFn(make_job(tmp_path / "out"), lambda key: key, ["train-00000-of-00001.tfrecord"])
-    step.setup()  # without an earlier run
-    assert list(step.process("r1")) == ["r1"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -194,9 +160,6 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as error:
             _ = collections | f"Write {message}" >> make_writer(tmp_path / output)
         assert str(error.value).startswith(message)
-    with pytest.raises(ConfigError) as error:
-        make_writer(tmp_path / "out", num_shards={"train": 2}).skip_finished(str, "test")
-    assert str(error.value) == "`split` must be one of train, got 'test'."
 
 
 def test_the_stores_get_the_options_of_the_pipeline() -> None:

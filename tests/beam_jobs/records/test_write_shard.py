@@ -11,7 +11,7 @@ import pytest
 
 from beam_jobs.records import write_shard
 from beam_jobs.records.job import RecordsJob
-from beam_jobs.records.write_shard import Element, list_finished, write_record_shard
+from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import make_job, make_record
 from tfpipe.errors import ConfigError, DataError
@@ -83,30 +83,9 @@ def test_a_finished_shard_is_kept_for_the_same_keys_only(tmp_path: Path) -> None
     assert (more.info.records, is_kept) == (21, False)
 
 
-def test_what_was_skipped_is_never_lost(tmp_path: Path) -> None:
-    written, *_ = write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
-    job = make_job(tmp_path / "out", skips=True)
-    (digests,) = list_finished(job, [FILE])
-    assert digests.tolist() == sorted(digest for digest, _ in ELEMENTS[1:])
-    assert write_record_shard(job, FILE, ELEMENTS[:1]) == (written, True, 0)
-    assert write_record_shard(job, FILE, ELEMENTS[:9]) == (written, True, 8)
-    with pytest.raises(
-        DataError, match=r"^Records with new keys came for .*FILE, which an earlier run".replace("FILE", FILE)
-    ):
-        write_record_shard(job, FILE, [make_element(20)])
-    (tmp_path / "out" / FILE).write_bytes(b"")
-    with pytest.raises(DataError) as error:
-        write_record_shard(job, FILE, ELEMENTS[:1])
-    assert str(error.value) == (
-        f"{tmp_path / 'out' / FILE} was finished by an earlier run and is damaged now. Remove "
-        f"{tmp_path / 'out' / '.tfpipe' / 'rows' / FILE}.json and run again, and its records are made anew."
-    )
-
-
 def test_another_job_begins_anew(tmp_path: Path) -> None:
     write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
     other = make_job(tmp_path / "out", refuse_nan=True)
-    assert list(list_finished(other, [FILE])) == []
     with pytest.raises(DataError) as error:
         write_record_shard(other, FILE, ELEMENTS)
     assert str(error.value) == (
