@@ -20,7 +20,7 @@ PACKAGES = ("tfpipe", "beam_jobs")
 FLOORS = {
     4: ("tfpipe", "tfpipe.__main__", "tfpipe.cli", "beam_jobs.__main__"),
     3: (
-        *("tfpipe.distribution", "tfpipe.doctor", "tfpipe.export", "tfpipe.profiler"),
+        *("tfpipe.distribution", "tfpipe.export", "tfpipe.profiler"),
         *(
             "tfpipe.training",
             "tfpipe.tuning",

@@ -3,6 +3,7 @@
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 from importlib import metadata
@@ -12,6 +13,8 @@ import pytest
 
 from tests.conftest import PATH_OF_REPOSITORY, ROOT, Tfpipe
 from tfpipe import __version__
+from tfpipe.cli.version import describe_installation
+from tfpipe.native import library
 
 # Runs a command, and sends itself three SIGINT in garbage collections once a module is being loaded.
 _INTERRUPTED_COMMAND = f"""
@@ -84,3 +87,42 @@ def test_the_versions(tfpipe: Tfpipe) -> None:
         f"Python {platform.python_version()}",
     ]
     assert f"pillow {metadata.version('pillow')}" in lines
+
+
+@pytest.mark.parametrize("args", ["--version --json", "--json --version"])
+def test_the_facts_for_a_bug_report(args: str, tfpipe: Tfpipe) -> None:
+    printed = tfpipe(*args.split()).json
+    assert (printed["tfpipe"], printed["python"]) == (__version__, platform.python_version())
+    assert printed["libraries"]["pillow"] == metadata.version("pillow")
+    assert printed["cores"] <= printed["all_cores"]
+    assert printed["available_bytes"] <= printed["memory_bytes"]
+    assert not [name for name in (str(ROOT), str(Path.home()), socket.gethostname()) if name in str(printed)]
+
+
+def test_the_facts_of_a_machine(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Abacus 9000\n")
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal:       4000000 kB\nMemAvailable:   1000000 kB\n")
+    (tmp_path / "dev").mkdir()
+    for name in ("accel0", "accel1", "nvidia0", "nvidiactl"):
+        (tmp_path / "dev" / name).touch()
+    facts = describe_installation(tmp_path)
+    assert facts["processor"] == "Abacus 9000"
+    assert (facts["memory_bytes"], facts["available_bytes"]) == (4_096_000_000, 1_024_000_000)
+    assert facts["devices"] == {"NVIDIA GPU": 1, "TPU": 2}
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("/me/lib.so: cannot open", "missing: (path): cannot open"),
+        ("/home/me and others/lib.so: invalid ELF header", "missing: (path): invalid ELF header"),
+        ("no C compiler was found", "missing: no C compiler was found"),
+        (None, "there"),
+    ],
+)
+def test_a_damaged_library_is_named_without_its_path(
+    monkeypatch: pytest.MonkeyPatch, reason: str | None, expected: str
+) -> None:
+    monkeypatch.setattr(library, "explain_missing", lambda: reason)
+    assert describe_installation()["native_library"] == expected

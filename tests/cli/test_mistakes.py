@@ -23,7 +23,6 @@ TAKE_DATASETS = {
     "tune": "",
     "bench": "",
     "train": "",
-    "report": "",
 }
 TAKE_IMAGES = {"shard": "OUT"}
 NO_MANIFEST = (
@@ -112,6 +111,7 @@ def test_an_unknown_option(tfpipe: Tfpipe, command: str) -> None:
         (["shard", "a", "b", "c"], "INPUT and OUTPUT must be two paths, got a third, 'c'."),
         (["shard", "a", "b", "--print-command", "--json"], "Leave out --dry-run and --json."),
         (["merge", "a", "b"], "`tfpipe merge` needs at least two datasets and OUTPUT, got 2 of these paths."),
+        (["--json", "inspect", "a"], "--json goes behind the command, or beside --version."),
         (["serve-check"], "Missing argument 'HOST:PORT...'."),
         (["predict", "run"], "Name the images to classify: files, folders or patterns."),
     ],

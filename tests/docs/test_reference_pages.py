@@ -77,7 +77,7 @@ def test_the_page_about_installing_lists_every_extra() -> None:
     assert extras - listed == {"docs", "fuzz", "test"}  # for those who work on tfpipe
 
 
-@pytest.mark.parametrize("command", ["inspect", "inspect --record", "report", "verify", "repair", "index", "shard"])
+@pytest.mark.parametrize("command", ["inspect", "inspect --record", "--version", "verify", "repair", "index", "shard"])
 def test_the_page_lists_the_fields_of_a_json_output(
     command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe
 ) -> None:
@@ -85,7 +85,7 @@ def test_the_page_lists_the_fields_of_a_json_output(
     arguments = {
         "inspect": [dataset],
         "inspect --record": [dataset, "--record", "train:0"],
-        "report": [dataset],
+        "--version": [],
         "verify": [dataset],
         "repair": [dataset, out],
         "index": [tmp_path / "foreign"],

@@ -136,7 +136,7 @@ def test_the_forms_ask_for_what_a_maintainer_needs() -> None:
         assert all(field["attributes"]["label"] for field in fields)
         if form.stem != "wish":
             (report,) = (field for field in fields if field["id"] == "report")
-            assert "`tfpipe report" in report["attributes"]["label"]
+            assert "`tfpipe --version --json`" in report["attributes"]["label"]
             assert report["validations"]["required"] is True
         for name in re.findall(r"`tfpipe (\w+)", form.read_text(encoding="utf-8")):
             assert name in commands.commands

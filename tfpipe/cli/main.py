@@ -22,7 +22,6 @@ from tfpipe.cli.index import index
 from tfpipe.cli.inspect import inspect
 from tfpipe.cli.predict import predict
 from tfpipe.cli.profile import profile
-from tfpipe.cli.report import report
 from tfpipe.cli.serve import serve, serve_check
 from tfpipe.cli.shard import append, merge, reshard, shard
 from tfpipe.cli.shared.command import name_options
@@ -31,6 +30,7 @@ from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
 from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import repair, verify
+from tfpipe.cli.version import print_versions
 from tfpipe.cli.view import view
 from tfpipe.errors import TfpipeError
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
@@ -71,24 +71,6 @@ class Commands(click.Group):
             raise
 
 
-def _print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    """Prints the versions and exits."""
-    if not asked:
-        return
-    from platform import python_version
-
-    from tfpipe._version import __version__
-    from tfpipe.native import library
-    from tfpipe.system import versions
-
-    missing = library.explain_missing()
-    native = "there" if missing is None else f"missing: {missing}"
-    found = {"tfpipe": __version__, "native library": native, "Python": python_version()}
-    for name, version in {**found, **versions.get_versions(versions.LIBRARIES)}.items():
-        click.echo(f"{name} {version}")
-    ctx.exit()
-
-
 @click.group(
     cls=Commands,
     context_settings=CONTEXT_SETTINGS,
@@ -98,14 +80,22 @@ def _print_versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None
 @click.option(
     "--version",
     is_flag=True,
-    is_eager=True,
     expose_value=False,
-    callback=_print_versions,
+    callback=print_versions,
     help="Show the versions of tfpipe and its libraries, and exit.",
 )
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    is_eager=True,  # so it is known when --version is looked at
+    help="With --version: print one JSON object, with the facts of this machine that a bug report needs.",
+)
 @debug_option
-def tfpipe() -> None:
+def tfpipe(as_json: bool) -> None:
     """Images in, TFRecord shards out, and a tuned input pipeline to read them."""
+    if as_json:
+        raise click.UsageError("--json goes behind the command, or beside --version.")
 
 
 _SECTIONS = {
@@ -114,7 +104,7 @@ _SECTIONS = {
     "Look at it": (inspect, view, verify, repair, export),
     "Read it fast": (doctor, profile, tune, bench),
     "Train": (train, predict, steps, serve, serve_check),
-    "Get help": (help_, report),
+    "Get help": (help_,),
 }
 for commands in _SECTIONS.values():
     for command in commands:

@@ -118,7 +118,6 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
         "",
         "Get help:",
         "  help         Print a page of the documentation.",
-        "  report       Print versions, machine and options for a bug report.",
         "",
         "  Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. The help of a",
         "  command: tfpipe shard --help",

@@ -145,7 +145,6 @@ EXAMPLES = {
     "serve": "tfpipe serve --workers 2 --port 5050",
     "serve-check": "tfpipe serve-check 10.0.0.6:5050 10.0.0.7:5050 --dataset /data/flowers",
     "help": "tfpipe help symptoms",
-    "report": "tfpipe report flowers",
 }
 """An example of each command, which stands below its help."""
 

@@ -67,26 +67,18 @@ def read_config(
     return PipelineConfig(**table) if path is None else toml_json.build(PipelineConfig, table, path)
 
 
-def open_files(dataset: str) -> "Manifest | Source":
-    """Opens a dataset, or files that another tool wrote."""
+def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
+    """Opens a dataset and one of its splits, or files of another tool without a split."""
     if (glob.has_magic(dataset) and not os.path.isdir(dataset)) or os.path.isfile(dataset):
         from tfpipe.engine.source import tfrecord_files
 
-        return tfrecord_files(dataset)
-    from tfpipe.dataset.load import load_manifest
-
-    return load_manifest(dataset)
-
-
-def open_data(dataset: str, split: str | None) -> "tuple[Manifest | Source, str | None]":
-    """Opens a dataset and one of its splits, or files of another tool without a split."""
-    from tfpipe.format.manifest import Manifest
-
-    data = open_files(dataset)
-    if not isinstance(data, Manifest):
+        files = tfrecord_files(dataset)
         if split is not None:
             raise ConfigError(f"Files found by a pattern have no splits, got --split {split}. Leave it out.")
-        return data, None
+        return files, None
+    from tfpipe.dataset.load import load_manifest
+
+    data = load_manifest(dataset)
     names = list(data.splits)
     if split is None:
         split = "train" if "train" in names or len(names) != 1 else names[0]

@@ -1,1 +1,0 @@
-"""The facts that a report of an error needs."""
