@@ -23,7 +23,6 @@ FLOORS = {
         *("tfpipe.distribution", "tfpipe.export", "tfpipe.profiler"),
         *(
             "tfpipe.training",
-            "tfpipe.tuning",
             "tfpipe.views",
             "tfpipe.columns",
             "tfpipe.layers",
@@ -66,7 +65,6 @@ NEIGHBORS = {
     ("tfpipe.writer", "tfpipe.dataset"),
     ("tfpipe.layers", "tfpipe.views"),  # names are looked up in the same facts
     ("tfpipe.columns", "tfpipe.views"),  # a table is joined with the facts that conditions ask for
-    ("tfpipe.tuning", "tfpipe.profiler"),  # it tries the profiler's fixes
     ("tfpipe.training", "tfpipe.lookups"),  # a run notes what decides its batches
     ("tfpipe.training", "tfpipe.distribution"),  # the trainer runs under a strategy
     ("tfpipe.training", "tfpipe.profiler"),  # and measures its idle time
@@ -102,7 +100,6 @@ HEAVY = {
         "tfpipe.profiler.measure",
         "tfpipe.storage.tensorflow_store",
         "tfpipe.training.tensorflow",
-        "tfpipe.tuning.bench",
     ),
     "keras": ("tfpipe.readers.keras", "tfpipe.training.tensorflow"),
     "apache_beam": (

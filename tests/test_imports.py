@@ -125,8 +125,6 @@ COMMANDS = (
     "train",
     "verify",
     "repair",
-    "tune",
-    "bench",
     "predict",
 )
 

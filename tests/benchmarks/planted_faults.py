@@ -96,8 +96,7 @@ def format_result(result: dict[str, Any]) -> str:
     if "ratio" in result:
         text += (
             f"\n    predicted {result['predicted']:,.0f}, measured {result['measured']:,.0f} images/s: "
-            f"{result['ratio']:.2f}; the gain by processor time is {result['gain_by_cpu']:.2f}; "
-            f"first batch {result['first_batch_s'][0]:.1f} s, then {result['first_batch_s'][1]:.1f} s"
+            f"{result['ratio']:.2f}"
         )
     return text
 

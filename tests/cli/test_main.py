@@ -48,8 +48,6 @@ if __name__ == "__main__":
             "tfpipe.profiler.measure.profile", "profile DATASET --step-ms 10 --batch-size 4", marks=pytest.mark.slow
         ),
         pytest.param("tfpipe.training.tensorflow.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
-        pytest.param("tfpipe.tuning.search", "tune DATASET --batch-size 4", marks=pytest.mark.slow),
-        pytest.param("tfpipe.tuning.bench", "bench DATASET --batch-size 4", marks=pytest.mark.slow),
         pytest.param("tfpipe.cli.doctor_run", "doctor DATASET", marks=pytest.mark.slow),
         pytest.param("tfpipe.service.processes", "serve --port 0", marks=pytest.mark.slow),
     ],

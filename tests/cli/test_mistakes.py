@@ -20,8 +20,6 @@ TAKE_DATASETS = {
     "merge": "DATASET OUT",
     "doctor": "",
     "profile": "--step-ms 3",
-    "tune": "",
-    "bench": "",
     "train": "",
 }
 TAKE_IMAGES = {"shard": "OUT"}
@@ -34,7 +32,7 @@ IS_DATASET = (
     "is a dataset. `tfpipe reshard` writes it in another form, `tfpipe merge` joins it with others, `tfpipe inspect` "
     "shows it."
 )
-NEED_TENSORFLOW = ("doctor", "profile", "tune", "bench", "train")
+NEED_TENSORFLOW = ("doctor", "profile", "train")
 
 
 @pytest.fixture

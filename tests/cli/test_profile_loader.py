@@ -57,7 +57,7 @@ def test_a_report_in_text(folder: Path, tfpipe: Tfpipe) -> None:
 
 
 def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfpipe.profiler.loader.trials._ROUNDS", 1)
+    monkeypatch.setattr("tfpipe.profiler.trials.ROUNDS", 1)
     line = ["profile", "--loader", "own_loader:make", "--train", "own_loader:step", "--seconds", "0.4", "--json"]
     done = tfpipe(*line, "--apply", folder / "kept.json")
     assert (done.code, done.err.splitlines()[-1]) == (0, f"Wrote {folder / 'kept.json'}.")

@@ -126,20 +126,3 @@ def test_a_profile_of_the_users_stages_prints_nothing_but_the_report(small_datas
     done = run_process(tmp_path, "profile", small_dataset, *options)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["dataset"]["own_stages"] == ["blacken"]
-
-
-@pytest.mark.slow
-def test_bench_measures_the_changed_pipeline_in_its_processes(small_dataset: Path, tmp_path: Path) -> None:
-    options = ("--batch-size", 4, "--runs", 3, "--stages", "user_stages:blacken", "--json")
-    done = run_process(tmp_path, "bench", small_dataset, *options)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["scores"]
-    assert count_processes(tmp_path) == 3
-
-
-@pytest.mark.slow
-def test_tune_searches_with_the_changed_pipeline(small_dataset: Path, tmp_path: Path) -> None:
-    options = ("--batch-size", 4, "--seconds", 60, "--stages", "user_stages:blacken", "--json")
-    done = run_process(tmp_path, "tune", small_dataset, *options)
-    assert done.returncode == 0, done.stderr
-    assert count_processes(tmp_path) >= 2

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from tfpipe.cli.add import add
-from tfpipe.cli.bench import bench
 from tfpipe.cli.delete import delete
 from tfpipe.cli.doctor import doctor
 from tfpipe.cli.export import export
@@ -28,7 +27,6 @@ from tfpipe.cli.shared.command import name_options
 from tfpipe.cli.shared.params import debug_option
 from tfpipe.cli.steps import steps
 from tfpipe.cli.train import train
-from tfpipe.cli.tune import tune
 from tfpipe.cli.verify import repair, verify
 from tfpipe.cli.version import print_versions
 from tfpipe.cli.view import view
@@ -102,7 +100,7 @@ _SECTIONS = {
     "Make a dataset": (shard, index, merge, reshard),
     "Change it": (append, delete, add),
     "Look at it": (inspect, view, verify, repair, export),
-    "Read it fast": (doctor, profile, tune, bench),
+    "Read it fast": (doctor, profile),
     "Train": (train, predict, steps, serve, serve_check),
     "Get help": (help_,),
 }

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tfpipe.cli.shared.inputs import hide_gpus, load_stages, open_data, quiet_start, read_config
+from tfpipe.cli.shared.inputs import load_stages, open_data, quiet_start, read_config
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.outputs import check_target
 from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.cli.shared.status import status_line
 
 if TYPE_CHECKING:
-    from tfpipe.engine.config.pipeline_config import PipelineConfig
     from tfpipe.profiler.types import Report, Trainer
-    from tfpipe.tuning.trials import PipelineJob
 
 
 class ProfileArgs(NamedTuple):
@@ -77,44 +75,30 @@ def make_report(args: ProfileArgs) -> "Report":
     require_tensorflow("profile")
     data, split = open_data(args.dataset or "", args.split)
     if args.apply is not None:
-        from tfpipe.tuning import tuned_file
+        from tfpipe.profiler import tuned_file
 
         check_target(args.apply)
-        tuned_file.check_path(args.apply, tuned_file.get_place(data, split))
-        hide_gpus()  # here and in the processes that are started from here
+        place = tuned_file.get_place(data, split)
+        tuned_file.check_path(args.apply, place)
     customize = load_stages(args.stages)
     with quiet_start():
         from tfpipe.profiler.diagnose import diagnosis
         from tfpipe.profiler.measure.pipelines import Functions
         from tfpipe.profiler.measure.profile import ProfileConfig, profile_pipeline
         from tfpipe.profiler.measure.simulated_accelerator import Accelerator
-        from tfpipe.tuning.trials import PipelineJob
+        from tfpipe.profiler.measure.tried_fixes import try_fixes
     functions = Functions(
         None if args.transform is None else load_function(args.transform, "--transform"),
         None if args.batch_transform is None else load_function(args.batch_transform, "--batch-transform"),
     )
-    job = PipelineJob(data, split, Accelerator(step_s, batch, args.trainer), customize)
+    accelerator = Accelerator(step_s, batch, args.trainer)
     with status_line("Building the pipeline") as observer:
         run_config = ProfileConfig(args.seconds)
-        profile = profile_pipeline(data, split, config, job.accelerator, run_config, observer, customize, functions)
-    report = diagnosis.make_report(profile, args.price_per_hour)
-    return report if args.apply is None else _try_fixes(report, job, config, args.apply)
-
-
-def _try_fixes(report: "Report", job: "PipelineJob", config: "PipelineConfig", path: str) -> "Report":
-    """Tries the fixes, writes the options that are left to a file, and returns the report with what was measured."""
-    from tfpipe.profiler.diagnose.diagnosis import add_measured
-    from tfpipe.tuning import tuned_file
-    from tfpipe.tuning.trials import Trials, try_fixes
-
-    with status_line("Trying the fixes") as status, Trials(job, config) as trials:
-        fixes = try_fixes(trials, report.fixes, status)
-        before = after = report.profile.images_per_second
-        if trials.config != config:
-            status.phase("Measuring all that was kept against the beginning")
-            confirmed = trials.confirm()
-            if trials.config != config:
-                _, before, after = confirmed
-    result = {"images_per_second_before": before, "images_per_second": after}
-    tuned_file.write(path, trials.config, tuned_file.get_place(job.data, job.split), result)
-    return add_measured(report, fixes, after)
+        profile = profile_pipeline(data, split, config, accelerator, run_config, observer, customize, functions)
+        report = diagnosis.make_report(profile, args.price_per_hour)
+        if args.apply is None:
+            return report
+        report, best = try_fixes(report, data, split, config, accelerator, args.seconds / 2, observer, customize)
+    rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
+    tuned_file.write(args.apply, best, place, rates)
+    return report

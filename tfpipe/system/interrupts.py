@@ -3,7 +3,7 @@
 Python raises KeyboardInterrupt wherever the main thread happens to be. If that is a finalizer (`__del__`), a callback
 of the garbage collector or one of a weak reference, no caller can catch it: Python prints "Exception ignored in ..."
 and the program goes on. JAX, for one, runs Python code in each garbage collection. Compiled code drops it too: in 3 of
-31 runs of `tfpipe tune` on a busy machine TensorFlow did.
+31 runs of a pipeline on a busy machine TensorFlow did.
 
 So an interrupt is remembered here, and raised again and again until it leaves the block. Code that handles it, an
 `except` or a `finally` or the end of a `with`, is left alone: Python knows which exception is being handled.

@@ -106,8 +106,6 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
         "Read it fast:",
         "  doctor       Check data, options and machine before a run.",
         "  profile      Say why the accelerator waits, and what to change.",
-        "  tune         Search for faster options, and write them to a file.",
-        "  bench        Measure a pipeline's rate, and compare it with an earlier result.",
         "",
         "Train:",
         "  train        Train a classifier on a dataset, and export it.",

@@ -6,13 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import time
 from tfpipe.cli.shared.status import status_line
-with status_line("Starting", {seconds}) as status:
+with status_line("Starting") as status:
     status.phase("Best so far 1,116 images/s; trying cycle_length = 16, num_parallel_calls = auto")
     time.sleep(0.3)
 """
@@ -35,16 +33,13 @@ def on_a_terminal(code: str) -> str:
     return text.decode()
 
 
-@pytest.mark.parametrize(("seconds", "clock"), [("12.0", " 12 s left"), ("None", "0:00:0")])
-def test_a_long_text_leaves_the_clock_alone(seconds: str, clock: str) -> None:
-    text = on_a_terminal(CODE.format(seconds=seconds))
-    assert clock in text
+def test_a_long_text_leaves_the_clock_alone() -> None:
+    text = on_a_terminal(CODE)
+    assert "0:00:0" in text
     assert "Best so far 1,116 images/s; trying" in text
     assert "num_parallel_calls = auto" not in text
 
 
 def test_nothing_in_a_log() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.format(seconds="12.0")], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

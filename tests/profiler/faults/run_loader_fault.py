@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
 from tfpipe.profiler.loader.measure import Trainer, measure_loader
 from tfpipe.profiler.loader.report import to_text
+from tfpipe.profiler.loader.run import run_turn
 from tfpipe.profiler.loader.shards import find_files, measure_draft_s
-from tfpipe.profiler.loader.trials import run_turn
 from tfpipe.profiler.loader.types import LoaderReport, ShardsResult
+from tfpipe.profiler.trials import compare
 
-SECONDS, ROUNDS, TURN_S = 3.0, 3, 1.5
+SECONDS, TURN_S = 3.0, 1.5
 
 
 def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
@@ -54,12 +55,10 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
     if fixes and result["right_fix"]:
         cure = fault.cure
         cured = source if cure is None else LoaderSource(lambda: cure(folder), name)
-        gains = []
-        for _ in range(ROUNDS):
-            before = run_turn(source, trainer, {}, TURN_S)
-            after = run_turn(cured, trainer, {} if cure else fixes[0].changes, TURN_S)
-            gains.append(after / before)
-        result |= {"predicted": fixes[0].predicted_gain, "measured": statistics.median(gains)}
+        before = partial(run_turn, source, trainer, TURN_S, {})
+        after = partial(run_turn, cured, trainer, TURN_S, {} if cure else fixes[0].changes)
+        trial = compare(lambda changes: after() if changes else before(), {}, {"fix": True})
+        result |= {"predicted": fixes[0].predicted_gain, "measured": trial.gain}
     return result
 
 

@@ -103,11 +103,6 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Measuring", "seconds apply max-idle"),
         Group("Output", "html json debug"),
     ),
-    "tune": (
-        Group("Data", "split config stages batch-size image-size cpu-budget"),
-        Group("Search", "seconds images-per-second input-may-change"),
-        Group("Output", "output json debug"),
-    ),
     "train": (
         Group("Data", "split batch-size image-size config", "stages cpu-budget"),
         Group(
@@ -137,8 +132,6 @@ EXAMPLES = {
     "export": "tfpipe export flowers flowers-wds --to webdataset",
     "doctor": "tfpipe doctor flowers --batch-size 256",
     "profile": "tfpipe profile flowers --step-ms 30 --batch-size 256",
-    "tune": "tfpipe tune flowers --batch-size 256 --output fast.toml",
-    "bench": "tfpipe bench flowers --batch-size 256 --output today.json",
     "train": "tfpipe train flowers --model resnet50 --epochs 90",
     "predict": 'tfpipe predict runs/flowers "photos/*.jpg"',
     "steps": "tfpipe steps runs/flowers --step 340 --show step340.png",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tfpipe.cli.shared.load_function import load_function
 from tfpipe.cli.shared.params import BATCH_SIZE
-from tfpipe.cli.shared.requirements import require_tensorflow
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
 from tfpipe.storage.file_io import is_url
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from tfpipe.engine.source import Source
     from tfpipe.format.manifest import Manifest
     from tfpipe.pipeline.stage import Customize
-    from tfpipe.tuning.trials import PipelineJob
 
 _RECORDS = re.compile(r"\.tfrecords?(\.gz)?(-|$)", re.IGNORECASE)
 
@@ -113,33 +111,3 @@ def load_stages(stages: str | None) -> "Customize | None":
         import tfpipe.pipeline.stage  # noqa: F401
     customize: Customize = load_function(stages, "--stages")
     return customize
-
-
-def open_job(
-    command: str,
-    dataset: str,
-    split: str | None,
-    config: "PipelineConfig",
-    stages: str | None = None,
-    images_per_second: float | None = None,
-) -> "PipelineJob":
-    """Opens the data for measurements in other processes, and loads TensorFlow without GPUs.
-
-    Args:
-        command: Name of the command.
-        dataset: A dataset, or a pattern of foreign files.
-        split: Name of a split; None for "train" or the only one.
-        config: Options of the pipeline.
-        stages: The option --stages.
-        images_per_second: Rate that the accelerator consumes; None for as much as the pipeline can give.
-    """
-    require_tensorflow(command)
-    data, split = open_data(dataset, split)
-    hide_gpus()  # here and in the processes that are started from here
-    customize = load_stages(stages)
-    with quiet_start():
-        from tfpipe.profiler.measure.simulated_accelerator import NO_TIME_S, Accelerator
-        from tfpipe.tuning.trials import PipelineJob
-
-        step_s = config.batch_size / images_per_second if images_per_second else NO_TIME_S
-    return PipelineJob(data, split, Accelerator(step_s, config.batch_size), customize)

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tfpipe.profiler.loader.diagnose import find_wall
 from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
-from tfpipe.profiler.loader.measure import Trainer, measure_loader
+from tfpipe.profiler.loader.measure import Batches, Trainer, drive, measure_loader
 from tfpipe.profiler.loader.shards import find_files, measure_as_shards, measure_draft_s
-from tfpipe.profiler.loader.trials import try_fixes
 from tfpipe.profiler.loader.types import LoaderReport
+from tfpipe.profiler.trials import try_changes
 from tfpipe.system.progress import Observer
 
 
@@ -48,6 +51,24 @@ def profile_loader(
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     has_cuda = cuda is not None and cuda.is_available()
     fixes = list_fixes(profile, wall, has_cuda, measure_draft_s(files, profile.batch.image_size))
-    fixes, kept = try_fixes(source, trainer, fixes, seconds / 2, observer) if applies else (fixes, {})
+    kept: dict[str, Any] = {}
+    if applies:
+        run = partial(run_turn, source, trainer, seconds / 2)
+        trials, kept = try_changes(run, [(fix.name, fix.changes) for fix in fixes], observer)
+        fixes = tuple(
+            fix if trial is None else replace(fix, measured_gain=trial.gain, kept=trial.kept)
+            for fix, trial in zip(fixes, trials, strict=True)
+        )
     observer.phase("Reading the same images as tfpipe shards")
     return LoaderReport(profile, wall, fixes, measure_as_shards(profile, files, seconds / 2)), kept
+
+
+def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:
+    """Returns the batches per second of the loader with some options changed, after its queues ran empty."""
+    batches = Batches(source.make(changes))
+    try:
+        step, _ = trainer.make_step(batches.warm_up())
+        done = drive(batches, step, seconds)
+    finally:
+        batches.close()
+    return done.batches / done.wall_s

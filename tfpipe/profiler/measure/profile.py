@@ -116,10 +116,9 @@ def profile_pipeline(
     moves = tuple(pipeline.stages.list_moves())
     facts = replace(facts, stage_moves=moves, own_stages=pipeline.own_stages)
     plan = plan_batches(source, config, Host())
-    fill_steps = plan.steps_per_epoch if config.cache != "none" and config.cache_dir is None else 0
     try:
         started = time.perf_counter()
-        run = _run(pipeline, accelerator, run_config, fill_steps, observer)
+        run = _run(pipeline, accelerator, run_config, plan, observer)
         profile = _describe(run, started, plan, facts, accelerator)
         if config.service.workers:
             observer.phase("Measuring the workers")
@@ -159,6 +158,32 @@ def profile_pipeline(
     return replace(profile, held=find_held(profile, pipeline.built, tried.element_bytes))
 
 
+def measure_rate(
+    data: Manifest | Source,
+    split: str | None,
+    config: PipelineConfig,
+    accelerator: Accelerator,
+    run_config: ProfileConfig,
+    customize: Customize | None = None,
+    functions: Functions | None = None,
+) -> tuple[float, float]:
+    """Runs the pipeline as `profile_pipeline` does, with the same arguments and errors, and measures only its rate.
+
+    Returns:
+        The images per second, and the seconds until a cache in memory is full; 0 if it is full, or there is none.
+    """
+    config = prefer_textbook(config, customize)
+    with explain_customize_errors(customize):
+        pipeline = _open(data, split, config, customize, functions)
+    plan = plan_batches(get_source(data, split), config, Host())
+    try:
+        run = _run(pipeline, accelerator, run_config, plan, Observer())
+    except tf.errors.OpError as error:
+        raise explain_pipeline_error(error) from error
+    timing = compute_step_timing(run.steps, accelerator)
+    return _compute_rate(timing), _compute_fill_s(run, timing)
+
+
 def _open(
     data: Manifest | Source,
     split: str | None,
@@ -191,7 +216,7 @@ def _describe(run: _Run, started: float, plan: BatchPlan, facts: DatasetFacts, a
         config=plan.config,
         dataset=facts,
         timeline=make_timeline(run.steps),
-        fill_s=run.missing_steps * timing.wall_s / timing.steps,
+        fill_s=_compute_fill_s(run, timing),
     )
 
 
@@ -235,12 +260,14 @@ class _Run:
 
 
 def _run(
-    pipeline: AnyPipeline, accelerator: Accelerator, config: ProfileConfig, fill_steps: int, observer: Observer
+    pipeline: AnyPipeline, accelerator: Accelerator, config: ProfileConfig, plan: BatchPlan, observer: Observer
 ) -> _Run:
     """Drives the accelerator, first for as many steps as fill a cache in memory.
 
     It leaves nothing of the pipeline behind, because its threads would go on filling buffers.
     """
+    has_cache = plan.config.cache != "none" and plan.config.cache_dir is None
+    fill_steps = plan.steps_per_epoch if has_cache else 0
     earlier_peak = host_limits.peak_memory_bytes()  # of a program that loaded something else before
     steps = enumerate(drive(pipeline.open(), accelerator), 1)
     held: list[Any] = [steps]
@@ -327,3 +354,8 @@ def _get_host_use(run: _Run, source: Source, profiled: PipelineConfig, timing: S
 def _compute_rate(timing: StepTiming) -> float:
     """Returns the images per second that the accelerator took."""
     return timing.steps * timing.images_per_step / timing.wall_s
+
+
+def _compute_fill_s(run: _Run, timing: StepTiming) -> float:
+    """Returns the seconds until a cache is full that was not when the run ended."""
+    return run.missing_steps * timing.wall_s / timing.steps

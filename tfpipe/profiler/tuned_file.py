@@ -1,7 +1,7 @@
-"""The file that a tuner writes: the options, and in a table `tuned` the host and the data they were tried on.
+"""The file that `tfpipe profile --apply` writes: the options, and in a table `tuned` the host and data of their trial.
 
-`PipelineConfig.from_file` reads the options and leaves the table out. The table is for people, and for the next run of
-the tuner, which must not take one host's options for another's.
+`PipelineConfig.from_file` reads the options and leaves the table out. The table is for people, for `tfpipe doctor`, and
+for the next run of `--apply`, which must not take one host's options for another's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import importlib.metadata
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -67,12 +66,6 @@ def get_place(data: Manifest | Source, split: str | None) -> Place:
         records=source.num_records or 0,
         fingerprint=_compute_fingerprint(data, split, source),
     )
-
-
-def get_default_path(place: Place) -> str:
-    """Returns a file name in the current folder that differs for each host and dataset."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", place.dataset).strip("-") or "pipeline"
-    return f"{name}-{place.key}.toml"
 
 
 def check_path(path: str, place: Place) -> None:

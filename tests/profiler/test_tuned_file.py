@@ -14,8 +14,8 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
-from tfpipe.tuning import tuned_file
-from tfpipe.tuning.tuned_file import Place
+from tfpipe.profiler import tuned_file
+from tfpipe.profiler.tuned_file import Place
 
 CONFIG = PipelineConfig(batch_size=64, tf_data=TfDataOptions(cycle_length=3))
 VALUES: dict[str, Any] = {
@@ -53,12 +53,6 @@ def test_a_place(small_dataset: Path) -> None:
     foreign = tuned_file.get_place(tfrecord_files(str(small_dataset / "train-*")), None)
     assert (foreign.split, foreign.records) == ("", 0)
     assert foreign.key != train.key
-
-
-def test_the_name_of_the_file() -> None:
-    assert tuned_file.get_default_path(PLACE) == f"train-of-pets-{PLACE.key}.toml"
-    assert tuned_file.get_default_path(other(dataset="/data/x y/*")) == f"data-x-y-{PLACE.key}.toml"
-    assert tuned_file.get_default_path(other(dataset="*")).startswith("pipeline-")
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])

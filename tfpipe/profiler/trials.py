@@ -1,0 +1,89 @@
+"""Tries changes in turns with the best so far, and keeps those that help.
+
+best + change, best, best, best + change, best + change, best    one at a time; the medians are compared
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfpipe.errors import DataError
+from tfpipe.system.progress import Observer
+
+ROUNDS, MIN_GAIN = 3, 1.03
+
+Changes = Mapping[str, Any]
+Run = Callable[[Changes], float]
+"""Runs with other values of some options, and returns the rate; a DataError says why nothing can run with them."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of one change.
+
+    Attributes:
+        gains: The rate with the change, divided by that without it, of each pair of turns.
+        rate: The median rate with the change.
+    """
+
+    gains: tuple[float, ...]
+    rate: float
+
+    @property
+    def gain(self) -> float:
+        """The median of the gains."""
+        return statistics.median(self.gains)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the gain is above the noise."""
+        return self.gain >= MIN_GAIN
+
+
+def try_changes(
+    run: Run, candidates: Iterable[tuple[str, Changes]], observer: Observer, enough: float = float("inf")
+) -> tuple[list[Trial | None], dict[str, Any]]:
+    """Tries changes one after another, each on top of those that were kept.
+
+    Args:
+        run: A run with some options changed.
+        candidates: The changes, the most useful first, each behind its name; empty ones are not tried.
+        observer: An object that is told what is tried.
+        enough: The rate with which nothing more is tried.
+
+    Returns:
+        The result of each, which is None if it was not tried, and the options that were kept.
+    """
+    kept: dict[str, Any] = {}
+    rate = 0.0
+    trials: list[Trial | None] = []
+    for name, changes in candidates:
+        trial = None
+        if changes and rate < enough:
+            observer.phase(f"Trying {name}")
+            try:
+                trial = compare(run, kept, {**kept, **changes})
+            except DataError as error:
+                observer.note(f"Not tried: {name}. {error}")
+        if trial is not None and trial.kept:
+            kept, rate = {**kept, **changes}, trial.rate
+        trials.append(trial)
+    return trials, kept
+
+
+def compare(run: Run, best: Changes, changed: Changes) -> Trial:
+    """Runs in turns with two sets of changes.
+
+    Raises:
+        DataError: Nothing can run with one of them.
+    """
+    befores, afters = list[float](), list[float]()
+    for number in range(ROUNDS):
+        turns = [(changed, afters), (best, befores)]
+        for options, rates in turns if number % 2 == 0 else reversed(turns):
+            rates.append(run(options))
+    gains = tuple(after / before for after, before in zip(afters, befores, strict=True))
+    return Trial(gains, statistics.median(afters))
