@@ -69,14 +69,16 @@ def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
     tuned_file.check_path(str(path), PLACE)
 
 
-def test_a_file_that_is_not_this_tuners_is_not_replaced(tmp_path: Path) -> None:
+def test_another_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     tuned_file.check_path(str(path), PLACE)
     tuned_file.write(str(path), CONFIG, other(cores=16), {})
     with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
         tuned_file.check_path(str(path), PLACE)
     CONFIG.to_file(path)
-    with pytest.raises(ConfigError, match=r"a\.toml is there already and is not a tuner's\. Move it away"):
+    with pytest.raises(
+        ConfigError, match=r"a\.toml is there already and was not written by `tfpipe profile --apply`\. Move it away"
+    ):
         tuned_file.check_path(str(path), PLACE)
     with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got 'a\.yaml'"):
         tuned_file.check_path("a.yaml", PLACE)

@@ -72,7 +72,7 @@ def check_path(path: str, place: Place) -> None:
     """Refuses a file that was tuned elsewhere, before anything is measured.
 
     Raises:
-        ConfigError: The name ends in neither .toml nor .json, or the file is not a tuner's for this host and data.
+        ConfigError: The name ends in neither .toml nor .json, or the file is not one of this host and data.
     """
     if Path(path).suffix not in (".toml", ".json"):
         raise ConfigError(f"The file for the options must end in .toml or .json, got {path!r}.")
@@ -81,7 +81,11 @@ def check_path(path: str, place: Place) -> None:
     _, notes = toml_json.read_with_notes(path)
     key = notes.get("key")
     if key != place.key:
-        reason = "was tuned on another host or other data" if key else "is there already and is not a tuner's"
+        reason = (
+            "was tuned on another host or other data"
+            if key
+            else "is there already and was not written by `tfpipe profile --apply`"
+        )
         raise ConfigError(f"{path} {reason}. Move it away, or name another file.")
 
 

@@ -665,9 +665,9 @@ class Fix:
         efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
         predicted_images_per_second: The predicted rate.
         predicted_idle_fraction: The predicted share of idle time.
-        measured_images_per_second: The rate in a paired run, on top of the fixes kept before; None if it was not tried.
-        measured_gain: The factor by which the rate grew, with the bounds of its 95 % interval; None if not tried.
-        kept: Whether the gain was more than noise; None if it was not tried.
+        measured_images_per_second: The rate in turns, on top of the fixes kept before; None if it was not tried.
+        measured_gain: The factor by which the rate grew from turn to turn; None if it was not tried.
+        kept: Whether the gain was above the noise; None if it was not tried.
     """
 
     effort: Effort
@@ -745,8 +745,8 @@ class Report:
         fixes: The changes that help, the best one first.
         combination: The fixes that give most together; None if one alone gives as much.
         shortfall: The needs of the accelerator if no fix on this host satisfies them; None if one does.
-        after_images_per_second: The rate with every fix that was kept, from a last paired run against the first
-            pipeline; None if no fix was tried.
+        after_images_per_second: The rate with every fix that was kept, when the last of them was tried; None if
+            no fix was tried.
         price_per_day: The price of a day's idle time; None if no price per hour was given.
     """
 

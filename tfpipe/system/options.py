@@ -9,8 +9,8 @@
         def __post_init__(self) -> None:
             check_options(self)     # ConfigError: `cycle_length` must be at least 1, got 0.
 
-Every user of an option reads its facts from the field: the check of its value, the command line, a search for
-faster options, and the test that compares the documentation of each option with its range and default.
+Every user of an option reads its facts from the field: the check of its value, the command line, and the test that
+compares the documentation of each option with its range and default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""cedar's SimCLR pipeline as plain tf.data, and as stages of tfpipe before and after tuning; README.md has the details.
+"""cedar's SimCLR pipeline as plain tf.data, and as stages of tfpipe; README.md has the details.
 
 python tests/benchmarks/cedar/compare.py IMAGES --rounds 5 --json simclr.json
 """
@@ -24,12 +24,11 @@ from tests.benchmarks.batch_times import PERIOD_S, measure
 from tests.benchmarks.shard_speed import make_references
 
 ROOT = Path(__file__).resolve().parents[3]
-STAGES = "tests.benchmarks.cedar.simclr:add_moved_simclr"
-PLAIN, GREY_FIRST, BEFORE, AFTER = ROWS = (
+PLAIN, GREY_FIRST, TFPIPE, MOVED = ROWS = (
     "plain tf.data",
     "plain tf.data, grey first by hand",
-    "tfpipe before tune",
-    "tfpipe, grey moved, after tune",
+    "tfpipe",
+    "tfpipe, grey moved",
 )
 
 
@@ -37,7 +36,6 @@ PLAIN, GREY_FIRST, BEFORE, AFTER = ROWS = (
 @click.argument("images", type=click.Path(exists=True, file_okay=False))
 @click.option("--references", default=6000, show_default=True, help="Hard links to the images, in turns.")
 @click.option("--seconds", default=2 * PERIOD_S, show_default=True, help="How long a row is measured in a round.")
-@click.option("--tune-seconds", default=240.0, show_default=True, help="How long `tfpipe tune` searches.")
 @click.option("--rounds", default=5, show_default=True, help="Every row runs once a round, in a new process.")
 @click.option("--tmp", type=click.Path(), help="Where the shards are written.  [default: the system's]")
 @click.option("--json", "json_file", type=click.Path(), help="Write all runs to this file.")
@@ -45,7 +43,6 @@ def main(
     images: str,
     references: int,
     seconds: float,
-    tune_seconds: float,
     rounds: int,
     tmp: str | None,
     json_file: str | None,
@@ -54,7 +51,6 @@ def main(
     with tempfile.TemporaryDirectory(dir=tmp) as folder:
         make_references(Path(images), Path(folder, "images"), references)
         _run("tfpipe", "shard", f"{folder}/images", f"{folder}/shards", "--num-shards", "16")
-        changes = tune(folder, tune_seconds)
         runs: list[dict[str, Any]] = []
         for _ in range(rounds):
             for row in ROWS:
@@ -65,22 +61,8 @@ def main(
                 runs.append({"row": row, **json.loads(done.stdout.splitlines()[-1])})
                 click.echo(f"{runs[-1]['images_per_cpu_s']:8,.0f}  {row}", err=True)
     if json_file:
-        Path(json_file).write_text(json.dumps({"tuned": changes, "runs": runs}, indent=1) + "\n")
-    click.echo(f"tfpipe tune: {', '.join(f'{name} = {value!r}' for name, value in changes.items()) or 'no change'}")
+        Path(json_file).write_text(json.dumps({"runs": runs}, indent=1) + "\n")
     click.echo(format_table(runs))
-
-
-def tune(folder: str, seconds: float) -> dict[str, Any]:
-    """Lets `tfpipe tune` search, and returns the options that it changed."""
-    from tests.benchmarks.cedar.simclr import CONFIG
-    from tfpipe.engine.config.pipeline_config import PipelineConfig
-    from tfpipe.system.options import list_changes
-
-    CONFIG.to_file(f"{folder}/before.toml")
-    files = ("--config", f"{folder}/before.toml", "--output", f"{folder}/after.toml")
-    _run("tfpipe", "tune", f"{folder}/shards", *files, "--stages", STAGES, "--seconds", str(seconds))
-    tuned = PipelineConfig.from_file(f"{folder}/after.toml")
-    return list_changes(CONFIG, tuned)
 
 
 def _run(module: str, *arguments: str) -> None:
@@ -117,10 +99,9 @@ def child(folder: str, row: str, seconds: str) -> None:
     def make_batches() -> Iterator[Any]:
         if row in (PLAIN, GREY_FIRST):
             return iter(make_plain(f"{folder}/shards", row == GREY_FIRST))
-        config = CONFIG if row == BEFORE else tfpipe.PipelineConfig.from_file(f"{folder}/after.toml")
         manifest = tfpipe.load_manifest(f"{folder}/shards")
-        customize = add_simclr if row == BEFORE else add_moved_simclr
-        return iter(tfpipe.build_stages(manifest, "train", config, customize=customize).dataset())
+        customize = add_simclr if row == TFPIPE else add_moved_simclr
+        return iter(tfpipe.build_stages(manifest, "train", CONFIG, customize=customize).dataset())
 
     print(json.dumps(asdict(measure(make_batches, CONFIG.batch_size, float(seconds)))))
 

@@ -24,7 +24,6 @@ _BLUR_SIZE = 11
 _BLUR_SIGMAS = (0.1, 2.0)
 
 CONFIG = tfpipe.PipelineConfig(batch_size=64, image_size=SIZE, seed=1)
-"""The options before `tfpipe tune`: the defaults."""
 
 
 def add_simclr(stages: tfpipe.Stages) -> tfpipe.Stages:

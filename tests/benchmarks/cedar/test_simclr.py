@@ -70,5 +70,5 @@ def test_the_table_compares_within_a_round() -> None:
     lines = [" ".join(line.split()) for line in format_table(runs).splitlines()]
     assert lines[0] == "images per CPU-second per second to plain, in the same round"
     assert lines[1] == "150 ( 100- 200) 500 1.00 (1.00-1.00) plain tf.data"
-    assert lines[4] == "240 ( 160- 320) 800 1.60 (1.60-1.60) tfpipe, grey moved, after tune"
+    assert lines[4] == "240 ( 160- 320) 800 1.60 (1.60-1.60) tfpipe, grey moved"
     assert lines[5].startswith("2 rounds, ")

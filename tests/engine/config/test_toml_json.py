@@ -140,7 +140,7 @@ def test_files_hold_every_option_that_is_not_none() -> None:
     assert "\n[augment_options]\n" in make_config().to_toml()
 
 
-def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
+def test_the_notes_of_a_trial_are_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, "a.toml", make_config().to_toml() + "\n[tuned]\nhost = 'a'\nimages_per_s = 1.5\n")
     assert PipelineConfig.from_file(path) == make_config()
     path = write(tmp_path, "a.json", '{"batch_size": 256, "tuned": {"host": {"cores": 8}}}')
@@ -173,7 +173,11 @@ def test_a_tuners_notes_are_ignored(tmp_path: Path) -> None:
             '{"batch_size": 1, "augment_options": null}',
             "{}: `augment_options` must be a table of options, got None.",
         ),
-        ("a.toml", "tuned = 1", "{}: `tuned` must be a table: it is kept for a tuner's notes. Rename it."),
+        (
+            "a.toml",
+            "tuned = 1",
+            "{}: `tuned` must be a table: `tfpipe profile --apply` keeps notes there. Rename it.",
+        ),
         (
             "a.toml",
             "batch_size = 2024-01-01",

@@ -35,11 +35,6 @@ def quiet_start() -> Iterator[None]:
         yield
 
 
-def hide_gpus() -> None:
-    """Keeps GPUs from a TensorFlow that is not loaded yet: a pipeline needs none, and each process would take all."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-
-
 def read_config(
     path: str | None,
     batch_size: int | None,

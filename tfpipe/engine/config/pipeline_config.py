@@ -117,7 +117,7 @@ class PipelineConfig:
             "none", "bytes" or "decoded". Default: "none".
         cache_dir: The local folder of the cache, which the next run finds there, by whichever reader. It is filled
             while training runs, by a process of low priority, and what it lacks is read from the source. The profiler
-            and the tuner fill it first. None: the cache is in memory. Default: None.
+            fills it first. None: the cache is in memory. Default: None.
         cache_bytes: The memory that the cache may take. It keeps as many records as fit, the same ones in every run;
             the others are read and decoded in every epoch, as without a cache. A mixture divides it among its datasets.
             None: it keeps all records, or is refused if they do not fit. At least 1, as a number or a size such as
@@ -239,8 +239,8 @@ class PipelineConfig:
     def from_file(cls, path: toml_json.FilePath) -> PipelineConfig:
         """Reads a .toml or .json file of options. Options that it leaves out have their defaults.
 
-        It ignores a table `tuned`, in which a tuner notes the host and the data that it tried the options on. It
-        refuses any other name that is not an option.
+        It ignores a table `tuned`, in which `tfpipe profile --apply` notes the host and the data that it tried the
+        options on. It refuses any other name that is not an option.
 
         Raises:
             ConfigError: The file is missing or not in the format that its name says, or an option cannot be used.

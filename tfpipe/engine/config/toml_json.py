@@ -21,7 +21,7 @@ Table = Mapping[str, Any]
 FilePath = str | os.PathLike[str]
 
 NOTES = "tuned"
-"""The table in which a tuner notes the host and the data that it tried the options on. It is not an option."""
+"""The table in which `tfpipe profile --apply` notes the host and the data of its trials. It is not an option."""
 
 
 def read(path: FilePath) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read_with_notes(path: FilePath) -> tuple[dict[str, Any], dict[str, Any]]:
     table = _parse_toml(text, path) if suffix == ".toml" else _parse_json(text, path)
     notes = table.pop(NOTES, {})
     if not isinstance(notes, dict):
-        raise ConfigError(f"{path}: `{NOTES}` must be a table: it is kept for a tuner's notes. Rename it.")
+        raise ConfigError(f"{path}: `{NOTES}` must be a table: `tfpipe profile --apply` keeps notes there. Rename it.")
     return table, notes
 
 

@@ -1,0 +1,95 @@
+"""Fixes that are tried: with rates that are known, and with a real pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.observers import Recorder
+from tests.profiler.profiles import make_fix, make_profile
+from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.errors import ConfigError
+from tfpipe.profiler.measure import simulated_accelerator, tried_fixes
+from tfpipe.profiler.measure.profile import ProfileConfig, measure_rate
+from tfpipe.profiler.measure.simulated_accelerator import Accelerator
+from tfpipe.profiler.measure.tried_fixes import try_fixes
+from tfpipe.profiler.types import Bottleneck, Fix, Report, Spread
+
+CONFIG, FAST = PipelineConfig(batch_size=100), Accelerator(0.01, 100)
+
+
+@pytest.fixture
+def accelerators(monkeypatch: pytest.MonkeyPatch) -> list[Accelerator]:
+    """Lets pipelines run at known rates, and returns their accelerators."""
+    seen = []
+
+    def measure(
+        _data: Any, _split: Any, config: PipelineConfig, accelerator: Accelerator, *_: Any
+    ) -> tuple[float, float]:
+        seen.append(accelerator)
+        if config.tf_data.cycle_length == 13:
+            raise ConfigError("Unlucky.")
+        rate = 1000.0 * (config.tf_data.cycle_length or 8) / 8
+        return (rate, 0.0) if config.cache == "none" else (5 * rate, 200.0)
+
+    monkeypatch.setattr(tried_fixes, "measure_rate", measure)
+    return seen
+
+
+def try_known(*fixes: Fix, config: PipelineConfig = CONFIG) -> tuple[Report, PipelineConfig, list[str]]:
+    report, recorder = Report(make_profile(), Bottleneck("decode", "", 1.0), fixes), Recorder()
+    data: Any = None
+    report, best = try_fixes(report, data, None, config, FAST, 1.5, recorder)
+    return report, best, recorder.notes
+
+
+def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Accelerator]) -> None:
+    fixes = (
+        make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
+        make_fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
+        make_fix({"tf_data.cycle_length": 13}, "Bad luck.", 1500, 0.2),
+        make_fix({"tf_data.cycle_length": 4}, "Fewer.", 1500, 0.2),
+        make_fix({"tf_data.cycle_length": 32}, "But the values differ.", 1500, 0.2, keeps_values=False),
+    )
+    report, best, notes = try_known(*fixes)
+    assert [(fix.measured_images_per_second, fix.kept) for fix in report.fixes] == [
+        (2000, True),
+        (None, None),
+        (None, None),
+        (500, False),
+        (None, None),
+    ]
+    assert report.fixes[0].measured_gain == Spread(2.0, 2.0, 2.0)
+    assert (report.fixes[1], report.after_images_per_second) == (fixes[1], 2000)
+    assert best.tf_data.cycle_length == 16
+    assert notes == ["Not tried: tf_data.cycle_length = 13. Unlucky."]
+
+
+def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one(accelerators: list[Accelerator]) -> None:
+    cache = make_fix({"cache": "bytes"}, "Nothing is read.", 1500, 0.2)
+    report, best, notes = try_known(cache)
+    assert (report.fixes, best) == ((cache,), CONFIG)
+    assert notes == ["Not tried: cache = 'bytes'. The cache takes about 200 s to fill; a turn has 40 s for it."]
+    faster = make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2)
+    assert try_known(faster, config=PipelineConfig(batch_size=100, cache="bytes"))[0].fixes[0].kept
+
+
+def test_another_batch_size_computes_in_proportion(accelerators: list[Accelerator]) -> None:
+    try_known(make_fix({"batch_size": 400}, "Larger.", 1500, 0.2))
+    assert accelerators[:2] == [Accelerator(0.04, 400), FAST]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["auto", "throughput"])
+def test_a_cache_is_filled_in_each_turn(small_dataset: Path, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    monkeypatch.setattr(simulated_accelerator, "MIN_WARM_UP_S", 0.1)
+    config = PipelineConfig(batch_size=4, image_size=16, cache="bytes", order=order)
+    for _ in range(2):
+        rate, fill_s = measure_rate(
+            load_manifest(str(small_dataset)), "train", config, Accelerator(0.02, 4), ProfileConfig(0.3, 0.3)
+        )
+        assert 0 < rate < 201
+        assert fill_s == 0
