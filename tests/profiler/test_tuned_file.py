@@ -76,9 +76,7 @@ def test_another_file_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
         tuned_file.check_path(str(path), PLACE)
     CONFIG.to_file(path)
-    with pytest.raises(
-        ConfigError, match=r"a\.toml is there already and was not written by `tfpipe profile --apply`\. Move it away"
-    ):
+    with pytest.raises(ConfigError, match="is there already and `tfpipe profile --apply` did not write it"):
         tuned_file.check_path(str(path), PLACE)
     with pytest.raises(ConfigError, match=r"must end in \.toml or \.json, got 'a\.yaml'"):
         tuned_file.check_path("a.yaml", PLACE)

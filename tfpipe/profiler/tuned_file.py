@@ -84,7 +84,7 @@ def check_path(path: str, place: Place) -> None:
         reason = (
             "was tuned on another host or other data"
             if key
-            else "is there already and was not written by `tfpipe profile --apply`"
+            else "is there already and `tfpipe profile --apply` did not write it"
         )
         raise ConfigError(f"{path} {reason}. Move it away, or name another file.")
 

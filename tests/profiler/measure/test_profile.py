@@ -298,17 +298,24 @@ def run_command(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_command_prints_json_and_fails_above_max_idle(small_dataset: Path, tfpipe: Tfpipe) -> None:
-    options = ("--step-ms", 1, "--batch-size", 4, "--seconds", 0.5, "--max-idle", "0.1%", "--json")
-    done = tfpipe("profile", small_dataset, *options)
+@pytest.mark.parametrize(
+    ("order", "stages"), [("auto", ["read", "parse", "decode", "batch"]), ("throughput", ["read", "decode"])]
+)
+def test_the_command_prints_json_and_fails_above_max_idle(
+    small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe, order: str, stages: list[str]
+) -> None:
+    (tmp_path / "a.toml").write_text(f"order = '{order}'\nbatch_size = 4\n")
+    options = ("--config", tmp_path / "a.toml", "--step-ms", 1, "--seconds", 0.5, "--json", "--max-idle")
+    done = tfpipe("profile", small_dataset, *options, "0.1%")
     document = done.json
     assert document["version"] == 3
     assert document["required_images_per_second"] == pytest.approx(4000)
-    assert [stage["name"] for stage in document["stages"]] == ["read", "parse", "decode", "batch"]
+    assert set(stages) <= {stage["name"] for stage in document["stages"]}
     assert document["idle_fraction"] > 0.001  # 4,000 images/s, on two cores that run other tests too
-    assert done.code == 1
-    assert "The accelerator is idle for " in done.err
-    assert "Traceback" not in done.err
+    idle = f"{document['idle_fraction']:.1%}"
+    assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 0.1%.")
+    done = tfpipe("profile", small_dataset, *options, "100%")
+    assert (done.code, "idle" in done.err, done.json["version"]) == (0, False, 3)
 
 
 def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one(accele
     cache = make_fix({"cache": "bytes"}, "Nothing is read.", 1500, 0.2)
     report, best, notes = try_known(cache)
     assert (report.fixes, best) == ((cache,), CONFIG)
-    assert notes == ["Not tried: cache = 'bytes'. The cache takes about 200 s to fill; a turn has 40 s for it."]
+    assert notes == ["Not tried: cache = 'bytes'. The cache takes about 200 s to fill, and a turn has 40 s for it."]
     faster = make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2)
     assert try_known(faster, config=PipelineConfig(batch_size=100, cache="bytes"))[0].fixes[0].kept
 
