@@ -255,11 +255,6 @@ def get_sizes(paths: Sequence[str]) -> list[int]:
     return [look_up(path) for path in paths]
 
 
-def read_size(path: str) -> int:
-    """Returns the bytes of a file. Raises the errors of `read_bytes`."""
-    return total_bytes([path])
-
-
 def total_bytes(paths: Sequence[str]) -> int:
     """Returns the sum of the sizes of files. Raises the errors of `read_bytes`."""
     sizes = get_sizes(paths)
