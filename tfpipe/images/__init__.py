@@ -4,8 +4,7 @@
 skip_by_name   the names of files that plainly are not images
 sniff          the format of a file, from its bytes and not from its name
 jpeg, png      the headers of the two stored formats, and the check that a file is complete
-other_formats  the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, HEIC
-jpeg_xl        one more such format, which Pillow does not read
+other_formats  the formats that are never stored: GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, HEIC, JPEG XL
 exif           the orientation tag, and boxes that turn with the pixels
 to_8bit        16-bit samples, alpha and CMYK to 8-bit gray or RGB
 transcode      resizing and encoding
@@ -19,5 +18,5 @@ contact_sheet  many images in one picture
 ```
 
 Pillow decodes; the native library checks JPEGs, resizes, and adds restart markers without loss. NumPy is imported only
-for images of more than 8 bits, JPEG XL, masks and contact sheets.
+for images of more than 8 bits, masks and contact sheets.
 """

@@ -18,7 +18,6 @@ from typing import Any
 from PIL import Image
 
 from tfpipe.errors import TfpipeError
-from tfpipe.images import jpeg_xl
 from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
@@ -34,10 +33,14 @@ _PLUGINS = {
     "avif": ("PIL.AvifImagePlugin", "AvifImageFile"),
     "jpeg2000": ("PIL.Jpeg2KImagePlugin", "Jpeg2KImageFile"),
     "heic": ("pillow_heif", "HeifImageFile"),
+    "jxl": ("pillow_jxl.JpegXLImagePlugin", "JXLImageFile"),
 }
 
-# The package that reads a format, the module that it has, and the extra that installs it.
-_EXTRAS = {"heic": ("pillow-heif", "pillow_heif", "heif"), "jxl": ("imagecodecs", "imagecodecs", "jxl")}
+# The package that reads a format, the module that it has, and the requirement that installs it.
+_PACKAGES = {
+    "heic": ("pillow-heif", "pillow_heif", "tfpipe[heif]"),
+    "jxl": ("pillow-jxl-plugin", "pillow_jxl", "pillow-jxl-plugin"),
+}
 
 _WARNING_LOCK = threading.Lock()
 
@@ -53,7 +56,7 @@ class OpenedImage:
     """An opened file of a format that is not stored.
 
     Attributes:
-        image: The image as Pillow opened it, not yet loaded; None for a JPEG XL.
+        image: The image as Pillow opened it, not yet loaded.
         width: The width in pixels, as stored (not turned).
         height: The height in pixels, as stored.
         orientation: The EXIF orientation, 1 to 8.
@@ -63,7 +66,7 @@ class OpenedImage:
         inverted: Whether 0 is white, in 16-bit gray.
     """
 
-    image: Image.Image | None
+    image: Image.Image
     width: int
     height: int
     orientation: int
@@ -111,14 +114,10 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     Raises:
         BadImage: The image has too many pixels, or a package is missing that reads it.
     """
-    if kind in _EXTRAS:
-        package, module, extra = _EXTRAS[kind]
+    if kind in _PACKAGES:
+        package, module, requirement = _PACKAGES[kind]
         if importlib.util.find_spec(module) is None:
-            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: {name_install(f'tfpipe[{extra}]')}")
-    if kind == "jxl":
-        header = jpeg_xl.read_header(data)
-        check_size(header.width, header.height, max_pixels)
-        return OpenedImage(None, header.width, header.height, 1, False, lossless=False, animated=header.animated)
+            raise BadImage(f"a {TITLES[kind]} image, which needs {package}: {name_install(requirement)}")
     if kind == "webp":
         # Pillow allocates two canvases when it opens a WebP, so the size is checked before.
         check_size(*_read_webp_size(data), max_pixels)
@@ -128,6 +127,8 @@ def open_image(data: bytes, kind: str, max_pixels: int) -> OpenedImage:
     if kind == "tiff":
         orientation = tags.get(_TIFF_ORIENTATION, 1)
         orientation = orientation if orientation in range(1, 9) else 1
+    elif kind == "jxl" and not getattr(image, "jpeg", False):  # its pixels are upright, whatever EXIF says
+        orientation = 1
     else:
         orientation = read_orientation(image.info.get("exif") or b"")
     upright = kind == "tiff"
@@ -197,7 +198,7 @@ def _is_lossless(data: bytes, kind: str, image: Image.Image) -> bool:
         return _first_webp_frame(data) == b"VP8L"
     if kind == "jpeg2000":
         return _is_reversible(data)
-    return kind not in ("avif", "heic")  # which are rarely lossless, and no header says so
+    return kind not in ("avif", "heic", "jxl")  # which are rarely lossless, and no header says so
 
 
 def _read_webp_size(data: bytes) -> tuple[int, int]:

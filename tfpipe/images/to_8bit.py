@@ -121,7 +121,7 @@ def reduce_32bit(image: Image.Image, inverted: bool = False) -> tuple[Image.Imag
 
 
 def reduce_samples(samples: NDArray[Any], white: float, key: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
-    """Reduces samples of any type to 8 bits.
+    """Reduces samples of 16 or 32 bits to 8 bits.
 
     Args:
         samples: The samples, of shape [height, width] or [height, width, channels], with alpha last.
@@ -131,8 +131,6 @@ def reduce_samples(samples: NDArray[Any], white: float, key: int | None = None) 
     import numpy as np
 
     planes = samples if samples.ndim == 3 else samples[:, :, None]
-    if planes.dtype == np.uint8 and white == 255:
-        return flatten_alpha(Image.fromarray(samples))
 
     def read(top: int, bottom: int) -> NDArray[np.uint64]:
         rows = planes[top:bottom].astype(np.float64) * (65535 / white)
@@ -140,9 +138,9 @@ def reduce_samples(samples: NDArray[Any], white: float, key: int | None = None) 
 
     empty = Image.new("L", (planes.shape[1], planes.shape[0]))
     empty.info = {} if key is None else {"transparency": key}
-    bands = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[planes.shape[2]]
+    bands = {1: "L", 3: "RGB", 4: "RGBA"}[planes.shape[2]]
     small, changed = _reduce(empty, read, tuple(bands))
-    return small, ("depth_16_to_8" if white == 65535 else f"depth_{8 * samples.itemsize}_to_8", *changed[1:])
+    return small, ("depth_16_to_8" if white == 65535 else "depth_32_to_8", *changed[1:])
 
 
 def reduce_color(high: Image.Image, low: Image.Image) -> tuple[Image.Image, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import io
 from PIL import Image
 
 from tfpipe.format.image_form import MAX_SIDE, ImageForm
-from tfpipe.images import jpeg, jpeg_xl, other_formats, png, seekable, to_8bit
+from tfpipe.images import jpeg, other_formats, png, seekable, to_8bit
 from tfpipe.images.errors import BadImage
 from tfpipe.images.exif import swaps_sides
 from tfpipe.native import bicubic
@@ -80,8 +80,6 @@ def load_png(header: png.PngHeader) -> tuple[Image.Image, tuple[str, ...]]:
 def load_other(data: bytes, kind: str, source: other_formats.OpenedImage) -> tuple[Image.Image, tuple[str, ...]]:
     """Decodes a format that is not stored to gray or RGB of 8 bits, not turned yet (except TIFF)."""
     image = source.image
-    if image is None:
-        return to_8bit.reduce_samples(*jpeg_xl.decode(data, jpeg_xl.read_header(data)))
     if planes := other_formats.open_planes(data, image):
         import numpy as np  # only 16-bit images need it, and its import takes as long as Pillow's
 
