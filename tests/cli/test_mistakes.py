@@ -103,7 +103,7 @@ def test_an_unknown_option(tfpipe: Tfpipe, command: str) -> None:
         (["shard", "a", "b", "--resize", "64"], "No such option '--resize'. Use --resize-short or --square."),
         (["shard", "a", "b", "--image-size", "64"], "No such option '--image-size'. Use --resize-short or --square."),
         (["train", "a", "--global-batch-size", "8"], "No such option '--global-batch-size'. Use --batch-size."),
-        (["train", "a", "--num-workers", "8"], "No such option '--num-workers'. Use --workers."),
+        (["shard", "a", "b", "--num-workers", "8"], "No such option '--num-workers'. Use --workers."),
         (["inspect", "a", "--show", "12"], "Option '--show' requires 2 arguments. Give --show N OUT.png."),
         (["shard", "a"], "Missing argument 'OUTPUT'."),
         (["shard", "a", "b", "c"], "INPUT and OUTPUT must be two paths, got a third, 'c'."),
