@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_dataset, build_stages, check_stages
+from tfpipe.pipeline.build import build_dataset, build_stages
 from tfpipe.pipeline.stage import STAGE_NAMES, Stage, Stages
 
 STEPS = "list read decode batch prefetch"
@@ -222,8 +221,6 @@ def test_what_cannot_be_built(few: Manifest, foreign: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             build_dataset(data, split, config_of(**options))
         assert str(caught.value).startswith(message)
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            check_stages(data, split, config_of(**options))
 
 
 def test_the_engine_reads_the_files_of_a_dataset_only(few: Manifest, copied: Manifest) -> None:

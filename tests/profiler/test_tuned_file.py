@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,44 +14,27 @@ from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.engine.source import tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.profiler import tuned_file
-from tfpipe.profiler.tuned_file import Place
+from tfpipe.system import host_limits
 
 CONFIG = PipelineConfig(batch_size=64, tf_data=TfDataOptions(cycle_length=3))
-VALUES: dict[str, Any] = {
-    "processor": "Any CPU",
-    "cores": 8,
-    "memory_bytes": 2**34,
-    "dataset": "'train' of pets",
-    "split": "train",
-    "records": 12,
-    "fingerprint": "0123abcd",
-}
-PLACE = Place(**VALUES)
+PLACE = {"key": "0123abcd", "processor": "Any CPU"}
 
 
-def other(**values: Any) -> Place:
-    return Place(**{**VALUES, **values})
-
-
-def test_the_key_is_of_host_and_data() -> None:
-    assert len(PLACE.key) == 8
-    assert PLACE.key == other().key
-    for name, value in (("processor", "B"), ("cores", 16), ("split", "validation"), ("fingerprint", "ffff")):
-        assert other(**{name: value}).key != PLACE.key
-    # The kernel takes more or less of the memory for itself, and data move.
-    assert other(memory_bytes=2**34 - 4096, dataset="/elsewhere/train-*").key == PLACE.key
-
-
-def test_a_place(small_dataset: Path) -> None:
+def test_a_place(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = load_manifest(str(small_dataset))
-    train, validation = (tuned_file.get_place(manifest, split) for split in ("train", "validation"))
-    assert (train.dataset, train.split, train.records) == (f"'train' of {small_dataset}", "train", 12)
-    assert train.processor
-    assert train.cores >= 1
-    assert train.fingerprint != validation.fingerprint
-    foreign = tuned_file.get_place(tfrecord_files(str(small_dataset / "train-*")), None)
-    assert (foreign.split, foreign.records) == ("", 0)
-    assert foreign.key != train.key
+    train, validation = (tuned_file.describe_place(manifest, split) for split in ("train", "validation"))
+    assert (train["dataset"], train["split"], train["records"]) == (f"'train' of {small_dataset}", "train", 12)
+    assert train["processor"]
+    assert train["cores"] >= 1
+    foreign = tuned_file.describe_place(tfrecord_files(str(small_dataset / "train-*")), None)
+    assert (foreign["split"], foreign["records"]) == ("", 0)
+    # The kernel takes more or less of the memory for itself.
+    monkeypatch.setattr(host_limits, "memory_limit_bytes", lambda: 2**34)
+    assert tuned_file.describe_place(manifest, "train")["key"] == train["key"]
+    monkeypatch.setattr(host_limits, "usable_cpus", lambda: 77)
+    other = tuned_file.describe_place(manifest, "train")
+    assert len({place["key"] for place in (train, validation, foreign, other)}) == 4
+    assert train["fingerprint"] not in (validation["fingerprint"], foreign["fingerprint"])
 
 
 @pytest.mark.parametrize("ending", ["toml", "json"])
@@ -61,7 +43,7 @@ def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
     tuned_file.write(str(path), CONFIG, PLACE, {"images_per_second": 1234.5, "gain": {"ratio": 1.5}})
     assert PipelineConfig.from_file(path) == CONFIG
     _, noted = toml_json.read_with_notes(path)
-    assert noted["key"] == PLACE.key
+    assert noted["key"] == PLACE["key"]
     assert noted["processor"] == "Any CPU"
     assert (noted["images_per_second"], noted["gain"]) == (1234.5, {"ratio": 1.5})
     assert noted["at"].endswith("+00:00")
@@ -72,7 +54,7 @@ def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
 def test_another_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     tuned_file.check_path(str(path), PLACE)
-    tuned_file.write(str(path), CONFIG, other(cores=16), {})
+    tuned_file.write(str(path), CONFIG, {**PLACE, "key": "ffff"}, {})
     with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
         tuned_file.check_path(str(path), PLACE)
     CONFIG.to_file(path)

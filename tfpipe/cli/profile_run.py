@@ -78,7 +78,7 @@ def make_report(args: ProfileArgs) -> "Report":
         from tfpipe.profiler import tuned_file
 
         check_target(args.apply)
-        place = tuned_file.get_place(data, split)
+        place = tuned_file.describe_place(data, split)
         tuned_file.check_path(args.apply, place)
     customize = load_stages(args.stages)
     with quiet_start():

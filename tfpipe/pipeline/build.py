@@ -21,7 +21,6 @@ import tensorflow as tf
 from tfpipe.engine.check_plan import check_plan
 from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.folder_cache.fill import fill_cache
-from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.mixture import Mixture, get_whole_source, open_any
@@ -191,24 +190,6 @@ def _build_planned(plan: BatchPlan, fill_first: bool) -> Stages:
             fill_cache(*locate_split(plan), plan.config)
         return _list_engine_stages(plan, serve_remotely(open_maker(plan)))
     return Stages(list_textbook_stages(plan), tf_data_options(plan.config, keeps_order(plan.config)))
-
-
-def check_stages(
-    data: Manifest | Source, split: str | None, config: PipelineConfig, customize: Customize | None = None
-) -> None:
-    """Refuses what `build_stages` on one host would refuse, without filling a cache in files.
-
-    Raises:
-        ConfigError: The config does not fit the data, or `customize` does not return stages.
-        DataError: There are no records, or an index cannot be read.
-        FormatError: An index is damaged.
-    """
-    config = prefer_textbook(config, customize)
-    if config.cache_dir is not None and isinstance(data, Manifest) and split is not None:
-        _check(plan_batches(get_source(data, split), config))
-        CacheFolder(data, split, config).check()
-        config = without_cache(config)
-    build_stages(data, split, config, customize=customize)
 
 
 def _check(plan: BatchPlan) -> bool:

@@ -11,7 +11,6 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,49 +25,30 @@ from tfpipe.system import host_limits
 _KEY_DIGITS = 8
 
 
-@dataclass(frozen=True)
-class Place:
-    """The host and the data that options were tried on. Elsewhere other options may be the best.
+def describe_place(data: Manifest | Source, split: str | None) -> dict[str, Any]:
+    """Describes this host and these data: elsewhere other options may be the best.
 
-    Attributes:
-        processor: The name of the processor.
-        cores: The cores that this process may use.
-        memory_bytes: The memory that this process may use.
-        dataset: The name of the dataset.
-        split: The name of the split; empty for foreign files.
-        records: The records of the split; 0 if they were never counted.
-        fingerprint: A digest of the split's files: names, sizes, and checksums if there are any.
+    Returns:
+        The values for the table `tuned`. The `key` differs if the host or the data differ; the path of the data is not
+        in it, nor the memory, of which the kernel takes more or less for itself. The `fingerprint` is a digest of the
+        split's files: names, sizes, and checksums if there are any.
     """
-
-    processor: str
-    cores: int
-    memory_bytes: int
-    dataset: str
-    split: str
-    records: int
-    fingerprint: str
-
-    @property
-    def key(self) -> str:
-        """The eight digits that differ if the host or the data differ. The path of the data does not matter."""
-        return _digest([self.processor, self.cores, self.split, self.fingerprint])
-
-
-def get_place(data: Manifest | Source, split: str | None) -> Place:
-    """Describes this host and these data."""
     source = get_source(data, split)
-    return Place(
-        processor=host_limits.read_processor_name(),
-        cores=host_limits.usable_cpus(),
-        memory_bytes=host_limits.memory_limit_bytes(),
-        dataset=source.name,
-        split=split or "",
-        records=source.num_records or 0,
-        fingerprint=_compute_fingerprint(data, split, source),
-    )
+    processor, cores = host_limits.read_processor_name(), host_limits.usable_cpus()
+    fingerprint = _compute_fingerprint(data, split, source)
+    return {
+        "key": _digest([processor, cores, split or "", fingerprint]),
+        "processor": processor,
+        "cores": cores,
+        "memory_bytes": host_limits.memory_limit_bytes(),
+        "dataset": source.name,
+        "split": split or "",
+        "records": source.num_records or 0,
+        "fingerprint": fingerprint,
+    }
 
 
-def check_path(path: str, place: Place) -> None:
+def check_path(path: str, place: Mapping[str, Any]) -> None:
     """Refuses a file that was tuned elsewhere, before anything is measured.
 
     Raises:
@@ -78,24 +58,20 @@ def check_path(path: str, place: Place) -> None:
         raise ConfigError(f"The file for the options must end in .toml or .json, got {path!r}.")
     if not os.path.lexists(path):
         return
-    _, notes = toml_json.read_with_notes(path)
-    key = notes.get("key")
-    if key != place.key:
-        reason = (
-            "was tuned on another host or other data"
-            if key
-            else "is there already and `tfpipe profile --apply` did not write it"
-        )
+    key = toml_json.read_with_notes(path)[1].get("key")
+    if key != place["key"]:
+        unknown = "is there already and `tfpipe profile --apply` did not write it"
+        reason = "was tuned on another host or other data" if key else unknown
         raise ConfigError(f"{path} {reason}. Move it away, or name another file.")
 
 
-def write(path: str, config: PipelineConfig, place: Place, result: Mapping[str, Any]) -> None:
+def write(path: str, config: PipelineConfig, place: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Writes the options and the table `tuned` in one step.
 
     Args:
         path: A name that ends in .toml or .json.
         config: The options.
-        place: The host and the data they were tried on.
+        place: The host and the data they were tried on, from `describe_place`.
         result: The figures for the table, plain values.
 
     Raises:
@@ -103,7 +79,7 @@ def write(path: str, config: PipelineConfig, place: Place, result: Mapping[str, 
     """
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("tfpipe", "tensorflow")}
-    config.to_file(path, {"key": place.key, "at": at, **asdict(place), **versions, **result})
+    config.to_file(path, {"key": place["key"], "at": at, **place, **versions, **result})
 
 
 def _compute_fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:

@@ -23,8 +23,6 @@ from tfpipe.profiler.types import Spread, Step, StepTiming, Trainer
 MIN_WARM_UP_S, MIN_WARM_UP_STEPS = 1.5, 8
 """AUTOTUNE looks at its pipeline after 10, 20, 40 ... ms, so by then it has done so seven times
 (`kOptimizationPeriodMinMs` in TensorFlow's model.cc)."""
-NO_TIME_S = 1e-9
-"""The step time of an accelerator that is faster than every pipeline."""
 SETTLED = 0.1
 """The difference up to which two rates count as the same, as a share."""
 _PARTS = 10  # of a run, for its spread
