@@ -298,6 +298,12 @@ class Passes:
                 self._position, self._taken = here, taken
             yield batch
 
+    def close(self) -> None:
+        """Ends the threads that work ahead; the next pass starts new ones."""
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
+
 
 def close_at_exit(batches: Generator[_Result]) -> Generator[_Result]:
     """Closes batches that the program still holds at its end, while the modules of their threads are there."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -53,6 +52,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import IMAGE_HEIGHT, IMAGE_WIDTH, DType
 from tfpipe.storage.file_io import is_url
+from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.hash_permutation import IntArray
 
 Batch = dict[str, Any]
@@ -69,7 +69,7 @@ _MEMORY_FACTOR = 1.5  # of the mean size of a batch: what is never written takes
 
 
 _LOGGER = logging.getLogger(__name__)
-_COUNTING = threading.Lock()  # guards the damaged records of all makers
+_COUNTING = ForkLock()  # guards the damaged records of all makers
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from tfpipe.native import library
+from tfpipe.system.fork_lock import ForkLock
 
 Phase = Literal["read", "parse", "decode", "transform", "batch", "batch_transform"]
 """The phases of a batch: list, find and read records; parse them; decode images; the user's function for an image;
@@ -26,7 +27,7 @@ seeds, boxes, labels and other features; the user's function for a batch."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_LOCK = threading.Lock()  # guards the clocks of all makers, for a moment in each phase
+_LOCK = ForkLock()  # guards the clocks of all makers, for a moment in each phase
 _helped = threading.local()
 
 

@@ -12,12 +12,11 @@ copies get numbers of their own, from which their crops are drawn.
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.format.view import WEIGHT_UNITS, ViewSplit
+from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.hash_permutation import WEIGHTS, IntArray, key_of, permutation
 
 _RECORD_BITS = 40
@@ -45,7 +44,7 @@ class EpochWeights:
         weights = chosen.weights.astype(np.int64)
         self._seed, self._weights = seed, weights
         self._whole = _list_copies(weights // WEIGHT_UNITS)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._tables: dict[int, IntArray] = {}
 
     def list_asked(self, epoch: int, entries: IntArray) -> IntArray:

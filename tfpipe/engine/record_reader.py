@@ -11,7 +11,6 @@ import errno
 import operator
 import os
 import sys
-import threading
 import weakref
 from bisect import bisect_right
 from collections import OrderedDict
@@ -48,6 +47,7 @@ from tfpipe.native.records import read_records
 from tfpipe.storage.file_io import is_url, join, read_bytes
 from tfpipe.storage.local import open_descriptor
 from tfpipe.storage.ranges import Range, RangeReader
+from tfpipe.system.fork_lock import ForkLock
 from tfpipe.system.units import shorten
 
 _MAX_OPEN, _MAX_OPEN_OF_ALL = 64, 256  # files of one reader, and of all; a process may have 1,024 on most machines
@@ -133,7 +133,7 @@ class RecordReader:
         chosen = manifest.splits[split].chosen
         self._chosen = None if chosen is None else chosen.numbers
         self._columns = [RecordReader(column.directory, column, split) for column in manifest.columns]
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = ForkLock()  # guards the three below
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._index_bytes = 0
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()

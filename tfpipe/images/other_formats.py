@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import struct
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,6 +21,7 @@ from tfpipe.images.errors import BadImage, check_size
 from tfpipe.images.exif import read_orientation
 from tfpipe.images.sniff import TITLES
 from tfpipe.system.extras import name_install
+from tfpipe.system.fork_lock import ForkLock
 
 # A plugin is imported when the first file of its format comes. Most jobs never need one.
 _PLUGINS = {
@@ -42,7 +42,7 @@ _PACKAGES = {
     "jxl": ("pillow-jxl-plugin", "pillow_jxl", "pillow-jxl-plugin"),
 }
 
-_WARNING_LOCK = threading.Lock()
+_WARNING_LOCK = ForkLock()
 
 _TIFF_ORIENTATION, _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_SAMPLES, _TIFF_PLANAR = 274, 258, 262, 277, 284
 _TIFF_EXTRA, _MULTIPLIED = 338, 1

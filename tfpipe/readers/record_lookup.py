@@ -1,10 +1,8 @@
 """A table of a whole split by class and by name, built when it is first needed."""
 
 import hashlib
-import threading
 from array import array
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +11,7 @@ from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Manifest
+from tfpipe.system.fork_lock import ForkLock
 
 NO_LABEL = -(2**63)
 """The class of a record without one: the least int64, which no stored label becomes."""
@@ -34,7 +33,7 @@ class RecordLookup:
     def __init__(self, reader: RecordReader, name_key: str | None) -> None:
         self.name_key = name_key
         self._reader = reader
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._labels: NDArray[np.int64] | None = None
         self._hashes = np.empty(0, np.uint64)  # sorted
         self._order = np.empty(0, np.int64)  # the record of each hash
@@ -75,13 +74,6 @@ class RecordLookup:
         self._hashes = unsorted[self._order]
         self._labels = np.array(labels, np.int64)
         return self._labels
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 def get_label(features: Mapping[str, Feature], manifest: Manifest) -> int | None:

@@ -6,7 +6,6 @@
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,6 +22,7 @@ from tfpipe.storage.seekable import open_seekable
 from tfpipe.storage.upload import Upload
 from tfpipe.storage.urls import get_bucket_url, split_url
 from tfpipe.system.extras import check_installed
+from tfpipe.system.fork_lock import ForkLock
 
 Result = TypeVar("Result")
 
@@ -50,7 +50,7 @@ class Store(FileStore):
         check_installed("obstore", f"{scheme}://", "obstore", REQUIREMENT)
         self._scheme, self._options, self._retries = scheme, options, retries
         self._buckets: dict[str, Bucket] = {}
-        self._opening = threading.Lock()
+        self._opening = ForkLock()
 
     def check(self, url: str) -> None:
         """Checks, with few retries, that the bucket can be reached.

@@ -6,7 +6,6 @@ store.read("gs://data/photos/a.jpg")
 
 import importlib.util
 import os
-import threading
 from collections.abc import Callable
 from functools import cache
 
@@ -15,6 +14,7 @@ from tfpipe.storage.file_store import FileStore
 from tfpipe.storage.hugging_face import SCHEME, HuggingFaceStore
 from tfpipe.storage.store import Store
 from tfpipe.storage.tensorflow_store import TensorFlowStore
+from tfpipe.system.fork_lock import ForkLock
 
 Opener = Callable[[str, str], FileStore]
 """A function of a scheme and a URL of it that opens their store."""
@@ -66,4 +66,4 @@ def _open(scheme: str, url: str) -> FileStore:
 _opener: Opener = _open
 _stores: dict[str, FileStore] = {}  # by scheme
 _stores_pid = os.getpid()
-_lock = threading.Lock()
+_lock = ForkLock()

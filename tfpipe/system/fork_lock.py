@@ -1,0 +1,39 @@
+"""A lock for what threads share, which is free in a forked process whichever thread of its parent held it.
+
+Loaders fork workers while threads of the trainer read. Python's own lock would stay locked in the worker for ever. So
+what a `ForkLock` guards must be of use at any point within its blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+
+class ForkLock:
+    """A lock for `with` blocks. A copy by pickle is a lock of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[ForkLock], tuple[()]]:
+        return ForkLock, ()
+
+
+_LOCKS: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _free_all() -> None:
+    for lock in _LOCKS:
+        lock._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_free_all)
