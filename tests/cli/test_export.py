@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Tfpipe
 from tests.integrity.made import payload, write_dataset
+from tfpipe.system.units import human_bytes
 
 
 @pytest.fixture
@@ -17,12 +18,12 @@ def made(tmp_path: Path) -> Path:
 
 def test_text(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
     out = tmp_path / "out"
-    done = tfpipe("export", made, out, "--to", "folder", "--workers", 0)
+    done = tfpipe("export", made, out, "--to", "webdataset", "--workers", 0)
     assert (done.code, done.err) == (0, "")
-    sizes = [sum(path.stat().st_size for path in (out / split).rglob("*.png")) for split in ("test", "train")]
+    sizes = [(out / f"{split}-00000-of-00001.tar").stat().st_size for split in ("test", "train")]
     assert done.out.splitlines() == [
-        f"test: 1 record, 1 file, {sizes[0]} B",
-        f"train: 2 records, 2 files, {sizes[1]} B",
+        f"test: 1 record, 1 file, {human_bytes(sizes[0])}",
+        f"train: 2 records, 1 file, {human_bytes(sizes[1])}",
         f"{out} is complete",
     ]
 
@@ -41,7 +42,7 @@ def test_json(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
 
 
 def test_mistakes_are_sentences(made: Path, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    done = tfpipe("export", made, tmp_path / "out", "--to", "folder", "--split", "val")
+    done = tfpipe("export", made, tmp_path / "out", "--to", "parquet", "--split", "val")
     assert (done.code, done.err) == (2, "Error: --split must be among test, train, got 'val'.\n")
     done = tfpipe("export", made, tmp_path / "out")
     assert done.code == 2

@@ -189,20 +189,6 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
         ]
 
 
-def test_a_folder_holds_numbered_files_and_a_table(made: Path, number: Number, tmp_path: Path) -> None:
-    export(ExportConfig(str(made), str(tmp_path / "out"), "folder", workers=0))
-    rows = list(map(json.loads, (tmp_path / "out/images.jsonl").read_text().splitlines()))
-    assert len(rows) == RECORDS
-    for row in rows:
-        k = int(row["caption"].split()[1])
-        places = range(count_images(k, number))
-        names = [Path(path).name for path in row["images"]]
-        assert names == [f"{names[0][:9]}.{place}.png" for place in places]
-        assert [(tmp_path / "out" / path).read_bytes() for path in row["images"]] == [
-            make_file(k, place) for place in places
-        ]
-
-
 # The manifest
 
 

@@ -97,8 +97,6 @@ TESTS = {
         "export/test_formats.py::test_arrayrecord",
         "export/test_own_libraries.py::test_other_libraries_read_the_same",
     ],
-    "a folder of images (out)": ["export/test_formats.py::test_folder"],
-    "the table of such a folder, back again": ["export/test_formats.py::test_a_table_comes_back_with_everything"],
     "one image file": ["cli/test_inspect.py::test_one_record_as_json_with_its_image_written"],
     "any reader of TFRecords": ["writer/test_write.py::test_a_plain_reader_opens_it"],
     "readers by an index of the records": [

@@ -17,8 +17,7 @@ from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_payloads, read_records
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
-from tests.conftest import DrawImages
-from tests.export.datasets import describe_records, write_foreign
+from tests.export.datasets import write_foreign
 from tests.format.tensors.datasets import RECORDS, write_tensors
 from tfpipe.dataset.load import load_manifest
 from tfpipe.export.config import ExportConfig, Format
@@ -127,57 +126,7 @@ def test_arrayrecord(photos: Path, tmp_path: Path) -> None:
     }
 
 
-def test_folder(photos: Path, tmp_path: Path) -> None:
-    out = write(photos, tmp_path / "out", "folder")
-    files = {
-        f"{split}/{('owl', 'cat', 'dog')[features['image/class/label'][0]]}/{Path(name).name}": features
-        for split in ("test", "train")
-        for features in read_records(photos, split)
-        for name in [features["image/filename"][0].decode()]
-    }
-    assert list_names(out) == sorted([*files, "export.json", "images.jsonl", "labels.txt"])
-    for name, features in files.items():
-        assert (out / name).read_bytes() == features["image/encoded"][0]
-        Image.open(out / name).load()
-    rows = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
-    assert [row["image"] for row in rows] == list(files)
-    (first,) = (row for row in rows if row["image"] == "train/cat/4.jpg")
-    assert first == {
-        "image": "train/cat/4.jpg",
-        "split": "train",
-        "label": "cat",
-        "xmin": [0.0],
-        "xmax": [0.1],
-        "ymin": [0.0],
-        "ymax": [0.1],
-        "box_label": [0],
-        "caption": "Größe 4",
-        "scores": [0.4, 0.5],
-        "views": 4,
-    }
-
-
-def test_a_table_comes_back_with_everything(photos: Path, tmp_path: Path) -> None:
-    out = write(photos, tmp_path / "out", "folder")
-    manifest = make_dataset(out / "images.jsonl", tmp_path / "back", labels=str(out / "labels.txt"), num_shards=2)
-    assert manifest.label_names == ("owl", "cat", "dog")
-    assert manifest.schema == load_manifest(str(photos)).schema
-    for split in ("train", "test"):
-        assert describe_records(tmp_path / "back", split) == describe_records(photos, split)
-
-
-def test_a_folder_comes_back_with_splits_and_classes(draw_images: DrawImages, tmp_path: Path) -> None:
-    make_dataset(draw_images(tmp_path / "images"), tmp_path / "pets", num_shards=2)
-    out = write(tmp_path / "pets", tmp_path / "out", "folder")
-    manifest = make_dataset(out, tmp_path / "back")
-    assert manifest.label_names == ("cat", "dog", "owl")
-    for split in ("train", "validation"):
-        assert describe_records(tmp_path / "back", split) == describe_records(tmp_path / "pets", split)
-        names = [{f["image/filename"][0] for f in read_records(tmp_path / name, split)} for name in ("back", "pets")]
-        assert names[0] == names[1]
-
-
-@pytest.mark.parametrize("to", ["webdataset", "parquet", "folder"])
+@pytest.mark.parametrize("to", ["webdataset", "parquet"])
 def test_raw_pixels_become_png(tmp_path: Path, to: Format) -> None:
     images = write_files(tmp_path / "images", {"cat/a.jpg": make_jpeg(0), "dog/b.jpg": make_jpeg(1)})
     make_dataset(images, tmp_path / "raw", form=ImageForm(encoding="raw", square=8), seed=3)
@@ -186,12 +135,9 @@ def test_raw_pixels_become_png(tmp_path: Path, to: Format) -> None:
     images_out: list[bytes] = []
     if to == "webdataset":
         images_out = [data for name, data in read_tars(out, "train") if name.endswith(".png")]
-    elif to == "parquet":
+    else:
         table: Any = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet")
         images_out = [row["image"]["bytes"] for row in table.to_pylist()]
-    else:
-        assert list_names(out / "train") == ["cat/a.png", "dog/b.png"]
-        images_out = [path.read_bytes() for path in sorted(out.rglob("*.png"))]
     pixels = [Image.open(io.BytesIO(data)).tobytes() for data in images_out]
     assert sorted(pixels) == sorted(stored)
 
@@ -219,10 +165,6 @@ def test_described_records_of_others(tmp_path: Path, compression: str) -> None:
     out = write(tmp_path / "described", tmp_path / "parquet", "parquet")
     rows = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet").to_pylist()
     assert [(row["label"], row["label_"], row["id"]) for row in rows] == [(k % 3, b"\xff\x00", k) for k in range(5)]
-    out = write(tmp_path / "described", tmp_path / "folder", "folder")
-    assert list_names(out / "train") == ["1/0.jpg", "1/3.jpg", "2/1.jpg", "2/4.jpg", "3/2.png"]
-    rows = [json.loads(line) for line in (out / "images.jsonl").read_text().splitlines()]
-    assert [row["label"] for row in rows] == [0, 1, 2, 0, 1]  # names that are numbers would be read as numbers
     out = write(tmp_path / "described", tmp_path / "arrayrecord", "arrayrecord")
     assert list_names(out) == ["export.json", "labels.txt", "train-00000-of-00001.array_record"]
 

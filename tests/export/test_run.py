@@ -15,15 +15,14 @@ import pytest
 
 from tests.beam_jobs.datasets import read_tree
 from tests.conftest import ROOT
-from tests.format.tensors.datasets import write_tensors
 from tests.integrity.made import payload, write_dataset
 from tests.observers import Recorder
 from tfpipe.errors import ConfigError, DataError, FormatError, MissingDependencyError, TfpipeError
-from tfpipe.export import folder, write_shard
+from tfpipe.export import write_shard
 from tfpipe.export.config import ExportConfig, Format
 from tfpipe.export.run import export
 
-FORMATS: tuple[Format, ...] = ("webdataset", "parquet", "arrayrecord", "folder")
+FORMATS: tuple[Format, ...] = ("webdataset", "parquet", "arrayrecord")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch: pyt
     write(made, tmp_path / "expected", to)
     real, written = write_shard._write, []
 
-    def write_two(*args: Any) -> tuple[int, int]:
+    def write_two(*args: Any) -> int:
         if len(written) == 2:
             raise KeyboardInterrupt
         written.append(args[-1].name)
@@ -64,30 +63,6 @@ def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch: pyt
     assert sorted(written) == ["test-00000-of-00001", *(f"train-{k:05d}-of-00004" for k in range(4))]
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "expected")
     assert not (tmp_path / "out.tfpipe-export").exists()
-
-
-@pytest.mark.parametrize("renames", [0, 1, 5, 12])
-def test_the_files_of_a_folder_are_moved_once(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
-    write(made, tmp_path / "expected", "folder")
-    with monkeypatch.context() as patch:
-        left = renames
-
-        def move(source: str, target: str) -> None:
-            nonlocal left
-            if left == 0:
-                raise KeyboardInterrupt
-            left -= 1
-            real(source, target)
-
-        real = folder._move
-        patch.setattr(folder, "_move", move)
-        with pytest.raises(KeyboardInterrupt):
-            write(made, tmp_path / "out", "folder")
-    assert not (tmp_path / "out").exists()
-    write(made, tmp_path / "out", "folder")
-    assert read_tree(tmp_path / "out") == read_tree(tmp_path / "expected")
 
 
 def test_processes_write_the_same_bytes(made: Path, tmp_path: Path) -> None:
@@ -111,7 +86,7 @@ def test_again_says_the_same_and_writes_nothing(made: Path, tmp_path: Path) -> N
 
 def test_an_observer_hears_of_all_bytes(made: Path, tmp_path: Path) -> None:
     observer = Recorder()
-    export(ExportConfig(str(made), str(tmp_path / "out"), "folder", workers=0), observer)
+    export(ExportConfig(str(made), str(tmp_path / "out"), "webdataset", workers=0), observer)
     total = sum(path.stat().st_size for path in made.glob("*.tfrecord"))
     last = observer.progresses[-1]
     assert (last.done, last.total, last.records, last.unit) == (total, total, 13, "bytes")
@@ -130,15 +105,15 @@ def test_outputs_that_cannot_be(made: Path, tmp_path: Path) -> None:
         get_error(ConfigError, made, inside)
         == f"The output must not lie inside the input, got {inside} in {made}. Choose another directory."
     )
-    write(made, tmp_path / "out", "folder")
+    write(made, tmp_path / "out", "parquet")
     with pytest.raises(ConfigError, match=r"out holds another export; choose another name\.$"):
         write(made, tmp_path / "out", "webdataset")
 
 
 def test_options_that_cannot_be(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert get_error(ConfigError, made, out, "folder", "val") == "`splits` must be among test, train, got 'val'."
-    with pytest.raises(ConfigError, match=r"^`to` must be webdataset, parquet, arrayrecord or folder, got 'lmdb'\.$"):
+    assert get_error(ConfigError, made, out, "parquet", "val") == "`splits` must be among test, train, got 'val'."
+    with pytest.raises(ConfigError, match=r"^`to` must be webdataset, parquet or arrayrecord, got 'lmdb'\.$"):
         ExportConfig("a", "b", "lmdb")  # type: ignore[arg-type]
     assert get_error(DataError, tmp_path / "nothing", out) == f"{tmp_path}/nothing does not exist."
 
@@ -191,11 +166,3 @@ def test_killed_at_any_moment(tmp_path: Path, to: Format) -> None:
         assert not out.exists() or read_tree(out) == expected
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
     assert read_tree(out) == expected
-
-
-def test_a_folder_needs_images(tmp_path: Path) -> None:
-    dataset = tmp_path / "tensors"
-    dataset.mkdir()
-    write_tensors(dataset)
-    message = get_error(ConfigError, dataset, tmp_path / "out", "folder")
-    assert message == f"`to` folder needs images, and {dataset} has none. Choose another format."

@@ -45,7 +45,7 @@ def _verify(folder: str) -> str:
 
 
 def _export(folder: str) -> str:
-    export(ExportConfig(folder, f"{folder}-export", "folder", workers=0))
+    export(ExportConfig(folder, f"{folder}-export", "webdataset", workers=0))
     return "written"
 
 

@@ -102,10 +102,10 @@ def test_no_face_gives_a_hidden_record(thinned: str, names: list[str], gone: lis
 
 
 def test_copies_have_no_hidden_record(thinned: str, gone: list[str], tmp_path: Path) -> None:
-    export(ExportConfig(thinned, str(tmp_path / "folder"), "folder", workers=0))
-    written = {str(path.relative_to(tmp_path / "folder")) for path in (tmp_path / "folder").rglob("*.*g")}
-    assert len(written) == 13
-    assert not {name for name in gone if any(path.endswith(name) for path in written)}
+    report = export(ExportConfig(thinned, str(tmp_path / "wds"), "webdataset", workers=0))
+    assert sum(split.records for split in report.splits.values()) == 13
+    tars = b"".join(path.read_bytes() for path in (tmp_path / "wds").glob("*.tar"))
+    assert not any(name.encode() in tars for name in gone)
     join_datasets([thinned], tmp_path / "new", shuffle=False)
     assert list_names(tmp_path / "new") == list_names(thinned)
     assert not (tmp_path / "new" / "layers").exists()

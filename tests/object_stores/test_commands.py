@@ -134,15 +134,6 @@ def test_exports(cloud: Cloud, local: Path, tmp_path: Path, to: Format) -> None:
         export(replace(config, to="webdataset" if to != "webdataset" else "parquet", output=output))
 
 
-def test_a_folder_of_images_is_refused(cloud: Cloud, local: Path) -> None:
-    with pytest.raises(ConfigError) as error:
-        export(ExportConfig(str(local), f"{cloud.scheme}://data/out", "folder"))
-    assert str(error.value) == (
-        f"`to` folder makes a file of each image, and {cloud.scheme}://data/out is in a bucket, which takes seconds "
-        "for a hundred of them. Export to a local folder and copy that, or choose another format."
-    )
-
-
 def test_what_is_not_there_is_a_sentence(cloud: Cloud, local: Path) -> None:
     none = f"{cloud.scheme}://none/in"
     calls: list[Callable[[], object]] = [

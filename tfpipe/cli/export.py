@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tfpipe.export.run import ExportReport
 
 
-@command("Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.")
+@command("Write a dataset as WebDataset, Parquet or ArrayRecord.")
 @click.argument("dataset")
 @click.argument("output")
 @config_option(ExportConfig, "to", "The format to write; wds means webdataset.", required=True)

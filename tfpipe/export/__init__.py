@@ -1,1 +1,1 @@
-"""Writes a dataset in the format of another tool: WebDataset, Parquet, ArrayRecord, or a folder of images."""
+"""Writes a dataset in the format of another tool: WebDataset, Parquet or ArrayRecord."""

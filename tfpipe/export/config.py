@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias, get_args
 
 from tfpipe.system.options import Choice, Count, check_options, option
 
-Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord", "folder"]
+Format: TypeAlias = Literal["webdataset", "parquet", "arrayrecord"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ExportConfig:
         dataset: The directory of the dataset, or its URL in a bucket. Required.
         output: The directory that appears when everything in it is complete, or a URL, where export.json appears then.
             Required.
-        to: The format that is written. "webdataset", "parquet", "arrayrecord" or "folder". Required.
+        to: The format that is written. "webdataset", "parquet" or "arrayrecord". Required.
         splits: The names of the splits to write; empty for all. Default: ().
         workers: The number of worker processes. 0: this process does the work. None: one for each core. At least 0.
             Default: None.

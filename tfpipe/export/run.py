@@ -15,7 +15,7 @@ from typing import Any
 from tfpipe._version import __version__
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import ConfigError
-from tfpipe.export import array_record, folder, webdataset
+from tfpipe.export import array_record, webdataset
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.samples import ShardJob, list_columns
 from tfpipe.export.write_shard import Workshop, Written, export_shard
@@ -71,15 +71,8 @@ def export(config: ExportConfig, observer: Observer | None = None) -> ExportRepo
         MissingDependencyError: The package that writes the format is not installed.
     """
     file_io.check_stores([config.dataset, config.output])
-    if config.to == "folder" and file_io.is_url(config.output):
-        raise ConfigError(
-            f"`to` folder makes a file of each image, and {config.output} is in a bucket, which takes seconds for a "
-            "hundred of them. Export to a local folder and copy that, or choose another format."
-        )
     check_package(config.to)
     manifest = load_manifest(config.dataset)
-    if manifest.image_key is None and config.to == "folder":
-        raise ConfigError(f"`to` folder needs images, and {config.dataset} has none. Choose another format.")
     splits = _choose_splits(manifest, config.splits)
     # What is read lies outside of the manifest's folder if `tfpipe index` described it there.
     sources = {manifest.directory, manifest.shard_directory(manifest.directory)}
@@ -147,8 +140,6 @@ def _finish(
     config: ExportConfig, manifest: Manifest, jobs: Sequence[ShardJob], workshop: Workshop, identity: str
 ) -> None:
     """Writes the files beside the shards, the report last."""
-    if config.to == "folder":
-        folder.gather_files(workshop.path("parts"), jobs, workshop.result(), manifest)
     files: dict[str, bytes] = {}
     whole = replace(manifest, schema=manifest.full_schema)
     if config.to == "arrayrecord":

@@ -16,6 +16,7 @@ Several images of a record are `000000017.0.jpg`, `000000017.1.jpg` and so on. O
 The key is the number of the record in its split, so no name of a file becomes a name in the tar.
 """
 
+import base64
 import io
 import json
 import re
@@ -27,7 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfpipe.export.samples import Sample, list_columns
-from tfpipe.export.values import make_json_row
 from tfpipe.format.manifest import Manifest
 from tfpipe.format.schema import FeatureSpec
 
@@ -40,6 +40,7 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
     """Writes a tar, whose bytes depend on the samples alone."""
     columns = list_columns(manifest)
     tensors, caption = name_tensors(columns), find_caption(columns)
+    others = [spec for spec in columns if spec.kind in ("values", "text")]
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in samples:
             key = f"{sample.number:09d}"
@@ -50,7 +51,7 @@ def write_webdataset(file: IO[bytes], samples: Iterable[Sample], manifest: Manif
                 _add(tar, f"{key}.mask.png", mask)
             if sample.label is not None:
                 _add(tar, f"{key}.cls", str(sample.label).encode())
-            row = make_json_row(columns, sample)
+            row = {spec.name: _to_json(spec, sample.features.get(spec.name)) for spec in others}
             text = _take_caption(row, caption) if caption is not None else None
             if text is not None:
                 _add(tar, f"{key}.txt", text.encode())
@@ -111,6 +112,32 @@ def name_tensors(columns: Iterable[FeatureSpec]) -> dict[str, str]:
                 name += "_"
             endings[spec.name] = f"{name}.npy"
     return endings
+
+
+def _to_json(spec: FeatureSpec, feature: Any) -> Any:
+    """Returns a feature as a JSON value: one value or a list; None if a record has none.
+
+    A float has the fewest digits that give the same float32. Bytes that are not UTF-8 become `{"base64": "..."}`.
+    """
+    if spec.kind == "text" or feature is None:
+        return feature if feature is not None or spec.shape == () else []
+    values = [_to_text(value) for value in feature] if isinstance(feature, list) else _list_numbers(feature)
+    if spec.shape != ():
+        return values
+    return values[0] if len(values) == 1 else values or None
+
+
+def _list_numbers(array: NDArray[Any]) -> list[Any]:
+    if array.dtype.kind == "f":
+        array = array.astype(str).astype(np.float64)  # 0.1, not 0.10000000149011612
+    return list(array.tolist())
+
+
+def _to_text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def _save(array: NDArray[Any]) -> bytes:

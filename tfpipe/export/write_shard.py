@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from tfpipe.errors import DataError
-from tfpipe.export import array_record, folder, parquet, webdataset
+from tfpipe.export import array_record, parquet, webdataset
 from tfpipe.export.config import Format
 from tfpipe.export.samples import ShardJob, read_payloads, read_samples
 from tfpipe.format.manifest import Manifest
@@ -21,7 +21,7 @@ class Written:
         split: The split.
         records: The number of records.
         files: The number of files.
-        bytes: The size of the files; of a folder that of the images.
+        bytes: The size of the files.
     """
 
     split: str
@@ -31,10 +31,7 @@ class Written:
 
 
 class Workshop(WorkingFolder):
-    """The working folder of an unfinished export.
-
-    Besides what every job keeps it has `parts/`: unfinished files, and the images of each shard for a folder.
-    """
+    """The working folder of an unfinished export. Besides what every job keeps it has `parts/`: unfinished files."""
 
     ending = ".tfpipe-export"
     parts = ("parts", "rows", "data")
@@ -61,19 +58,15 @@ def export_shard(to: Format, manifest: Manifest, workshop: Workshop, counters: C
         progress.done(FileReport(job.file, shard.records, shard.bytes))
         return
     try:
-        files, num_bytes = _write(to, manifest, workshop, progress, job)
-        written = Written(job.file.split, job.num_records, files, num_bytes)
+        num_bytes = _write(to, manifest, workshop, progress, job)
+        written = Written(job.file.split, job.num_records, 1, num_bytes)
         file_io.write_file(workshop.path("rows", f"{job.name}.json"), json.dumps(asdict(written)).encode())
     except OSError as error:
         raise DataError(f"{job.file.path} cannot be exported: {error.strerror or error}.") from error
 
 
-def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> tuple[int, int]:
-    """Writes a shard, and returns the number and the bytes of its files."""
-    if to == "folder":
-        samples = read_samples(job, manifest, progress)
-        num_bytes = folder.write_files(workshop.path("parts", job.name), samples, manifest)
-        return job.num_records, num_bytes
+def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progress, job: ShardJob) -> int:
+    """Writes a shard, and returns the bytes of its file."""
     shard = job.file.shard
     assert shard is not None
     endings = {"webdataset": webdataset.ENDING, "parquet": parquet.ENDING, "arrayrecord": array_record.ENDING}
@@ -84,4 +77,4 @@ def _write(to: Format, manifest: Manifest, workshop: Workshop, progress: Progres
         else:
             write = webdataset.write_webdataset if to == "webdataset" else parquet.write_parquet
             write(file, read_samples(job, manifest, progress), manifest)
-        return 1, file.tell()
+        return file.tell()

@@ -101,7 +101,7 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
         "  view         Name a part of a dataset, or weigh its records.",
         "  verify       Check every record, image, index and checksum.",
         "  repair       Write the undamaged records as a clean dataset.",
-        "  export       Write a dataset as WebDataset, Parquet, ArrayRecord or a folder.",
+        "  export       Write a dataset as WebDataset, Parquet or ArrayRecord.",
         "",
         "Read it fast:",
         "  doctor       Check data, options and machine before a run.",
