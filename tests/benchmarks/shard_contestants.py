@@ -22,7 +22,7 @@ from typing import Any
 
 NUM_SHARDS = 16
 TFPIPE = ("tfpipe", "tfpipe-1", "tfpipe-seekable")
-ONLY_IF_ASKED = ("tfpipe-seekable", "pool-pillow")  # the first needs the native library
+ONLY_IF_ASKED = ("tfpipe-seekable", "pool-pillow")
 _QUALITY = 95
 _WRITE_BUFFER_BYTES = 1 << 20
 

@@ -35,8 +35,8 @@ class ImageForm:
             is converted or turned costs 8 bytes a pixel for a moment (WebP 16). So the default bounds a worker at
             0.5 GB (1 GB) and admits images of cameras with 60 megapixels. At least 1. Default: 64_000_000.
         seekable: Whether every JPEG gets restart markers, so that a crop can be decoded without the rest. A JPEG that
-            stays is transcoded without loss, a progressive one to a sequential one; this needs the package
-            the native library. "raw" excludes it. Default: False.
+            stays is transcoded without loss, a progressive one to a sequential one. "raw"
+            excludes it. Default: False.
 
     Raises:
         ConfigError: An option is out of range, or two options exclude each other.

@@ -10,9 +10,7 @@ for epoch in range(90):
 
 Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is four integers.
 
-Crops and flips are those that `build_dataset` draws for the same record, epoch and seed. With the native library the
-pixels of JPEGs are the same too. Without it Pillow decodes, and they differ by a few levels where it rounds in another
-way.
+Crops and flips are those that `build_dataset` draws for the same record, epoch and seed, and so are the pixels.
 """
 
 from __future__ import annotations

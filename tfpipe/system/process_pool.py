@@ -98,7 +98,7 @@ def _without_current_folder() -> Iterator[None]:
     """Keeps the fork server that is started here from importing modules of the current folder.
 
     That of Python before 3.12.8 and 3.13.1 looks there first. In a checkout it would find tfpipe's sources in place of
-    the installed package, and without its native library. Workers take their path and their folder from this process.
+    the installed package. Workers take their path and their folder from this process.
     """
     folder = os.getcwd()
     os.chdir(os.sep)

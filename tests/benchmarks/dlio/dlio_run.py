@@ -104,7 +104,7 @@ class Dlio:
         if done.returncode:
             reason = (done.stderr.strip() or "no reason").splitlines()[-1]
             raise DlioError(
-                f"{self.python} must be able to load DLIO, and tfpipe with its native library ({reason}): install "
+                f"{self.python} must be able to load DLIO, and tfpipe ({reason}): install "
                 "dlio-benchmark 2.0.0 with --no-deps, then pydftracer 1.0.2, mpi4py 4.1.2, mpich 5.0.2, "
                 "tensorflow-cpu 2.21.0, hydra-core 1.3.8, pandas, psutil, h5py, and this checkout."
             )

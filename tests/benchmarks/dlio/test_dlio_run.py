@@ -107,9 +107,9 @@ def test_a_missing_environment_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,
-        f"Error: {without} must be able to load DLIO, and tfpipe with its native library (ModuleNotFoundError: No "
-        "module named dlio_benchmark): install dlio-benchmark 2.0.0 with --no-deps, then pydftracer 1.0.2, mpi4py "
-        "4.1.2, mpich 5.0.2, tensorflow-cpu 2.21.0, hydra-core 1.3.8, pandas, psutil, h5py, and this checkout.\n",
+        f"Error: {without} must be able to load DLIO, and tfpipe (ModuleNotFoundError: No module named "
+        "dlio_benchmark): install dlio-benchmark 2.0.0 with --no-deps, then pydftracer 1.0.2, mpi4py 4.1.2, "
+        "mpich 5.0.2, tensorflow-cpu 2.21.0, hydra-core 1.3.8, pandas, psutil, h5py, and this checkout.\n",
     )
 
 

@@ -51,7 +51,7 @@ max_bad_option = config_option(
 seekable_option = config_option(
     ImageForm,
     "seekable",
-    "Give every JPEG restart markers, without loss, so that a crop is decoded faster. Needs the native library.",
+    "Give every JPEG restart markers, without loss, so that a crop is decoded faster.",
 )
 drop_features_option = config_option(
     ShardConfig,
