@@ -84,7 +84,7 @@ class NativeHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """Returns what the build needs from the package index: zig, 100 MB, where it is to compile; pip asks for it."""
-        needs_zig = bool(os.environ.get("TFPIPE_NATIVE")) or (get_zig_platform() and find_compiler() is None)
+        needs_zig = os.environ.get("TFPIPE_NATIVE") in _ZIG_TARGETS or (get_zig_platform() and find_compiler() is None)
         return ["ziglang"] if needs_zig else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ import pytest
 from tests.conftest import PATH_OF_REPOSITORY, ROOT, Tfpipe
 from tfpipe import __version__
 from tfpipe.cli.version import describe_installation
-from tfpipe.native import library
 
 # Runs a command, and sends itself three SIGINT in garbage collections once a module is being loaded.
 _INTERRUPTED_COMMAND = f"""
@@ -79,11 +78,7 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_the_versions(tfpipe: Tfpipe) -> None:
     lines = tfpipe("--version").lines
-    assert lines[:3] == [
-        f"tfpipe {__version__}",
-        "native library there",
-        f"Python {platform.python_version()}",
-    ]
+    assert lines[:2] == [f"tfpipe {__version__}", f"Python {platform.python_version()}"]
     assert f"pillow {metadata.version('pillow')}" in lines
 
 
@@ -108,19 +103,3 @@ def test_the_facts_of_a_machine(tmp_path: Path) -> None:
     assert facts["processor"] == "Abacus 9000"
     assert (facts["memory_bytes"], facts["available_bytes"]) == (4_096_000_000, 1_024_000_000)
     assert facts["devices"] == {"NVIDIA GPU": 1, "TPU": 2}
-
-
-@pytest.mark.parametrize(
-    ("reason", "expected"),
-    [
-        ("/me/lib.so: cannot open", "missing: (path): cannot open"),
-        ("/home/me and others/lib.so: invalid ELF header", "missing: (path): invalid ELF header"),
-        ("no C compiler was found", "missing: no C compiler was found"),
-        (None, "there"),
-    ],
-)
-def test_a_damaged_library_is_named_without_its_path(
-    monkeypatch: pytest.MonkeyPatch, reason: str | None, expected: str
-) -> None:
-    monkeypatch.setattr(library, "explain_missing", lambda: reason)
-    assert describe_installation()["native_library"] == expected

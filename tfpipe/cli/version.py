@@ -7,7 +7,6 @@ loaded, since a TensorFlow that cannot be loaded may be what is reported.
 import json
 import os
 import platform
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import click
 
 from tfpipe._version import __version__
 
-_PATHS = re.compile(r"/.*/[^\s:]*|/[^\s:]*")
 _DEVICES = {"NVIDIA GPU": "nvidia[0-9]*", "TPU": "accel[0-9]*"}
 
 
@@ -46,7 +44,6 @@ def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
     devices = {name: len(list((root / "dev").glob(pattern))) for name, pattern in _DEVICES.items()}
     return {
         "tfpipe": versions.pop("tfpipe"),
-        "native_library": _PATHS.sub("(path)", versions.pop("native library")),
         "python": versions.pop("Python"),
         "libraries": versions,
         "system": ", ".join(filter(None, [f"{platform.system()} {platform.machine()}", " ".join(platform.libc_ver())])),
@@ -60,10 +57,7 @@ def describe_installation(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def _get_versions() -> dict[str, str]:
-    from tfpipe.native import library
     from tfpipe.system import versions
 
-    missing = library.explain_missing()
-    native = "there" if missing is None else f"missing: {missing}"
-    found = {"tfpipe": __version__, "native library": native, "Python": platform.python_version()}
+    found = {"tfpipe": __version__, "Python": platform.python_version()}
     return {**found, **versions.get_versions(versions.LIBRARIES)}

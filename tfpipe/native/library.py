@@ -71,12 +71,3 @@ def read_helped_s() -> float:
     """Returns the processor time of the library's threads that worked for this thread so far, in seconds."""
     helped_ns: int = load().tfpipe_helped_ns()
     return helped_ns / 1e9
-
-
-def explain_missing() -> str | None:
-    """Returns the reason why the library cannot be used, as a sentence; None if it can."""
-    try:
-        load()
-    except MissingDependencyError as error:
-        return str(error)
-    return None
