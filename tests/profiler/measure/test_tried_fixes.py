@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.observers import Recorder
 from tests.profiler.profiles import make_fix, make_profile
 from tfpipe.dataset.load import load_manifest
+from tfpipe.engine.cache import BytesCache
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.profiler.measure import simulated_accelerator, tried_fixes
@@ -93,3 +95,4 @@ def test_a_cache_is_filled_in_each_turn(small_dataset: Path, monkeypatch: pytest
         )
         assert 0 < rate < 201
         assert fill_s == 0
+        assert not any(type(value) is BytesCache for value in gc.get_objects())  # the next turn needs the memory

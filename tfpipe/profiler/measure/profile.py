@@ -5,6 +5,8 @@ profile = profile_pipeline(manifest, "train", config, Accelerator(step_s=0.045, 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -50,6 +52,7 @@ from tfpipe.system.progress import Observer, Progress
 _READINGS = 10  # of the engine's clocks in a run
 _SMALL_BATCH = 16
 """The number of images in a batch up to which a larger one is tried, too."""
+_FUNCTIONS = "_py_funcs_used_in_graph"  # an attribute of a graph, in TensorFlow's script_ops.py
 _DROP_S = 1.0
 """The seconds in which all threads of a pipeline end but that of AUTOTUNE."""
 
@@ -70,6 +73,22 @@ class ProfileConfig:
     max_fill_s: float = 20.0
 
 
+@contextlib.contextmanager
+def _forgetting_functions() -> Iterator[None]:
+    """Lets go of the functions of pipelines that are built in the block, and so of their caches in memory.
+
+    TensorFlow keeps them in its outermost graph for as long as the program runs.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before = len(getattr(graph, _FUNCTIONS, ()))
+    try:
+        yield
+    finally:
+        getattr(graph, _FUNCTIONS, [])[before:] = []
+        gc.collect()
+
+
+@_forgetting_functions()
 def profile_pipeline(
     data: Manifest | Source,
     split: str | None,
@@ -158,6 +177,7 @@ def profile_pipeline(
     return replace(profile, held=find_held(profile, pipeline.built, tried.element_bytes))
 
 
+@_forgetting_functions()
 def measure_rate(
     data: Manifest | Source,
     split: str | None,
