@@ -46,7 +46,7 @@ class Trial:
 def try_changes(
     run: Run, candidates: Iterable[tuple[str, Changes]], observer: Observer, enough: float = float("inf")
 ) -> tuple[list[Trial | None], dict[str, Any]]:
-    """Tries changes one after another, each on top of those that were kept.
+    """Tries changes one after another, each on top of those that were kept, if these left its options alone.
 
     Args:
         run: A run with some options changed.
@@ -62,7 +62,7 @@ def try_changes(
     trials: list[Trial | None] = []
     for name, changes in candidates:
         trial = None
-        if changes and rate < enough:
+        if changes and rate < enough and not any(option in kept for option in changes):
             observer.phase(f"Trying {name}")
             try:
                 trial = compare(run, kept, {**kept, **changes})

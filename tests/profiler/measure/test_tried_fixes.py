@@ -32,9 +32,9 @@ def accelerators(monkeypatch: pytest.MonkeyPatch) -> list[Accelerator]:
         _data: Any, _split: Any, config: PipelineConfig, accelerator: Accelerator, *_: Any
     ) -> tuple[float, float]:
         seen.append(accelerator)
-        if config.tf_data.cycle_length == 13:
+        if config.prefetch_batches == 13:
             raise ConfigError("Unlucky.")
-        rate = 1000.0 * (config.tf_data.cycle_length or 8) / 8
+        rate = 1000.0 * (config.tf_data.cycle_length or 8) / 8 / (config.prefetch_batches or 1)
         return (rate, 0.0) if config.cache == "none" else (5 * rate, 200.0)
 
     monkeypatch.setattr(tried_fixes, "measure_rate", measure)
@@ -52,9 +52,10 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Acc
     fixes = (
         make_fix({"tf_data.cycle_length": 16}, "More reads at once.", 1500, 0.2),
         make_fix({}, "More cores.", 4000, 0.0, instruction="Take a larger host."),
-        make_fix({"tf_data.cycle_length": 13}, "Bad luck.", 1500, 0.2),
-        make_fix({"tf_data.cycle_length": 4}, "Fewer.", 1500, 0.2),
-        make_fix({"tf_data.cycle_length": 32}, "But the values differ.", 1500, 0.2, keeps_values=False),
+        make_fix({"prefetch_batches": 13}, "Bad luck.", 1500, 0.2),
+        make_fix({"prefetch_batches": 4}, "Fewer.", 1500, 0.2),
+        make_fix({"tf_data.cycle_length": 32}, "Still more reads.", 1600, 0.2),
+        make_fix({"tf_data.block_length": 32}, "But the values differ.", 1500, 0.2, keeps_values=False),
     )
     report, best, notes = try_known(*fixes)
     assert [(fix.measured_images_per_second, fix.kept) for fix in report.fixes] == [
@@ -63,11 +64,12 @@ def test_fixes_are_tried_in_order_and_keep_what_they_were(accelerators: list[Acc
         (None, None),
         (500, False),
         (None, None),
+        (None, None),
     ]
     assert report.fixes[0].measured_gain == Spread(2.0, 2.0, 2.0)
     assert (report.fixes[1], report.after_images_per_second) == (fixes[1], 2000)
     assert best.tf_data.cycle_length == 16
-    assert notes == ["Not tried: tf_data.cycle_length = 13. Unlucky."]
+    assert notes == ["Not tried: prefetch_batches = 13. Unlucky."]
 
 
 def test_a_cache_that_takes_long_to_fill_is_tried_only_where_there_is_one(accelerators: list[Accelerator]) -> None:
