@@ -16,7 +16,7 @@ import tfpipe
 from tests.conftest import Tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock, write_lock
+from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock
 from tfpipe.lookups.steps import find_number, find_steps, look_up_step
 from tfpipe.readers.data_source import data_source
 from tfpipe.readers.numpy import NumpyBatches
@@ -105,12 +105,17 @@ def test_a_record_outside_the_view_is_refused(pets: str) -> None:
         look_up_step(lock(pets).open(), -1)
 
 
+def save(training: DataLock, folder: Path) -> str:
+    """Writes a lock as a run does."""
+    path = folder / "run.json"
+    path.write_text(json.dumps({"lock": training.to_json()}))
+    return str(path)
+
+
 def test_a_lock_comes_back_from_its_file(pets: str, tmp_path: Path) -> None:
-    path = str(tmp_path / "data.lock")
     augment_options = replace(CONFIG.augment_options, scale=(0.5, 1.0))
     training = lock(f"{pets}@heavy", pad_to={"a": 3}, augment_options=augment_options, cache="bytes")
-    write_lock(path, training)
-    assert read_lock(path) == replace(training, config=replace(training.config, cache="none"))
+    assert read_lock(save(training, tmp_path)) == replace(training, config=replace(training.config, cache="none"))
 
 
 def test_a_lock_keeps_the_length_of_blocks(pets: str) -> None:
@@ -135,14 +140,14 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
 def test_a_lock_names_the_column_that_has_other_values(
     pets: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copy, path = str(shutil.copytree(pets, tmp_path / "copy")), str(tmp_path / "data.lock")
+    copy = str(shutil.copytree(pets, tmp_path / "copy"))
     for name in ("score", "other"):
         tfpipe.add_column(copy, name, lambda record: record.index, tfpipe.Values("int64"))
     training = lock(copy, extra_features=("score",))
     manifest = tfpipe.load_manifest(copy)
     (score,) = (column for column in manifest.columns if column.name == "score")
     assert training.columns == {"score": score.splits["train"].fingerprint}
-    write_lock(path, training)
+    path = save(training, tmp_path)
     assert read_lock(path) == training
     assert lock(copy).columns == {}
     rows = look_up_step(training.open(), 3)
@@ -154,29 +159,19 @@ def test_a_lock_names_the_column_that_has_other_values(
     assert caplog.messages == [
         f"The column 'score' of {copy} has other values than those of the lock. The steps have the same records."
     ]
-    text = Path(path).read_text()
-    Path(path).write_text(text.replace('"columns"', '"before"'))  # as an older release wrote it
-    assert read_lock(path).columns == {}
-    Path(path).write_text(text.replace('"columns": {', '"columns": 1, "before": {'))
-    with pytest.raises(FormatError) as caught:
-        read_lock(path)
-    assert str(caught.value) == f"{path} is damaged: `columns` must be a table, got 1."
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "{path} is not a lock of tfpipe: it is not JSON."),
-        ("[]", "{path} is not a lock that this release can read: its format must be 'tfpipe lock 1'."),
-        (
-            '{"format": "tfpipe lock 2"}',
-            "{path} is not a lock that this release can read: its format must be 'tfpipe lock 1'.",
-        ),
-        ('{"format": "tfpipe lock 1"}', "{path} is damaged: `data`, `split`, `fingerprint` or `config` is missing."),
+        ("{", "{path} is damaged: the lock of the run is missing."),
+        ("[]", "{path} is damaged: the lock of the run is missing."),
+        ('{"lock": 1}', "{path} is damaged: the lock of the run is not whole."),
+        ('{"lock": {"data": "x"}}', "{path} is damaged: the lock of the run is not whole."),
     ],
 )
 def test_a_damaged_lock_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "data.lock"
+    path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(FormatError) as caught:
         read_lock(str(path))
@@ -190,21 +185,21 @@ def test_a_training_without_exact_order_has_no_lock(pets: str, options: dict[str
 
 
 def test_the_command(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    file, sheet = tmp_path / "data.lock", tmp_path / "sheet.png"
-    ran = tfpipe(
-        "steps", pets, "--batch-size", 5, "--seed", 3, "--step", 4, "--show", sheet, "--lock", file, columns=120
-    )
+    file, sheet = tmp_path / "names.txt", tmp_path / "sheet.png"
+    options = ("steps", pets, "--batch-size", 5, "--seed", 3, "--step", 4)
+    ran = tfpipe(*options, "--show", sheet, "--save", file, columns=120)
     rows = look_up_step(lock(pets, image_size=224).open(), 4)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert lines[0] == f"Step 4 of 'train' in {pets}: epoch 2, step 1 of 2, 5 records"
     assert [line.split()[-1] for line in lines[2:7]] == [row.name for row in rows]
-    assert lines[7:] == [f"Wrote {sheet}: 5 images.", f"Wrote {file}."]
+    assert lines[7:] == [f"Wrote {sheet}: 5 images.", f"Wrote {file}: 5 names."]
+    assert file.read_text().splitlines() == [row.name for row in rows]
     assert sheet.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    again = json.loads(tfpipe("steps", file, "--step", 4, "--record", rows[0].name, "--json").out)
+    again = json.loads(tfpipe(*options, "--record", rows[0].name, "--json").out)
     assert [row["number"] for row in again["rows"]] == [row.number for row in rows]
     assert {"epoch": 2, "step": 4, "row": 0} in again["seen"]
-    assert tfpipe("steps", file, "--step", 4, "--record", rows[0].name).out.splitlines()[7:9] == [
+    assert tfpipe(*options, "--record", rows[0].name).out.splitlines()[7:9] == [
         f"{rows[0].name} is record {rows[0].number} of 'train' in {pets}",
         again_epoch(again["seen"], 0),
     ]
@@ -218,18 +213,19 @@ def again_epoch(seen: list[dict[str, int]], epoch: int) -> str:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["{pets}"], "Say what to look up: --step N, --record NAME, --worst N, or --lock FILE."),
+        (["{pets}"], "Say what to look up: --step N or --record NAME."),
         (
             ["{pets}", "--step", "1", "--show", "x.jpg"],
-            "--show draws the images of --step N or --worst N into a file whose name ends in .png, got 'x.jpg'.",
+            "--show draws the images of --step N into a file whose name ends in .png, got 'x.jpg'.",
         ),
-        (["{lock}", "--step", "1", "--seed", "2"], "{lock} says itself how it was trained, got --seed. Leave it out."),
+        (["{pets}", "--record", "x", "--save", "x.txt"], "--save goes with --step N. Leave it out."),
+        (["{run}", "--step", "1", "--seed", "2"], "{run} says itself how it was trained, got --seed. Leave it out."),
         (["{pets}", "--step", "1", "--split", "tset"], "The dataset has no split 'tset'; it has train, validation."),
     ],
 )
 def test_wrong_use(pets: str, tmp_path: Path, tfpipe: Tfpipe, args: list[str], message: str) -> None:
-    places = {"pets": pets, "lock": str(tmp_path / "data.lock")}
-    write_lock(places["lock"], lock(pets))
+    places = {"pets": pets, "run": str(tmp_path)}
+    save(lock(pets), tmp_path)
     ran = tfpipe("steps", *(arg.format(**places) for arg in args))
     assert (ran.code, ran.err) == (2, f"Error: {message.format(**places)}\n")
 

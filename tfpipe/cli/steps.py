@@ -1,4 +1,4 @@
-"""`tfpipe steps`: which records a step has, at which steps a record is read, which records have the largest losses."""
+"""`tfpipe steps`: which records a step has, and at which steps a record is read."""
 
 import os
 import re
@@ -11,6 +11,7 @@ import click
 from tfpipe.cli.shared.command import command, show
 from tfpipe.cli.shared.config_option import config_option
 from tfpipe.cli.shared.inputs import read_config
+from tfpipe.cli.shared.outputs import write_file
 from tfpipe.cli.shared.params import batch_option, config_file_option, split_option
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
@@ -27,7 +28,7 @@ _TILE_PX = 160
 
 
 @command("Show the records of a step, or the steps of a record.")
-@click.argument("target", metavar="RUN|DATASET|LOCK")
+@click.argument("target", metavar="RUN|DATASET")
 @click.option("--step", type=int, metavar="N", help="Show the records of this step, counted from the start of the run.")
 @click.option("--record", metavar="NAME", help="Show when a record is read: its name, or its number such as train:17.")
 @click.option(
@@ -38,24 +39,8 @@ _TILE_PX = 160
     show_default=True,
     help="For --record: look through so many epochs.",
 )
-@click.option(
-    "--worst",
-    type=click.IntRange(min=1, max=1000),
-    metavar="N",
-    help="Show the N records with the largest losses, of a run with train --record-losses.",
-)
-@click.option(
-    "--losses",
-    metavar="FILE",
-    help="For --worst: the losses, as float32 of steps by rows.  [default: losses.f32 in RUN]",
-)
-@click.option("--save", metavar="FILE.txt", help="For --worst: write the names, for tfpipe view --without.")
-@click.option(
-    "--show",
-    metavar="FILE.png",
-    help="Draw the images of the step, cropped as they are trained on; or those of --worst, whole.",
-)
-@click.option("--lock", "lock_file", metavar="FILE", help="Write what decides all steps into a file.")
+@click.option("--show", metavar="FILE.png", help="Draw the images of the step, cropped as they are trained on.")
+@click.option("--save", metavar="FILE.txt", help="Write the names of the step's records, for tfpipe view --without.")
 @split_option
 @batch_option
 @config_option(PipelineConfig, "seed", "The seed of the order.")
@@ -65,30 +50,22 @@ def steps(
     step: int | None,
     record: str | None,
     epochs: int,
-    worst: int | None,
-    losses: str | None,
     save: str | None,
-    lock_file: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Show which records step N of a training has, past or to come.
 
     RUN is the folder of `tfpipe train`. For a DATASET, or a view of it, say the options of the training: the batch, the
-    seed, or all of them with --config. A LOCK is a file that --lock wrote: it holds these options and the checksums of
-    the records, so it answers later without the run.
+    seed, or all of them with --config.
     """
     sheet: str | None = options.pop("show")
-    if step is None and record is None and worst is None and lock_file is None:
-        raise ConfigError("Say what to look up: --step N, --record NAME, --worst N, or --lock FILE.")
-    if sheet is not None and ((step is None) is (worst is None) or not sheet.lower().endswith(".png")):
-        raise ConfigError(
-            f"--show draws the images of --step N or --worst N into a file whose name ends in .png, got {sheet!r}."
-        )
-    for name, value in (("losses", losses), ("save", save)):
-        if value is not None and worst is None:
-            raise ConfigError(f"--{name} goes with --worst N. Leave it out.")
-    from tfpipe.lookups.data_lock import write_lock
+    if step is None and record is None:
+        raise ConfigError("Say what to look up: --step N or --record NAME.")
+    if sheet is not None and (step is None or not sheet.lower().endswith(".png")):
+        raise ConfigError(f"--show draws the images of --step N into a file whose name ends in .png, got {sheet!r}.")
+    if save is not None and step is None:
+        raise ConfigError("--save goes with --step N. Leave it out.")
     from tfpipe.lookups.steps import find_steps, look_up_step
 
     lock = _open_lock(target, options, step)
@@ -102,24 +79,15 @@ def steps(
         if sheet is not None:
             _draw(plan, step, rows, sheet)
             lines.append(f"Wrote {sheet}: {human_count(len(rows), 'image')}.")
-    if worst is not None:
-        from tfpipe.cli.steps_worst import find_worst
-
-        if _open_lock(target, options, 0) != lock:
-            raise ConfigError(
-                f"Records were deleted during the run in {target}, so its losses have no certain records."
-            )
-        facts, found = find_worst(plan, target, worst, losses, sheet, save)
-        result, lines = {**result, **facts}, [*lines, *found]
+        if save is not None:
+            names = dict.fromkeys(row.name for row in rows if row.name)
+            write_file(save, "".join(f"{name}\n" for name in names).encode())
+            lines.append(f"Wrote {save}: {human_count(len(names), 'name')}.")
     if record is not None:
         number = _find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))
         result |= {"record": number, "seen": [asdict(place) for place in seen]}
         lines += _format_seen(lock, record, number, epochs, seen)
-    if lock_file is not None:
-        write_lock(lock_file, lock)
-        result["lock"] = lock_file
-        lines.append(f"Wrote {lock_file}.")
     show(result, lines, as_json)
 
 
@@ -128,12 +96,12 @@ def _open_lock(target: str, options: dict[str, Any], step: int | None) -> "DataL
     from tfpipe.lookups.data_lock import lock_data, read_lock
 
     run = os.path.join(target, "run.json")
-    if os.path.isfile(target) or os.path.isfile(run):
+    if os.path.isfile(run):
         given = [name for name, value in options.items() if value is not None]
         if given:
             shown = given[0].replace("_", "-")
             raise ConfigError(f"{target} says itself how it was trained, got --{shown}. Leave it out.")
-        return read_lock(target if os.path.isfile(target) else run, step)
+        return read_lock(run, step)
     manifest, split = load_manifest(target), options["split"] or "train"
     config = read_config(options["config"], options["batch_size"], given={"seed": options["seed"]})
     return lock_data(manifest, split, config)
@@ -175,7 +143,6 @@ def _draw(plan: "BatchPlan", step: int, rows: "list[StepRow]", path: str) -> Non
     from tfpipe.images.contact_sheet import MAX_TILES, Tile, draw_contact_sheet, encode_png
     from tfpipe.images.decode import make_image
     from tfpipe.readers.numpy import NumpyBatches
-    from tfpipe.storage.file_io import explain_os_errors, write_file
 
     manifest, split = locate_split(plan)
     config = replace(plan.config, image_dtype="uint8", as_supervised=False, extra_features=())
@@ -185,5 +152,4 @@ def _draw(plan: "BatchPlan", step: int, rows: "list[StepRow]", path: str) -> Non
         for row, image in zip(rows[:MAX_TILES], images, strict=False)
         if not row.deleted
     ]
-    with explain_os_errors(f"write {path}"):
-        write_file(path, encode_png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))
+    write_file(path, encode_png(draw_contact_sheet(tiles, tile_px=_TILE_PX)))

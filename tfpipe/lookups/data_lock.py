@@ -1,12 +1,9 @@
-"""The lock of a run: the records, their order, and the options, which decide its batches. It can be kept in a file.
+"""The lock of a run: the records, their order, and the options, which decide its batches. `run.json` holds it.
 
 ```
 lock = lock_data(tfpipe.load_manifest("/data/flowers@large"), "train", config)
-write_lock("data.lock", lock)
-read_lock("data.lock").open()       # refused where the records are others
+read_lock("run/run.json").open()       # refused where the records are others
 ```
-
-The batch of a step depends on nothing else, so the file proves years later which records a step had.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ RUN_KEY, EARLIER_KEY = "lock", "earlier_locks"
 """The place of the lock in the `run.json` of a run. None there: the run was not in exact order. Behind it those of its
 earlier steps, if records were deleted meanwhile: each with the step `until_step` at which another follows."""
 
-_FORMAT = "tfpipe lock 1"
 _MAX_BYTES = 1 << 20
 _HOST_OPTIONS = ("service", "tf_data", "cache", "cache_dir", "cache_bytes", "decoder")  # the batches are the same
 
@@ -63,7 +59,6 @@ class DataLock:
         """Returns the lock as a table of plain values."""
         config = {name: value for name, value in asdict(self.config).items() if value is not None}
         return {
-            "format": _FORMAT,
             "data": self.data,
             "split": self.split,
             "fingerprint": self.fingerprint,
@@ -133,18 +128,8 @@ def _list_columns(plan: BatchPlan, manifest: Manifest, split: str) -> dict[str, 
     return {column.name: column.splits[split].fingerprint for column in kept.columns}
 
 
-def write_lock(path: str, lock: DataLock) -> None:
-    """Writes a lock into a file.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
-    with file_io.explain_os_errors(f"write {path}"):
-        file_io.write_file(path, (json.dumps(lock.to_json(), indent=2) + "\n").encode())
-
-
 def read_lock(path: str, step: int | None = None) -> DataLock:
-    """Reads a lock from a file, or that of a run from its `run.json`.
+    """Reads the lock of a run from its `run.json`.
 
     Args:
         path: The file.
@@ -152,36 +137,26 @@ def read_lock(path: str, step: int | None = None) -> DataLock:
 
     Raises:
         DataError: There is no such file, or the run has no exact order.
-        FormatError: It is not a lock, or one of a later release.
+        FormatError: It is damaged.
     """
     try:
-        table = json.loads(file_io.read_bytes(path, _MAX_BYTES))
+        run = json.loads(file_io.read_bytes(path, _MAX_BYTES))
     except FileNotFoundError:
         raise DataError(f"There is no file {path}.") from None
     except (ValueError, RecursionError):
-        raise FormatError(f"{path} is not a lock of tfpipe: it is not JSON.") from None
-    if isinstance(table, Mapping) and RUN_KEY in table:
-        if table[RUN_KEY] is None:
-            raise DataError(f"The run of {path} was not in exact order, so nobody knows the records of its steps.")
-        earlier = table.get(EARLIER_KEY, []) if step is not None else []
-        table = next((old[RUN_KEY] for old in earlier if step is not None and step < old["until_step"]), table[RUN_KEY])
-    if not isinstance(table, Mapping) or table.get("format") != _FORMAT:
-        raise FormatError(f"{path} is not a lock that this release can read: its format must be {_FORMAT!r}.")
-    return _build(table, path)
+        run = None
+    if not isinstance(run, dict) or RUN_KEY not in run:
+        raise FormatError(f"{path} is damaged: the lock of the run is missing.")
+    if run[RUN_KEY] is None:
+        raise DataError(f"The run of {path} was not in exact order, so nobody knows the records of its steps.")
+    earlier = run.get(EARLIER_KEY, []) if step is not None else []
+    return _build(next((old[RUN_KEY] for old in earlier if step < old["until_step"]), run[RUN_KEY]), path)
 
 
 def _build(table: Mapping[str, Any], path: str) -> DataLock:
-    texts = {name: table.get(name) for name in ("data", "split", "fingerprint")}
-    config, order, columns = table.get("config"), table.get("order"), table.get("columns", {})
-    if not (all(isinstance(text, str) for text in texts.values()) and isinstance(config, Mapping)):
-        raise FormatError(f"{path} is damaged: `data`, `split`, `fingerprint` or `config` is missing.")
-    if not isinstance(columns, Mapping):
-        raise FormatError(f"{path} is damaged: `columns` must be a table, got {columns!r:.40}.")
-    if not isinstance(order, int):
-        raise FormatError(f"{path} is damaged: `order` must be a whole number, got {order!r:.40}.")
-    named = {name: str(text) for name, text in texts.items()}
-    return DataLock(**named, config=_read_config(config, path), order=order, columns=columns)
-
-
-def _read_config(table: Mapping[str, Any], path: str) -> PipelineConfig:
-    return toml_json.build(PipelineConfig, table, path)
+    try:
+        data, split, fingerprint = (str(table[name]) for name in ("data", "split", "fingerprint"))
+        order, columns, config = int(table["order"]), dict(table["columns"]), dict(table["config"])
+    except (KeyError, TypeError, ValueError):
+        raise FormatError(f"{path} is damaged: the lock of the run is not whole.") from None
+    return DataLock(data, split, fingerprint, toml_json.build(PipelineConfig, config, path), order, columns)

@@ -76,10 +76,10 @@ def read_tiles(sources: Sequence[DataSource], count: int, tile_px: int) -> Itera
         with source:
             for number in numbers:
                 record = source[number]
-                yield record, make_tiles(manifest, record, tile_px)
+                yield record, _make_tiles(manifest, record, tile_px)
 
 
-def make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
+def _make_tiles(manifest: Manifest, record: Record, tile_px: int) -> list[Tile]:
     """Makes the tile of a record's image, or one for each of several, up to 8."""
     place, title, tiles = f"{record.split}:{record.index}", record.label_name or record.name, list[Tile]()
     texts = (record.features.get(spec.name) for spec in manifest.full_schema.features if spec.kind == "text")
