@@ -115,14 +115,6 @@ def copied(few: Manifest, tmp_path: Path) -> Manifest:
 
 
 @pytest.fixture(scope="session")
-def shard_paths() -> Callable[..., list[Path]]:
-    def paths(manifest: Manifest, split: str = "train") -> list[Path]:
-        return [Path(manifest.directory, shard.file) for shard in manifest.splits[split].shards]
-
-    return paths
-
-
-@pytest.fixture(scope="session")
 def flip_bit() -> Callable[[Path, int, str], int]:
     """Flips a bit in the payload, or in the checksum of the length, of a record; returns the record's offset."""
 

@@ -16,9 +16,6 @@ from tfpipe.engine.config.service_options import ServiceOptions
 from tfpipe.engine.config.tf_data_options import TfDataOptions
 from tfpipe.errors import ConfigError
 
-ONE_BATCH = {"batch_size": 8}
-
-
 FLAGS = ("max_intra_op_parallelism", "map_fusion", "inject_prefetch")
 """The options of tf.data beside these whose default is not None."""
 

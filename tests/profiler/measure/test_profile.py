@@ -21,7 +21,6 @@ from tests.profiler.faults.data import join_copies
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.tf_data_options import TfDataOptions
-from tfpipe.engine.source import Source, tfrecord_files
 from tfpipe.errors import ConfigError
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import Manifest
@@ -59,12 +58,6 @@ def long_manifest(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("long") / "pets"
     join_copies(manifest, 500, folder)
     return load_manifest(str(folder))
-
-
-@pytest.fixture(scope="module")
-def long_files(long_manifest: Manifest) -> Source:
-    """Returns the files of this dataset, without what its manifest says."""
-    return tfrecord_files(f"{long_manifest.directory}/train-*")
 
 
 class Recorder(Observer):
