@@ -93,7 +93,7 @@ def test_the_dataset_of_a_loader_ends(manifest: Manifest) -> None:
     loader = data_loader(of(manifest), num_workers=0)
     assert names(loader) == expected[:3]
     for workers in (0, 2):
-        loader.dataset.set_epoch(1)
+        loader.set_epoch(1)
         assert names(DataLoader(loader.dataset, batch_size=None, num_workers=workers)) == expected[3:6]
 
 

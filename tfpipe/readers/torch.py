@@ -214,7 +214,7 @@ class ShardLoader(Resumable, DataLoader[Any]):
 
     @position.setter
     def position(self, position: Position) -> None:
-        self._get_passes().position = position
+        self._get_passes().position = self.dataset.position = position
 
     def __repr__(self) -> str:
         return describe_reader(self, self.dataset.plan, self.position)
