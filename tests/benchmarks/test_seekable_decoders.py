@@ -10,15 +10,23 @@ import sys
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from PIL import Image
 
 from tests.benchmarks.seekable_decoders import AS_IS, OPTIMAL, SEEKABLE, format_row, measure, write_forms
 from tests.conftest import PATH_OF_REPOSITORY, ROOT
-from tests.seekable_jpegs import draw
 from tfpipe.images.seekable import is_seekable
 
 COMMAND = [sys.executable, str(ROOT / "tests" / "benchmarks" / "seekable_decoders.py")]
+
+
+def draw(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Draws waves and much noise, so that each pixel differs from its neighbors, in color too."""
+    y, x = np.mgrid[:height, :width]
+    waves = [np.sin(x / 17 + y / 29), np.cos(x / 11 - y / 23), np.sin((x + y) / 7)]
+    noise = np.random.default_rng(seed).normal(0, 40, (height, width, 3))
+    return np.clip(128 + 60 * np.stack(waves, -1) + noise, 0, 255).astype(np.uint8)
 
 
 @pytest.fixture

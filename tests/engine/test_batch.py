@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 import tfpipe
 from tests.integrity.made import payload, write_dataset
-from tests.seekable_jpegs import SAMPLINGS, draw, encode
 from tfpipe.engine import batch
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -22,8 +20,6 @@ from tfpipe.engine.host import Host
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.manifest import Manifest
-from tfpipe.images import seekable
-from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.readers.open_data import open_data
 
 
@@ -112,32 +108,6 @@ def test_a_size_that_no_image_has_names_the_record(tmp_path: Path, height: int) 
     assert str(caught.value) == (
         f"Record 3 of 'train': it must have the height and the width of its image, got {height} x 5."
     )
-
-
-def test_crops_of_seekable_jpegs_are_decoded_from_their_markers(
-    foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images = [encode(draw(120, 160, seed), SAMPLINGS[seed % 4]) for seed in range(12)]
-    records = [{"image/encoded": image, "image/class/label": k % 3} for k, image in enumerate(images)]
-    foreign.write(tmp_path / "train-00000-of-00001", records)
-    manifest = index(IndexConfig(str(tmp_path))).manifest
-    assert manifest.splits["train"].seekable
-    splices: list[seekable.Splice | None] = []
-
-    def splice_box(data: bytes, box: tuple[int, int, int, int]) -> seekable.Splice | None:
-        splices.append(splice := splice_one(data, box))
-        return splice
-
-    splice_one = seekable.splice_box
-    monkeypatch.setattr(seekable, "splice_box", splice_box)
-    train = manifest.splits["train"]
-    unmarked = replace(manifest, splits={**manifest.splits, "train": replace(train, seekable_jpegs=0)})
-    options = {"batch_size": 12, "image_size": 16, "decoder": "pillow"}
-    batches = [make_maker(of, **options).make(epoch, 0) for of in (unmarked, manifest) for epoch in (0, 1)]
-    assert len(splices) == 24
-    assert sum(splice is not None for splice in splices) == 8  # the other boxes need most of an image
-    np.testing.assert_array_equal(batches[0]["image"], batches[2]["image"])
-    np.testing.assert_array_equal(batches[1]["image"], batches[3]["image"])
 
 
 # Damaged records that are left out

@@ -100,7 +100,7 @@ def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None
         boxes = find_boxes(cached, step)
         for row, (y, x, height, width) in enumerate(boxes):
             out = np.empty((12, 12, 3), np.uint8)
-            decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions(), False, True, False)
+            decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions(), False, True)
             resize_pixels(pixels["image"][row, y : y + height, x : x + width], out, decoding, flip=False)
             np.testing.assert_array_equal(batch["image"][row], out)
 

@@ -1,7 +1,6 @@
 """Decoding of stored images to arrays."""
 
 import io
-import random
 from typing import Any
 
 import numpy as np
@@ -9,11 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.seekable_jpegs import SAMPLINGS, SIZES, Sampling, draw, list_boxes, list_damaged
-from tests.seekable_jpegs import encode as encode_seekable
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images import seekable
-from tfpipe.images.decode import decode_crop, decode_pixels
+from tfpipe.images.decode import decode_pixels
 from tfpipe.images.errors import BadImage
 
 RNG = np.random.default_rng(5)
@@ -74,40 +70,3 @@ def test_bytes_that_are_not_an_image_are_refused(data: bytes) -> None:
 def test_a_size_beyond_the_limit_is_refused_from_the_header(kind: str) -> None:
     with pytest.raises(BadImage, match="pixels"):
         decode_pixels(encode(COLOR, kind), ImageForm(max_pixels=53))
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.name)
-def test_a_crop_from_restart_markers_equals_that_of_the_whole(
-    sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    splices = []
-
-    def splice_box(data: bytes, box: tuple[int, int, int, int]) -> seekable.Splice | None:
-        splices.append(splice := splice_one(data, box))
-        return splice
-
-    splice_one = seekable.splice_box
-    monkeypatch.setattr(seekable, "splice_box", splice_box)
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    rng = random.Random(seed)
-    for size in SIZES:
-        data = encode_seekable(draw(*size), sampling, rng.choice([None, 1]))
-        for box in list_boxes(*size, rng, 8):
-            for ratio in (1, 2, 4, 8):
-                expected, got = (decode_crop(data, ImageForm(), box, ratio, seeks) for seeks in (False, True))
-                np.testing.assert_array_equal(np.asarray(got), np.asarray(expected), str((size, box, ratio)))
-    assert sum(splice is not None for splice in splices) > 100
-
-
-def test_a_jpeg_without_the_promised_markers_is_decoded_as_a_whole() -> None:
-    data = encode_seekable(draw(90, 203), SAMPLINGS[0], 2)
-    box = 20, 30, 40, 50
-    for name, other in list_damaged(data).items():
-        results = []
-        for seeks in (False, True):
-            try:
-                results.append(np.asarray(decode_crop(other, ImageForm(), box, 1, seeks)).tobytes())
-            except BadImage as error:
-                results.append(str(error))
-        assert results[0] == results[1], name

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import random
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from tests.seekable_jpegs import SAMPLINGS, SIZES, Sampling, draw, encode, list_boxes, list_damaged
 from tfpipe.images.seekable import (
     choose_interval,
     has_chosen_interval,
     is_seekable,
-    splice_box,
 )
 
 RGB_444, RGB_420, GRAY = {"subsampling": 0}, {"subsampling": 2}, {"mode": "L"}
@@ -74,18 +68,23 @@ def test_other_files_are_not_seekable(make: Any) -> None:
     data = make.jpeg(64, 16, restart_marker_blocks=2, subsampling=0)
     assert is_seekable(data)
     frame, scan, end = data.index(b"\xff\xc0"), data.index(b"\xff\xda"), data.index(b"\xff\xd9")
+    interval = data.index(b"\xff\xdd")
     first, second = data.index(b"\xff\xd0"), data.index(b"\xff\xd1")
     others = {
         "progressive": make.jpeg(64, 16, restart_marker_blocks=2, subsampling=0, progressive=True),
         "a marker is missing": data[:second] + data[second + 2 :],
         "a marker has another number": data[: second + 1] + b"\xd2" + data[second + 2 :],
         "a marker too many": data[:first] + b"\xff\xd0" + data[first:],
+        "an interval twice": data[:second] + data[first:],
+        "another interval": data[: interval + 5] + b"\x04" + data[interval + 6 :],
+        "no interval": data[:interval] + data[interval + 6 :],
         "cut": data[:end],
         "cut in the headers": data[: scan + 6],
         "a second image header": data[:frame] + data[frame : frame + 19] + data[frame:],
         "12 bits": data[: frame + 4] + b"\x0c" + data[frame + 5 :],
         "no height": data[: frame + 5] + b"\0\0" + data[frame + 7 :],
         "a larger height": data[: frame + 5] + b"\xff\xff" + data[frame + 7 :],
+        "a smaller height": data[: frame + 5] + b"\0\x08" + data[frame + 7 :],
         "a scan of one component": data[: scan + 4] + b"\x01" + data[scan + 5 :],
         "PNG": make.save(make.image(), "PNG"),
         "text": b"text",
@@ -94,56 +93,3 @@ def test_other_files_are_not_seekable(make: Any) -> None:
     assert [name for name, other in others.items() if is_seekable(other) or has_chosen_interval(other)] == []
     for size in range(len(data)):
         assert not is_seekable(data[:size])
-
-
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.name)
-def test_a_splice_has_the_pixels_of_a_slice(sampling: Sampling) -> None:
-    seed = random.randrange(2**32)
-    print("seed", seed)
-    rng, splices = random.Random(seed), 0
-    for size in SIZES:
-        for interval in (None, 1):
-            data = encode(draw(*size), sampling, interval)
-            whole = np.asarray(Image.open(io.BytesIO(data)))
-            for y, x, height, width in list_boxes(*size, rng, 12):
-                splice = splice_box(data, (y, x, height, width))
-                if splice is None:
-                    continue
-                splices += 1
-                image = Image.open(io.BytesIO(splice.data))
-                assert image.size == (splice.width, splice.height)
-                top, left = y - splice.y, x - splice.x
-                pixels = np.asarray(image)[top : top + height, left : left + width]
-                np.testing.assert_array_equal(pixels, whole[y : y + height, x : x + width])
-                assert len(splice.data) < len(data)
-                assert is_seekable(splice.data)
-    assert splices > 100
-
-
-def test_a_splice_keeps_a_ring_of_mcus_where_color_is_stored_at_half_the_width() -> None:
-    box = 50, 100, 10, 10
-    got = {}
-    for sampling in SAMPLINGS:
-        splice = splice_box(encode(draw(131, 320), sampling, interval=1), box)
-        assert splice is not None
-        got[sampling.name] = splice.y, splice.x, splice.height, splice.width
-    assert got == {
-        "444": (48, 96, 16, 16),
-        "422": (48, 80, 16, 48),
-        "420": (32, 80, 48, 48),
-        "gray": (48, 96, 16, 16),
-    }
-
-
-def test_a_box_that_needs_most_of_a_jpeg_is_not_spliced() -> None:
-    data = encode(draw(64, 160), SAMPLINGS[0], interval=2)  # 8 rows of 10 intervals
-    assert splice_box(data, (0, 0, 64, 160)) is None
-    assert splice_box(data, (0, 0, 64, 8 * 18)) is None
-    assert splice_box(data, (0, 0, 56, 8 * 18)) is not None
-
-
-def test_a_jpeg_that_is_not_seekable_is_not_spliced() -> None:
-    data = encode(draw(90, 203), SAMPLINGS[0], interval=2)
-    box = 0, 0, 20, 20
-    assert splice_box(data, box) is not None
-    assert [name for name, other in list_damaged(data).items() if splice_box(other, box) is not None] == []

@@ -189,7 +189,6 @@ class BatchMaker:
             options=config.augment_options,
             reduces=config.augment_options.dct_scaling,
             natively=config.decoder != "pillow",
-            seeks=source.images.seekable,
         )
 
     @property

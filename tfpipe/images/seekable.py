@@ -4,7 +4,6 @@
 interval = choose_interval(width, mcu_width)       # MCUs between two markers, for a JPEG that is encoded anew
 smaller = make_seekable(jpeg, max_pixels)          # a JPEG that exists, without loss
 is_seekable(smaller)                               # True: reads headers and markers, and decodes nothing
-splice = splice_box(smaller, (y, x, height, width))  # a small JPEG around a box, for any decoder; or None
 ```
 
 The native library decodes a crop of such a JPEG from the intervals that the crop needs. It recognizes the
@@ -16,14 +15,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tfpipe.images.errors import BadImage
 from tfpipe.native import jpeg
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 # A marker costs about two bytes, and a crop decodes half an interval in vain on each side.
 _MOST_PIXELS, _LEAST_PIXELS = 96, 24
@@ -37,16 +31,12 @@ _RST0 = 0xD0
 # Any number may stand in front of a marker.
 _FILL_BYTES = re.compile(rb"\xff+(?=\xff)")
 
-# A splice costs a tenth of decoding a photograph, and copies what it keeps.
-_MOST_OF_AN_IMAGE = 0.85
-
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """The place of the one scan of a sequential JPEG, and its intervals.
 
     Attributes:
-        frame: The offset of the frame header's marker.
         scan: The offset of the entropy-coded data.
         interval: The MCUs of an interval.
         height: The height of the image in pixels.
@@ -55,7 +45,6 @@ class _Layout:
         mcu_width: The width of an MCU in pixels.
     """
 
-    frame: int
     scan: int
     interval: int
     height: int
@@ -74,25 +63,6 @@ class _Layout:
         return -(-self.height // self.mcu_height)
 
 
-@dataclass(frozen=True, slots=True)
-class Splice:
-    """A small JPEG of some intervals of a seekable one. Its pixels are those of a part of the whole image.
-
-    Attributes:
-        data: The JPEG.
-        y: The row of the whole image at which it begins. It is a multiple of 8.
-        x: The column of the whole image at which it begins. It is a multiple of 8.
-        height: The height in pixels.
-        width: The width in pixels.
-    """
-
-    data: bytes
-    y: int
-    x: int
-    height: int
-    width: int
-
-
 def choose_interval(width: int, mcu_width: int) -> int:
     """Returns the MCUs between two restart markers: the most that divide a row and span at most 96 pixels.
 
@@ -109,57 +79,13 @@ def is_seekable(data: bytes) -> bool:
     It reads the headers and looks for markers. Damage between two markers stays unnoticed.
     """
     layout = _read_layout(data)
-    return layout is not None and _find_intervals(data, layout) is not None
-
-
-def splice_box(data: bytes, crop_box: tuple[int, int, int, int]) -> Splice | None:
-    """Makes a small JPEG of the intervals that a box of a seekable JPEG needs.
-
-    The pixels inside the box are those of the whole image, reduced by 2, 4 or 8 or not. Where color is stored at less
-    than the full size, a decoder blends it with its neighbors. So a ring of MCUs around the box is kept too.
-
-    Args:
-        data: The JPEG.
-        crop_box: y, x, height and width in pixels of the whole image; not empty.
-
-    Returns:
-        The small JPEG. None if the JPEG is not seekable or most of it is needed: then it is to be decoded as a whole.
-    """
-    import numpy as np
-
-    layout = _read_layout(data)
-    if layout is None:
-        return None
-    y, x, height, width = crop_box
-    per_row, interval_width = layout.mcus_per_row // layout.interval, layout.interval * layout.mcu_width
-    ring_y, ring_x = (size if size > 8 else 0 for size in (layout.mcu_height, layout.mcu_width))
-    top, left = max(y - ring_y, 0) // layout.mcu_height, max(x - ring_x, 0) // interval_width
-    bottom = min(-(-(y + height + ring_y) // layout.mcu_height), layout.mcu_rows)
-    right = min(-(-(x + width + ring_x) // interval_width), per_row)
-    count = (bottom - top) * (right - left)
-    if top >= bottom or left >= right or count > _MOST_OF_AN_IMAGE * layout.mcu_rows * per_row:
-        return None
-    offsets = _find_intervals(data, layout)
-    if offsets is None:
-        return None
-
-    new_height = min(bottom * layout.mcu_height, layout.height) - top * layout.mcu_height
-    new_width = min(right * interval_width, layout.width) - left * interval_width
-    bounds = offsets[np.arange(top, bottom)[:, None] * per_row + np.arange(left, right + 1)]
-    rows = [data[begin:end] for begin, end in bounds[:, [0, -1]].tolist()]
-    spliced = bytearray(b"".join([data[: layout.scan], *rows]))
-    spliced[layout.frame + 5 : layout.frame + 9] = new_height.to_bytes(2, "big") + new_width.to_bytes(2, "big")
-    # A marker is the last byte of its interval, and they count from RST0 to RST7 in turn.
-    ends = layout.scan + np.cumsum(np.diff(bounds, axis=1))
-    np.frombuffer(spliced, np.uint8)[ends - 1] = _RST0 + np.arange(count) % 8
-    spliced[-1] = _EOI
-    return Splice(bytes(spliced), top * layout.mcu_height, left * interval_width, new_height, new_width)
+    return layout is not None and _has_markers(data, layout)
 
 
 def has_chosen_interval(data: bytes) -> bool:
     """Returns whether a JPEG is seekable and has the very interval that `choose_interval` gives it."""
     layout = _read_layout(data)
-    if layout is None or _find_intervals(data, layout) is None:
+    if layout is None or not _has_markers(data, layout):
         return False
     return layout.interval == choose_interval(layout.mcus_per_row * layout.mcu_width, layout.mcu_width)
 
@@ -187,7 +113,7 @@ def _read_layout(data: bytes) -> _Layout | None:
     """Reads the headers. Returns None for a JPEG that cannot be seekable, or whose headers are damaged."""
     if data[:2] != bytes((0xFF, _SOI)):
         return None
-    at, interval, frame, frame_kind, frame_at = 2, 0, b"", 0, 0
+    at, interval, frame, frame_kind = 2, 0, b"", 0
     while True:
         if fill := _FILL_BYTES.match(data, at):
             at = fill.end()
@@ -198,7 +124,7 @@ def _read_layout(data: bytes) -> _Layout | None:
         if kind[0] in _FRAMES:
             if frame:
                 return None
-            frame, frame_kind, frame_at = segment, kind[0], at
+            frame, frame_kind = segment, kind[0]
         elif kind[0] == _DRI:
             if len(segment) < 2:
                 return None
@@ -217,30 +143,20 @@ def _read_layout(data: bytes) -> _Layout | None:
         return None
     # A single component is not interleaved, so its MCU is a block, whatever its sampling factors.
     across, down = (1, 1) if components == 1 else map(max, zip(*sampling, strict=True))
-    layout = _Layout(frame_at, at, interval, height, width, 8 * down, 8 * across)
+    layout = _Layout(at, interval, height, width, 8 * down, 8 * across)
     return None if layout.mcus_per_row % interval else layout
 
 
-def _find_intervals(data: bytes, layout: _Layout) -> NDArray[np.int64] | None:
-    """Finds the intervals of the scan by their markers, up to the end of the image.
-
-    Returns:
-        The offset of each interval, and the one behind the last: int64 [n + 1]. Each but the first has a marker before
-        it. None if the markers are not exactly the right ones.
-    """
+def _has_markers(data: bytes, layout: _Layout) -> bool:
+    """Returns whether the markers of the scan, up to the end of the image, are exactly those of its intervals."""
     import numpy as np
 
     count = layout.mcus_per_row // layout.interval * layout.mcu_rows
     if 3 * (count - 1) > len(data):  # a header may promise any size
-        return None
+        return False
     scan = np.frombuffer(data, np.uint8)[layout.scan :]
     # In entropy-coded data a zero follows each 0xFF that is not the first byte of a marker.
-    places = np.flatnonzero(scan[:-1] == 0xFF)
-    following = scan[places + 1]
-    is_marker = following != 0
-    markers = following[is_marker][:count]
+    following = scan[np.flatnonzero(scan[:-1] == 0xFF) + 1]
     expected = _RST0 + np.arange(count) % 8
     expected[-1] = _EOI
-    if not np.array_equal(markers, expected):
-        return None
-    return layout.scan + np.concatenate([[0], places[is_marker][:count] + 2])
+    return np.array_equal(following[following != 0][:count], expected)

@@ -23,7 +23,7 @@ from tfpipe.engine.clocks import run_in_threads
 from tfpipe.engine.config.augment_config import AugmentOptions, compute_scaling
 from tfpipe.engine.parse import BadRecord, Column
 from tfpipe.format.image_form import ImageForm
-from tfpipe.images.decode import decode_crop, make_image, mirror, resize_crop
+from tfpipe.images.decode import decode_crop, make_image, resize_crop
 from tfpipe.images.errors import BadImage
 from tfpipe.images.image_header import read_image_header
 from tfpipe.native import batches
@@ -83,7 +83,6 @@ class Decoding:
         options: The options `antialias`, `mean` and `std`.
         reduces: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size.
         natively: Whether the native library may decode.
-        seeks: Whether JPEGs have restart markers.
     """
 
     form: ImageForm
@@ -93,7 +92,6 @@ class Decoding:
     options: AugmentOptions
     reduces: bool
     natively: bool
-    seeks: bool
 
     def make_scaling(self) -> dict[str, Any]:
         """Returns the arguments by which the native library converts values."""
@@ -201,16 +199,17 @@ def _decode_natively(
 def _decode_one(images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
     """Decodes one crop by Pillow, or takes it out of raw pixels."""
     y, x, height, width = images.boxes[image].tolist()
-    if decoding.raw_size is not None:
-        with images.naming(image):
-            pixels = _view_raw_pixels(images.column.get_view(image), decoding.raw_size)
-        crop = make_image(np.ascontiguousarray(pixels[y : y + height, x : x + width]))
-        _resize_crop(crop, images, image, out, decoding)
-        return
-    ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
+    flip = bool(images.flips[image])
     with images.naming(image):
-        crop = decode_crop(images.column.get_bytes(image), decoding.form, (y, x, height, width), ratio, decoding.seeks)
-    _resize_crop(crop, images, image, out, decoding)
+        if decoding.raw_size is None:
+            ratio = choose_ratio((height, width), decoding.size) if decoding.reduces else 1
+            crop = decode_crop(images.column.get_bytes(image), decoding.form, (y, x, height, width), ratio)
+        else:
+            pixels = _view_raw_pixels(images.column.get_view(image), decoding.raw_size)
+            crop = make_image(np.ascontiguousarray(pixels[y : y + height, x : x + width]))
+    if decoding.options.antialias:
+        crop, flip = resize_crop(crop, decoding.size, flip), False
+    resize_pixels(np.asarray(crop), out, decoding, flip)
 
 
 def _view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -218,16 +217,6 @@ def _view_raw_pixels(data: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[
     if len(data) != height * width * 3:
         raise BadImage(f"{len(data):,} bytes of raw pixels, not {height} x {width} x 3")
     return data.reshape(height, width, 3)
-
-
-def _resize_crop(crop: Any, images: StoredImages, image: int, out: NDArray[Any], decoding: Decoding) -> None:
-    """Resizes a crop, mirrors it if its image is, and converts its values."""
-    flip = bool(images.flips[image])
-    if decoding.options.antialias and crop.size != decoding.size[::-1]:
-        pixels = resize_crop(mirror(crop) if flip else crop, decoding.size, antialias=True)
-        resize_pixels(pixels, out, decoding, flip=False)
-    else:
-        resize_pixels(np.array(crop), out, decoding, flip)
 
 
 def resize_pixels(pixels: NDArray[np.uint8], out: NDArray[Any], decoding: Decoding, flip: bool) -> None:
