@@ -87,7 +87,7 @@ class Commands(click.Group):
     "as_json",
     is_flag=True,
     is_eager=True,  # so it is known when --version is looked at
-    help="With --version: print one JSON object, with the facts of this machine that a bug report needs.",
+    help="With --version: print one JSON object, for a bug report.",
 )
 @debug_option
 def tfpipe(as_json: bool) -> None:
@@ -100,9 +100,7 @@ _SECTIONS = {
     "Make a dataset": (shard, index, merge, reshard),
     "Change it": (append, delete, add),
     "Look at it": (inspect, view, verify, repair, export),
-    "Read it fast": (doctor, profile),
-    "Train": (train, predict, steps, serve, serve_check),
-    "Get help": (help_,),
+    "Read it fast, and train": (doctor, profile, train, predict, steps, serve, serve_check, help_),
 }
 for commands in _SECTIONS.values():
     for command in commands:

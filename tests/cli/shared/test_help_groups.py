@@ -103,23 +103,20 @@ def test_the_commands_stand_under_what_one_does_with_them(tfpipe: Tfpipe) -> Non
         "  repair       Write the undamaged records as a clean dataset.",
         "  export       Write a dataset as WebDataset, Parquet or ArrayRecord.",
         "",
-        "Read it fast:",
+        "Read it fast, and train:",
         "  doctor       Check data, options and machine before a run.",
         "  profile      Say why the accelerator waits, and what to change.",
-        "",
-        "Train:",
         "  train        Train a classifier on a dataset, and export it.",
         "  predict      Classify image files with a trained model.",
         "  steps        Show the records of a step, or the steps of a record.",
         "  serve        Run workers that make batches for trainers.",
         "  serve-check  Check running workers from the trainer's machine.",
-        "",
-        "Get help:",
         "  help         Print a page of the documentation.",
         "",
         "  Begin with: tfpipe shard photos flowers, then tfpipe inspect flowers. The help of a",
         "  command: tfpipe shard --help",
     ]
+    assert len(tfpipe("--help", columns=80).lines) <= 40  # a screen
 
 
 def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
