@@ -99,9 +99,9 @@ HEAVY = {
         "tfpipe.profiler.live",
         "tfpipe.profiler.measure",
         "tfpipe.storage.tensorflow_store",
-        "tfpipe.training.tensorflow",
+        "tfpipe.training",
     ),
-    "keras": ("tfpipe.readers.keras", "tfpipe.training.tensorflow"),
+    "keras": ("tfpipe.readers.keras",),
     "apache_beam": (
         "beam_jobs.graph",
         "beam_jobs.records.write_records",
@@ -421,7 +421,7 @@ PLANTED = [
         "tfpipe.pipeline.stage (2)",
     ),
     ("find_upward_imports", {"beam_jobs/config.py": "import beam_jobs.inputs.folder\n"}, "beam_jobs.inputs.folder (2)"),
-    ("find_upward_imports", {"tfpipe/profiler/a.py": "import tfpipe.training.loop\n"}, "tfpipe.training.loop (3)"),
+    ("find_upward_imports", {"tfpipe/profiler/a.py": "import tfpipe.training.train\n"}, "tfpipe.training.train (3)"),
     (
         "find_upward_imports",
         {"tfpipe/errors.py": "if TYPE_CHECKING:\n    import tfpipe.engine.order\n"},

@@ -46,7 +46,7 @@ if __name__ == "__main__":
         pytest.param(
             "tfpipe.profiler.measure.profile", "profile DATASET --step-ms 10 --batch-size 4", marks=pytest.mark.slow
         ),
-        pytest.param("tfpipe.training.tensorflow.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
+        pytest.param("tfpipe.training.train", "train DATASET --epochs 9", marks=pytest.mark.slow),
         pytest.param("tfpipe.cli.doctor_run", "doctor DATASET", marks=pytest.mark.slow),
         pytest.param("tfpipe.service.processes", "serve --port 0", marks=pytest.mark.slow),
     ],

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tfpipe import PipelineConfig
+from tfpipe.format.image_form import ImageForm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +28,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a run whose model finds `cat` three times as likely as `dog` and `owl`, whatever it sees."""
     import tensorflow as tf
 
-    from tfpipe.training.tensorflow.export import export_model
+    from tfpipe.training.export import export_model
 
     run = tmp_path_factory.mktemp("runs") / "pets"
     image = tf.keras.Input((8, 8, 3), dtype="uint8")
@@ -35,7 +36,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = tf.keras.Model(image, head(tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1.0)(image))))
     head.bias.assign(np.log([3.0, 1.0, 1.0]))
     config = PipelineConfig(batch_size=8, image_size=8, training=False)
-    export_model(model, config, ("cat", "dog", "owl"), str(run / "model"))
+    export_model(model, config, ("cat", "dog", "owl"), str(run / "model"), ImageForm())
     return run
 
 

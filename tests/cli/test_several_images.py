@@ -28,7 +28,7 @@ from tfpipe.integrity.check_record import ContentCheck
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.run import check_dataset
+from tfpipe.training.train import check_dataset
 
 RECORDS = 12
 Number = int | None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def invoke(*args: str) -> tuple[int, str, str]:
 def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     small_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfpipe.training.learner import SingleSteps
+    from tfpipe.training import train
 
     (tmp_path / "own_model.py").write_text(
         "import keras\n"
@@ -65,15 +66,16 @@ def test_sigterm_saves_a_model_of_ones_own_and_the_same_command_goes_on(
     )
     monkeypatch.chdir(tmp_path)
     shutil.copytree(small_dataset, tmp_path / "pets")
-    before, steps, own = signal.getsignal(signal.SIGTERM), [], SingleSteps.make
+    before, steps, own = signal.getsignal(signal.SIGTERM), [], train._Run._make_steps
 
-    def make(self: SingleSteps, count: int) -> object:
-        steps.append(1)
-        if len(steps) == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return own(self, count)
+    def make_steps(self: train._Run, count: int) -> Iterator[object]:
+        for step in own(self, count):
+            steps.append(1)
+            if len(steps) == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield step
 
-    monkeypatch.setattr(SingleSteps, "make", make)
+    monkeypatch.setattr(train._Run, "_make_steps", make_steps)
     # No checkpoint is due, so only the one of SIGTERM is there to go on from.
     options = ("pets/", "--model", "own_model:linear", *QUICK[:4], "--epochs", "3", "--learning-rate", "0.01")
     code, out, err = invoke(*options)

@@ -68,7 +68,7 @@ def train_short(config: TrainConfig, dataset: Path, build: Any = None, stop: Cal
     """Trains in this process, on one device."""
     import tensorflow as tf
 
-    from tfpipe.training.tensorflow.train import train
+    from tfpipe.training.train import train
 
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     return train(load_manifest(str(dataset)), config, strategy, build, stop=stop)

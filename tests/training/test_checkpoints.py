@@ -13,56 +13,44 @@ import numpy as np
 import pytest
 
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.training.checkpoints import Checkpoints, Position, State
+from tfpipe.training.run_dir import RunDir, Saved, State
 
 SEED = 2**64 - 1  # the largest seed
 
 
-class Model:
-    """A model of two arrays, which all hold one number."""
-
-    def __init__(self) -> None:
-        self.state: State = {"weights/0": np.zeros((3, 5), np.float32), "steps": np.array(0)}
-
-    def get_state(self) -> State:
-        return self.state
-
-    def set_state(self, state: State) -> None:
-        self.state = {name: state[name] for name in self.state}
-
-    def fill(self, number: int) -> None:
-        self.state = {name: np.full_like(values, number) for name, values in self.state.items()}
+SHAPES = {"weights/0": (3, 5), "steps": ()}
 
 
-def open_run(tmp_path: Path) -> tuple[Model, Checkpoints]:
-    model = Model()
-    return model, Checkpoints(str(tmp_path / "checkpoints"), model, 3)
+def fill(step: int) -> State:
+    """Returns two arrays that all hold the number of a step."""
+    return {name: np.full(shape, step, np.float32) for name, shape in SHAPES.items()}
 
 
 def save(tmp_path: Path, count: int) -> list[Path]:
-    """Saves `count` checkpoints; in each, all arrays hold the number of its step. Returns those that are kept."""
-    model, checkpoints = open_run(tmp_path)
+    """Saves `count` checkpoints, each filled with its step. Returns those that are kept."""
     for step in range(1, count + 1):
-        model.fill(step)
-        checkpoints.save(Position(SEED, 7, step), np.full((2, 4), step + 0.1))
+        RunDir(str(tmp_path)).save(SEED, (7, step, np.full((2, 4), step + 0.1)), fill(step), 3)
     return sorted((tmp_path / "checkpoints").iterdir())
 
 
+def restore(tmp_path: Path, seed: int = SEED) -> tuple[Saved | None, State]:
+    """Returns what `RunDir.restore` gives, and the arrays that it sets."""
+    state: State = {}
+    return RunDir(str(tmp_path)).restore(seed, state.update), state
+
+
 def check_restored(tmp_path: Path, step: int) -> None:
-    model, checkpoints = open_run(tmp_path)
-    saved = checkpoints.restore(SEED)
+    saved, state = restore(tmp_path)
     assert saved is not None
-    position, sums = saved
-    assert position == Position(SEED, 7, step)
-    assert sums.tolist() == [[step + 0.1] * 4] * 2
-    assert {name: set(values.ravel().tolist()) for name, values in model.state.items()} == {
-        "weights/0": {float(step)},
-        "steps": {step},
+    assert saved[:2] == (7, step)
+    assert saved[2].tolist() == [[step + 0.1] * 4] * 2
+    assert {name: values.tolist() for name, values in state.items()} == {
+        name: values.tolist() for name, values in fill(step).items()
     }
 
 
 def test_a_run_without_checkpoints_restores_nothing(tmp_path: Path) -> None:
-    assert open_run(tmp_path)[1].restore(SEED) is None
+    assert restore(tmp_path) == (None, {})
 
 
 def test_the_last_of_three_kept_checkpoints_is_restored(tmp_path: Path) -> None:
@@ -102,28 +90,24 @@ def test_any_flipped_bit_is_found_or_changes_no_value(tmp_path: Path, caplog: py
         path.write_bytes(data)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "tfpipe"):
-            check_restored(tmp_path, step=2 if is_refused(tmp_path) else 3)
-
-
-def is_refused(tmp_path: Path) -> bool:
-    saved = open_run(tmp_path)[1].restore(SEED)
-    assert saved is not None
-    return saved[0].step == 2
+            saved, _ = restore(tmp_path)
+            assert saved is not None
+            check_restored(tmp_path, saved[1])
 
 
 def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = save(tmp_path, 2)
     with pytest.raises(DataError, match=r"000002\.npz belongs to a run with another seed\. Choose another folder"):
-        open_run(tmp_path)[1].restore(7)
+        restore(tmp_path, 7)
     with monkeypatch.context() as patch:
-        patch.setattr("tfpipe.training.checkpoints.ORDER_VERSION", 2)
+        patch.setattr("tfpipe.training.run_dir.ORDER_VERSION", 2)
         save(tmp_path, 2)
     with pytest.raises(ConfigError, match=r"000002\.npz must be of a run in order version 1, got version 2"):
-        open_run(tmp_path)[1].restore(SEED)
+        restore(tmp_path)
     for path in paths:
         path.write_bytes(b"")
     with pytest.raises(DataError, match=r"None of the 2 checkpoints in .* can be read. Delete the folder"):
-        open_run(tmp_path)[1].restore(SEED)
+        restore(tmp_path)
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
@@ -136,7 +120,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
 
     monkeypatch.setattr(os, "fsync", fill_disk)
     with pytest.raises(DataError) as caught:
-        open_run(tmp_path)[1].save(Position(SEED, 7, 4), np.zeros((2, 4)))
+        RunDir(str(tmp_path)).save(SEED, (7, 4, np.zeros((2, 4))), fill(4), 3)
     assert str(caught.value) == "A checkpoint cannot be written: [Errno 28] No space left on device."
     assert sorted((tmp_path / "checkpoints").iterdir()) == paths
     check_restored(tmp_path, 3)

@@ -49,7 +49,7 @@ def test_defaults_depend_on_the_model(model: str, epochs: int, size: int) -> Non
 
 def test_the_rate_grows_with_the_batch_and_the_warm_up_with_the_epochs() -> None:
     config = replace(CONFIG, model="resnet50", epochs=10)
-    assert config.peak_learning_rate(512) == pytest.approx(0.2)
+    assert config.peak_learning_rate == pytest.approx(0.2)
     assert config.num_warmup_epochs == 1.0
 
 

@@ -18,7 +18,7 @@ from tfpipe.errors import ConfigError, DataError
 from tfpipe.layers.delete import delete_records
 from tfpipe.lookups.data_lock import read_lock
 from tfpipe.lookups.steps import look_up_step
-from tfpipe.training.run import hold_layer
+from tfpipe.training.train import hold_layer
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.training.predict import Classifier, Prediction, Unreadable
-from tfpipe.training.tensorflow.export import export_model
+from tfpipe.training.export import export_model
+from tfpipe.training.predict import Classifier
 
 CONFIG = PipelineConfig(batch_size=8, image_size=16, training=False, extra_features=("image/filename",))
 
@@ -61,7 +61,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(tmp_path_factory: pytest.TempPathFactory, model: Any) -> Path:
     """Returns the exported model. Not to be changed: copy it."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    export_model(model, CONFIG, ("a", "b"), str(folder))
+    export_model(model, CONFIG, ("a", "b"), str(folder), ImageForm())
     return folder
 
 
@@ -80,13 +80,12 @@ def test_a_file_is_classified_as_its_record_to_the_bit(
     expected = tf.nn.softmax(model(batch["image"][:6])).numpy()
     export_model(model, CONFIG, manifest.label_names, str(tmp_path / "run" / "model"), form)
     predictions = list(Classifier(str(tmp_path / "run")).classify([str(images / name) for name in names], 6, 5))
-    assert all(isinstance(prediction, Prediction) for prediction in predictions)
-    assert [prediction.file for prediction in predictions] == [str(images / name) for name in names]
+    assert [prediction["file"] for prediction in predictions] == [str(images / name) for name in names]
     for prediction, row in zip(predictions, expected, strict=True):
-        assert len(prediction.top) == 2  # there are no more
-        assert {guess.label: guess.probability for guess in prediction.top} == dict(enumerate(row.tolist()))
-        assert prediction.top[0].probability >= prediction.top[1].probability
-        assert all(guess.label_name == "ab"[guess.label] for guess in prediction.top)
+        first, second = prediction["top"]  # there are no more
+        assert {guess["label"]: guess["probability"] for guess in (first, second)} == dict(enumerate(row.tolist()))
+        assert first["probability"] >= second["probability"]
+        assert all(guess["label_name"] == "ab"[guess["label"]] for guess in (first, second))
 
 
 def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, exported: Path, images: Path) -> None:
@@ -95,10 +94,10 @@ def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, exported: 
     (tmp_path / "empty").touch()
     files = [str(tmp_path / "empty"), good, good, str(cut), str(tmp_path / "none.jpg"), good, str(images)]
     results = list(Classifier(str(exported)).classify(files, 2, 1))
-    assert [result.file for result in results] == files
-    assert [isinstance(result, Prediction) for result in results] == [False, True, True, False, False, True, False]
-    assert results[4] == Unreadable(files[4], "no such file")
-    assert all(len(result.top) == 1 for result in results if isinstance(result, Prediction))
+    assert [result["file"] for result in results] == files
+    assert ["top" in result for result in results] == [False, True, True, False, False, True, False]
+    assert results[4] == {"file": files[4], "reason": "no such file"}
+    assert all(len(result["top"]) == 1 for result in results if "top" in result)
 
 
 def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, exported: Path) -> None:
@@ -110,7 +109,7 @@ def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, expor
         files.append(str(tmp_path / f"{k}.jpg"))
     results = list(Classifier(str(exported)).classify(files, 8, 1))
     # All have the same gray.
-    assert len({result.top[0].probability for result in results if isinstance(result, Prediction)}) == 1
+    assert len({result["top"][0]["probability"] for result in results}) == 1
 
 
 def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, exported: Path) -> None:

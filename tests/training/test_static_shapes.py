@@ -16,8 +16,8 @@ import json, os, sys
 import tensorflow as tf
 import tfpipe
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.learner import RunFacts
-from tfpipe.training.tensorflow.train import TensorFlowLearner
+from tfpipe.training.replicas import Replicas
+from tfpipe.training.train import make_schedule
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -37,11 +37,11 @@ def describe(function):
 count = int(sys.argv[2])
 devices = [f"/CPU:{i}" for i in range(count)]
 strategy = tf.distribute.MirroredStrategy(devices) if count > 1 else tf.distribute.OneDeviceStrategy(devices[0])
-trained = TensorFlowLearner(RunFacts(manifest, config, 8, 6), strategy)
+trained = Replicas(config, strategy, len(manifest.label_names), make_schedule(config, 6), None)
 batches = iter(tfpipe.distribute_dataset(strategy, manifest, "train", config.training_pipeline))
 sums = trained.train(next(batches)).numpy().tolist()
 evaluation = tfpipe.distribute_dataset(strategy, manifest, "validation", config.evaluation_pipeline)
-evaluated = sum(trained.evaluate_batch(batch) for batch in evaluation).numpy().tolist()
+evaluated = sum(trained.evaluate(batch) for batch in evaluation).numpy().tolist()
 print(json.dumps([describe(trained._gradients), describe(trained._predict), sums, evaluated]), flush=True)
 os._exit(0)  # pipelines of eight devices, which read ahead, take long to end on a busy machine
 """

@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, colors: Path) -> Path:
 @pytest.fixture
 def without_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves the export out, which takes longer than these few steps."""
-    monkeypatch.setattr("tfpipe.training.tensorflow.train.TensorFlowLearner.export", lambda self, run_dir: None)
+    monkeypatch.setattr("tfpipe.training.train.export_models", lambda *_: None)
 
 
 def test_it_learns_and_writes_every_step_and_epoch(undisturbed: Path) -> None:
@@ -210,6 +210,21 @@ def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_
     shard_job.run(ShardConfig(input=str(table), output=str(tmp_path / "data"), num_shards=1, workers=1))
     with pytest.raises(DataError, match=r"A classifier needs labels, and .*data has none\."):
         train(dataset=tmp_path / "data")
+
+
+def test_a_process_that_sees_no_checkpoint_is_refused(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process stands for the second of two, of which the first sees a checkpoint."""
+    monkeypatch.setattr("tfpipe.training.train.list_workers", lambda strategy: ["first", "second"])
+    monkeypatch.setattr("tfpipe.training.train.get_host_index", lambda strategy: 1)
+    monkeypatch.setattr("tfpipe.training.replicas.Replicas.any_process", lambda self, flag: True)
+    with pytest.raises(ConfigError) as caught:
+        train()
+    assert str(caught.value) == (
+        f"All processes must see the same checkpoints, and process 1 sees none in {tmp_path}/run. Use a folder that "
+        "all hosts share."
+    )
 
 
 def test_a_folder_with_other_files_is_left_alone(train: Train, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,43 +16,27 @@ from tfpipe.errors import ConfigError
 from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 
-if TYPE_CHECKING:
-    from tfpipe.training.predict import Prediction, Unreadable
-
 JSON_VERSION = 1
+_TOP, _BATCH = "Number of classes to print for each image.", "Number of images to classify at once."
 
 
 @command("Classify image files with a trained model.")
 @click.argument("run")
 @click.argument("images", nargs=-1, metavar="IMAGE...")
-@click.option(
-    "--top",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    metavar="K",
-    help="Number of classes to print for each image.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    metavar="N",
-    help="Number of images to classify at once.",
-)
+@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, metavar="K", help=_TOP)
+@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True, metavar="N", help=_BATCH)
 def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_json: bool) -> None:
     """Classify each IMAGE with the model of RUN, and print its likeliest classes.
 
-    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported.
-    IMAGE is a file, a folder (all images below it) or a pattern such as "photos/*.jpg". Files are decoded as in
-    `tfpipe shard`. Exit code 1 if an image cannot be decoded.
+    RUN is the folder of a run of `tfpipe train`, or a model that such a run exported. IMAGE is a file, a folder (all
+    images below it) or a pattern such as "photos/*.jpg". Files are decoded as in `tfpipe shard`. Exit code 1 if an
+    image cannot be decoded.
     """
     files = find_images(images)
     # On a machine that trains, the model takes what it needs of a GPU and not all.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     with quiet_start():
-        from tfpipe.training.predict import Classifier, Unreadable
+        from tfpipe.training.predict import Classifier
 
         classifier = Classifier(run)
     out = sys.stdout  # a live line on a terminal would take it over
@@ -61,41 +44,37 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
     predictions, failed = [], []
     with status_line("Classifying") if shows_status else nullcontext(Observer()) as observer:
         for done, result in enumerate(classifier.classify(files, batch_size, top), 1):
-            if isinstance(result, Unreadable):
-                failed.append(result)
-                click.echo(clean_line(f"{result.file}: {result.reason}"), err=True)
-            elif as_json:
-                predictions.append(_to_json(result))
-            else:
-                click.echo(_format(result), file=out)
             observer.phase(f"Classifying: {done:,} of {human_count(len(files), 'image')}")
+            if "reason" in result:
+                failed.append(result)
+                click.echo(clean_line(f"{result['file']}: {result['reason']}"), err=True)
+                continue
+            predictions.append({"file": result["file"], **result["top"][0], "top": result["top"]})
+            if not as_json:
+                guesses = ", ".join(f"{guess['label_name']} {guess['probability']:.1%}" for guess in result["top"])
+                click.echo(clean_line(f"{result['file']}: {guesses}"), file=out)
     if as_json:
-        click.echo(json.dumps({"version": JSON_VERSION, "predictions": predictions, "failed": _failed_json(failed)}))
+        click.echo(json.dumps({"version": JSON_VERSION, "predictions": predictions, "failed": failed}))
     if failed:
         click.echo(f"{len(failed):,} of {human_count(len(files), 'image')} could not be classified.", err=True)
         raise SystemExit(1)
 
 
 def find_images(arguments: tuple[str, ...]) -> list[str]:
-    """Lists the files that arguments name, in their order; in a folder those that `tfpipe shard` would take.
-
-    Raises:
-        ConfigError: There are none, or a pattern or a folder holds none.
-    """
+    """Lists the files that arguments name, in their order; in a folder those that `tfpipe shard` would take."""
     from tfpipe.storage import file_io
 
     if not arguments:
         raise ConfigError("Name the images to classify: files, folders or patterns.")
     files: list[str] = []
     for argument in arguments:
+        images, kind = [argument], "file"
         if os.path.isdir(argument):
-            images, kind = _list_folder(argument), "The folder"
+            images, kind = _list_folder(argument), "folder"
         elif glob.has_magic(argument) and not os.path.exists(argument):
-            images, kind = file_io.find(argument), "The pattern"
-        else:
-            images, kind = [argument], "The file"
+            images, kind = file_io.find(argument), "pattern"
         if not images:
-            raise ConfigError(f"{kind} {argument} must hold at least one image, and holds none.")
+            raise ConfigError(f"The {kind} {argument} must hold at least one image, and holds none.")
         files += images
     return files
 
@@ -106,17 +85,3 @@ def _list_folder(folder: str) -> list[str]:
 
     paths = (os.path.join(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
     return sorted(path for path in paths if not get_skip_reason(os.path.relpath(path, folder)))
-
-
-def _format(prediction: "Prediction") -> str:
-    guesses = ", ".join(f"{guess.label_name} {guess.probability:.1%}" for guess in prediction.top)
-    return clean_line(f"{prediction.file}: {guesses}")
-
-
-def _to_json(prediction: "Prediction") -> dict[str, Any]:
-    top = [vars(guess) for guess in prediction.top]
-    return {"file": prediction.file, **top[0], "top": top}
-
-
-def _failed_json(failed: "list[Unreadable]") -> list[dict[str, str]]:
-    return [vars(unreadable) for unreadable in failed]

@@ -1,140 +1,108 @@
 """Classifies image files with an exported model.
 
-    classifier = Classifier("runs/flowers")
-    for prediction in classifier.classify(["rose.jpg"], batch_size=32, top=3):
-        print(prediction)
-
-Each file is first brought into the form in which the dataset's images are stored, as `tfpipe shard` does it: turned
-upright, composited, in 8 bits, reduced or squeezed. The model then gets it as a record, so the prediction for a file of
-the dataset equals that for its record in evaluation.
+Each file is first brought into the form in which the dataset's images are stored, as `tfpipe shard` does it. The model
+then gets it as a record, so the prediction for a file of the dataset equals that for its record in evaluation.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
-from tfpipe.errors import TfpipeError
+from tfpipe.errors import DataError, FormatError, TfpipeError, first_line
+from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
-from tfpipe.training.model_files import find_model, read_form, read_labels
+from tfpipe.training.run_dir import LABELS, MODEL, NOTES, NOTES_VERSION, PROGRAM, RUN
 
-_MAX_IMAGE_BYTES = 1 << 31
+_MAX_IMAGE_BYTES, _MAX_NOTES_BYTES = 1 << 31, 1 << 28
 
-
-@dataclass(frozen=True)
-class Guess:
-    """A class that an image may have.
-
-    Attributes:
-        label: The number of the class.
-        label_name: The name of the class.
-        probability: The probability of the class, 0 to 1. The sum over all classes is 1.
-    """
-
-    label: int
-    label_name: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The prediction for one file.
-
-    Attributes:
-        file: The path of the file.
-        top: The most probable classes, the most probable first.
-    """
-
-    file: str
-    top: tuple[Guess, ...]
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """A file that gives no prediction.
-
-    Attributes:
-        file: The path of the file.
-        reason: The reason, without the path.
-    """
-
-    file: str
-    reason: str
+Prediction = dict[str, Any]
+"""A file, and `top`: the likeliest classes, each a `label`, `label_name`, `probability`; or the `reason` for none."""
 
 
 class Classifier:
-    """A loaded model.
-
-    Attributes:
-        directory: The folder of the model.
-        label_names: The names of all classes.
-    """
+    """The model of a run, or one that a run exported, by the path of its folder."""
 
     def __init__(self, path: str) -> None:
-        """Loads an exported model.
+        """Loads the model."""
+        folder = _find_model(path)
+        check_installed("tensorflow", f"The model in {folder}", "TensorFlow", "tfpipe[tensorflow]")
+        self._form = _read_form(file_io.join(folder, NOTES))
+        self._names = _read(file_io.join(folder, LABELS)).decode().removesuffix("\n").split("\n")
+        import tensorflow as tf
 
-        Args:
-            path: The folder of a run of `tfpipe train`, or an exported model; it may be a URL.
+        try:
+            self._model = tf.saved_model.load(folder)
+            self._predict = self._model.signatures["records"]
+        except (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
+            raise FormatError(f"The model in {folder} is damaged: {first_line(error)}.") from error
 
-        Raises:
-            DataError: There is no such model, or it cannot be read.
-            FormatError: The model is damaged, or it comes from a newer tfpipe.
-            MissingDependencyError: TensorFlow is not installed.
-        """
-        self.directory = find_model(path)
-        check_installed("tensorflow", f"The model in {self.directory}", "TensorFlow", "tfpipe[tensorflow]")
-        self._form, self.label_names = read_form(self.directory), read_labels(self.directory)
-        from tfpipe.training.tensorflow.export import load_model
+    def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[Prediction]:
+        """Reads files, `batch_size` at once, and yields the prediction for each, in their order."""
+        rest = iter(files)
+        while batch := [(file, self._prepare(file)) for file in islice(rest, batch_size)]:
+            images = [image for _, image in batch if isinstance(image, PreparedImage)]
+            guesses = iter(self._guess(images, top) if images else ())
+            for file, image in batch:
+                yield {"file": file, **({"reason": image} if isinstance(image, str) else {"top": next(guesses)})}
 
-        self._run = load_model(self.directory)
-
-    def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[Prediction | Unreadable]:
-        """Reads files, and yields the prediction for each, in their order.
-
-        Args:
-            files: Paths or URLs.
-            batch_size: The number of images that go through the model at once, and that are in memory.
-            top: The number of classes to name. A smaller number of classes names them all.
-        """
-        batch: list[str | Unreadable] = []
-        images: list[PreparedImage] = []
-        for file in files:
-            prepared = self._prepare(file)
-            if isinstance(prepared, PreparedImage):
-                images.append(prepared)
-            batch.append(prepared if isinstance(prepared, Unreadable) else file)
-            if len(images) == batch_size:
-                yield from self._classify_batch(batch, images, top)
-                batch, images = [], []
-        yield from self._classify_batch(batch, images, top)
-
-    def _prepare(self, file: str) -> Unreadable | PreparedImage:
-        """Brings a file into the form of the dataset's images."""
+    def _prepare(self, file: str) -> PreparedImage | str:
+        """Brings a file into the form of the dataset's images; returns the reason where it cannot."""
         try:
             return prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
         except BadImage as error:
-            return Unreadable(file, error.reason)
+            return error.reason
         except FileNotFoundError:
-            return Unreadable(file, "no such file")
+            return "no such file"
         except TfpipeError as error:
-            return Unreadable(file, str(error).removeprefix(f"{file} ").rstrip("."))
+            return str(error).removeprefix(f"{file} ").rstrip(".")
 
-    def _classify_batch(
-        self, batch: Iterable[str | Unreadable], images: list[PreparedImage], top: int
-    ) -> Iterator[Prediction | Unreadable]:
-        guesses = iter(self._guess(images, top) if images else ())
-        for entry in batch:
-            yield entry if isinstance(entry, Unreadable) else Prediction(entry, next(guesses))
+    def _guess(self, images: list[PreparedImage], top: int) -> Iterator[list[dict[str, Any]]]:
+        import tensorflow as tf
 
-    def _guess(self, images: list[PreparedImage], top: int) -> list[tuple[Guess, ...]]:
-        probabilities = self._run(images)
-        # A stable sort prefers the lower one of equally probable labels, as the model does.
-        top_labels = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-        return [
-            tuple(Guess(int(label), self.label_names[label], float(row[label])) for label in labels)
-            for row, labels in zip(probabilities, top_labels, strict=True)
-        ]
+        sizes = {
+            name: tf.constant([getattr(image, name) for image in images], tf.int64) for name in ("height", "width")
+        }
+        outputs = self._predict(image_bytes=tf.constant([image.encoded for image in images]), **sizes)
+        for row in outputs["probabilities"].numpy():
+            # A stable sort prefers the lower one of equally probable labels, as the model does.
+            labels = np.argsort(-row, kind="stable")[:top].tolist()
+            yield [{"label": k, "label_name": self._names[k], "probability": float(row[k])} for k in labels]
+
+
+def _find_model(path: str) -> str:
+    """Returns the folder of a run's model, or the path itself where it is a model."""
+    for folder in (path, file_io.join(path, MODEL)):
+        if file_io.exists(file_io.join(folder, PROGRAM)):
+            return folder
+    if file_io.exists(file_io.join(path, RUN)):
+        todo = "Run the same `tfpipe train` command again: it goes on, and exports one in the end."
+        raise DataError(f"{path} has no model yet. {todo}")
+    state = "holds neither" if file_io.exists(path) else "does not exist"
+    raise DataError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
+
+
+def _read_form(path: str) -> ImageForm:
+    """Reads the form in which the dataset of a model stores its images."""
+    text = _read(path)
+    try:
+        notes = json.loads(text)
+        version, form = notes["version"], dict(notes["form"])
+    except (ValueError, TypeError, KeyError):
+        raise FormatError(f"{path} is damaged. Export the model again.") from None
+    if version != NOTES_VERSION:
+        raise FormatError(f"{path} has version {version}, and this tfpipe reads {NOTES_VERSION}.")
+    return ImageForm.recorded(form)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return file_io.read_bytes(path, _MAX_NOTES_BYTES)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing. Name a complete model that tfpipe exported.") from None

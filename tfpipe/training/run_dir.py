@@ -3,35 +3,43 @@
 ```
 run.json            the options and the dataset of the run
 metrics.jsonl       a line for every few steps, and one for each epoch
-checkpoints/        the last few checkpoints
+checkpoints/        the last few: ckpt-000002-000000004.npz after 4 steps of epoch 2, which `numpy.load` opens, holds
+                    position (seed, epoch, step, version of the order), sums, and state/NAME of model and optimizer
 logs/               curves for TensorBoard
-model/              the finished model, see `export.py`
-model-int8.tflite   the same for TFLite, where it was asked for
+model/              the finished model; model-int8.tflite  the same for TFLite, where it was asked for
 ```
 """
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+import logging
+import zipfile
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError, DataError, FormatError, first_line
 from tfpipe.lookups.data_lock import EARLIER_KEY, RUN_KEY
 from tfpipe.storage import file_io
-from tfpipe.training.checkpoints import Position
+
+logger = logging.getLogger(__name__)
 
 RUN, METRICS, CHECKPOINTS, LOGS, MODEL = "run.json", "metrics.jsonl", "checkpoints", "logs", "model"
+PROGRAM, LABELS, NOTES = "saved_model.pb", "labels.txt", "tfpipe.json"
+"""The files of an exported model. A folder without the first is not a model."""
 
-_VERSION = 1
-_MAX_BYTES = 1 << 30
+_VERSION = NOTES_VERSION = 1
+_MAX_BYTES, _MAX_CHECKPOINT_BYTES = 1 << 30, 1 << 36
 
-Line = dict[str, Any]
-
-
-def get_tflite_name(kind: str) -> str:
-    """Returns the name of the TFLite file in a run's folder."""
-    return f"{MODEL}-{kind}.tflite"
+Options = Mapping[str, Any]
+State = dict[str, NDArray[Any]]
+Saved = tuple[int, int, NDArray[np.float64]]
+"""The epoch and the steps of it that are done, and the sums of the epoch so far."""
 
 
 class RunDir:
@@ -43,144 +51,149 @@ class RunDir:
     """
 
     def __init__(self, path: str, is_chief: bool = True) -> None:
-        """Sets the path of the folder; `begin` looks into it.
-
-        Args:
-            path: A local path or a URL. The folder need not be there.
-            is_chief: Whether this process writes.
-        """
+        """Sets the path, a local one or a URL. The folder need not be there."""
         self.path, self._is_chief = path.rstrip("/") or "/", is_chief
-        self.metrics: list[Line] = []
+        self.metrics: list[dict[str, Any]] = []
 
     def file(self, name: str) -> str:
         """Returns the path of a file or folder in it."""
         return file_io.join(self.path, name)
 
-    def begin(self, options: Mapping[str, Any], lock: Mapping[str, Any] | None = None) -> bool:
-        """Begins a run, or goes on with a run that has the same options.
+    def begin(self, options: Options, lock: Options | None = None) -> bool:
+        """Begins a run, or goes on with one of the same options, which decide its numbers. Returns True if it goes on.
 
-        Args:
-            options: The options that decide the numbers of the run, as plain values.
-            lock: The data and options that decide the records of its steps, as `DataLock.to_json` has it, for
-                `tfpipe steps`; None if they come in no exact order.
-
-        Returns:
-            True if the run goes on, False if it begins.
-
-        Raises:
-            ConfigError: The folder holds a run with other options, or something that is not a run.
-            DataError: The folder cannot be read or written.
-            FormatError: run.json is damaged.
+        The lock decides the records of its steps; it is None if they come in no exact order.
         """
-        try:
-            saved_options = self._read_options()
-        except FileNotFoundError:
+        if (saved := self.read_options()) is None:
             if self._is_chief:
-                self._create({**options, RUN_KEY: lock})
+                self._create({"version": _VERSION, **options, RUN_KEY: lock})
             return False
-        self._check_same(saved_options, options)
-        self.metrics = self._read_metrics()
+        if (version := saved["version"]) != _VERSION:
+            raise FormatError(f"{self.file(RUN)} has version {version}, and this tfpipe reads {_VERSION}.")
+        for name, value in json.loads(json.dumps(options)).items():  # JSON has lists in place of tuples
+            if saved.get(name) != value:
+                why = " The learning rate falls to 0 with the last epoch." if name == "epochs" else ""
+                raise ConfigError(
+                    f"The run in {self.path} was begun with {name} {saved.get(name)}, got {value}.{why} Ask for the "
+                    "same to go on, or choose another folder.",
+                    page="symptoms#the-run-does-not-go-on",
+                )
+        self.metrics = self._read(METRICS, lambda data: [json.loads(line) for line in data.splitlines()]) or []
         return True
 
-    def read_option(self, name: str) -> Any:
-        """Returns an option of the run in the folder; None if there is no run.
+    def read_options(self) -> dict[str, Any] | None:
+        """Reads run.json; None if there is no run."""
 
-        Raises:
-            DataError: The folder cannot be read.
-            FormatError: run.json is damaged.
-        """
-        try:
-            return self._read_options().get(name)
-        except FileNotFoundError:
-            return None
+        def parse(data: bytes) -> Any:
+            options = json.loads(data)
+            if not isinstance(options, dict) or "version" not in options:
+                raise ValueError
+            return options
 
-    def change_data(self, dataset: str, lock: Mapping[str, Any] | None, step: int) -> None:
-        """Writes down that the run reads other records from a step on, because some were deleted.
-
-        Args:
-            dataset: The text that tells its records from others.
-            lock: The lock of the steps to come, as for `begin`.
-            step: The first of these steps.
-        """
-        options = self._read_options()
-        earlier = [*options.get(EARLIER_KEY, []), {"until_step": step, RUN_KEY: options[RUN_KEY]}]
-        self._write(
-            RUN, json.dumps({**options, "dataset": dataset, RUN_KEY: lock, EARLIER_KEY: earlier}, indent=2) + "\n"
-        )
-
-    def _read_options(self) -> dict[str, Any]:
-        """Reads run.json. Raises FileNotFoundError if there is no run."""
-        try:
-            options = json.loads(file_io.read_bytes(self.file(RUN), _MAX_BYTES))
-        except ValueError:
-            options = None
-        if not isinstance(options, dict) or "version" not in options:
-            raise FormatError(f"{self.file(RUN)} is damaged. Delete {self.path} to begin again.")
+        options: dict[str, Any] | None = self._read(RUN, parse)
         return options
 
-    def get_last_epoch(self) -> Line | None:
+    def change_data(self, dataset: str, lock: Options | None, step: int) -> None:
+        """Writes down that the run reads other records from a step on, because some were deleted."""
+        options = self.read_options() or {}
+        earlier = [*options.get(EARLIER_KEY, []), {"until_step": step, RUN_KEY: options[RUN_KEY]}]
+        options |= {"dataset": dataset, RUN_KEY: lock, EARLIER_KEY: earlier}
+        self._write(RUN, json.dumps(options, indent=2) + "\n")
+
+    def get_last_epoch(self) -> dict[str, Any] | None:
         """Returns the line of the last finished epoch; None before the first."""
         return next((line for line in reversed(self.metrics) if line["kind"] == "epoch"), None)
 
-    def has(self, name: str) -> bool:
-        """Returns whether the folder has a file or folder of this name."""
-        return file_io.exists(self.file(name))
+    def is_finished(self, num_epochs: int, tflite: str | None) -> bool:
+        """Returns whether the last epoch is done and all models are exported."""
+        last, names = self.get_last_epoch(), [f"{MODEL}/{PROGRAM}", *([f"{MODEL}-{tflite}.tflite"] if tflite else [])]
+        return last is not None and last["epoch"] + 1 == num_epochs and all(map(file_io.exists, map(self.file, names)))
 
-    def go_back(self, position: Position, steps_per_epoch: int) -> None:
-        """Drops the lines after a checkpoint, since the run repeats these steps."""
-        done_steps = position.count_steps(steps_per_epoch)
+    def go_back(self, epoch: int, steps: int) -> None:
+        """Drops the lines after an epoch's checkpoint at a step of the run, since these steps are repeated."""
         self.metrics = [
             line
             for line in self.metrics
-            if (line["step"] <= done_steps if line["kind"] == "step" else line["epoch"] < position.epoch)
+            if (line["step"] <= steps if line["kind"] == "step" else line["epoch"] < epoch)
         ]
 
     def write_metrics(self) -> None:
         """Writes all lines to metrics.jsonl, in one step."""
         self._write(METRICS, "".join(json.dumps(line) + "\n" for line in self.metrics))
 
-    def _create(self, options: Mapping[str, Any]) -> None:
+    def save(self, seed: int, saved: Saved, state: State, keep: int) -> None:
+        """Writes a checkpoint, which appears when it is complete, then deletes the oldest if there are too many."""
+        (epoch, step, sums), buffer = saved, io.BytesIO()
+        arrays: Any = {f"state/{name}": values for name, values in state.items()}
+        np.savez(buffer, position=np.array([seed, epoch, step, ORDER_VERSION], np.uint64), sums=sums, **arrays)
+        try:
+            file_io.make_folder(self.file(CHECKPOINTS))
+            # The numbers have a fixed width, so the order of the names is that of the steps.
+            file_io.write_file(self.file(f"{CHECKPOINTS}/ckpt-{epoch:06}-{step:09}.npz"), buffer.getvalue())
+            # A process that was killed while it saved may have left a file under a temporary name.
+            for path in [*self._list_checkpoints()[:-keep], *self._list_checkpoints(".tmp")]:
+                file_io.remove(path)
+        except OSError as error:
+            raise DataError(f"A checkpoint cannot be written: {first_line(error)}.") from error
+
+    def restore(self, seed: int, set_state: Callable[[State], None]) -> Saved | None:
+        """Restores the last checkpoint that can be read; returns None if there is none."""
+        paths = self._list_checkpoints()
+        for path in reversed(paths):
+            try:
+                return _load_checkpoint(path, seed, set_state)
+            except (ConfigError, DataError):
+                raise
+            except Exception as error:  # a damaged file, or one of another model, raises anything
+                logger.warning("%s cannot be read (%s); the one before it is used.", path, first_line(error))
+        if paths:
+            raise DataError(
+                f"None of the {len(paths)} checkpoints in {self.file(CHECKPOINTS)} can be read. Delete the folder of "
+                "the run to begin again."
+            )
+        return None
+
+    def _list_checkpoints(self, suffix: str = ".npz") -> list[str]:
+        names = file_io.list_names(self.file(CHECKPOINTS))
+        return [self.file(f"{CHECKPOINTS}/{name}") for name in names if name.endswith(suffix)]
+
+    def _create(self, options: Options) -> None:
         try:
             # A process that was killed may have left a file under a temporary name.
-            names = [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]
-            if names:
-                raise ConfigError(
-                    f"{self.path} must be empty or hold a run, and holds {names[0]}. Choose another folder."
-                )
+            for name in file_io.list_names(self.path):
+                if not name.endswith(".tmp"):
+                    found = f"{self.path} must be empty or hold a run, and holds {name}."
+                    raise ConfigError(f"{found} Choose another folder.")
             file_io.make_folder(self.path)
         except OSError as error:
             raise DataError(f"{self.path} cannot be created: {first_line(error)}.") from error
-        self._write(RUN, json.dumps({"version": _VERSION, **options}, indent=2) + "\n")
+        self._write(RUN, json.dumps(options, indent=2) + "\n")
 
-    def _check_same(self, saved_options: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Checks that run.json has the same options."""
-        if (version := saved_options["version"]) != _VERSION:
-            raise FormatError(f"{self.file(RUN)} has version {version}, and this tfpipe reads {_VERSION}.")
-        new_options = json.loads(json.dumps(options))  # JSON has lists in place of tuples
-        for name, value in new_options.items():
-            if saved_options.get(name) != value:
-                why = " The learning rate falls to 0 with the last epoch." if name == "epochs" else ""
-                raise ConfigError(
-                    f"The run in {self.path} was begun with {name} {saved_options.get(name)}, got {value}.{why} Ask "
-                    "for the same to go on, or choose another folder.",
-                    page="symptoms#the-run-does-not-go-on",
-                )
-
-    def _read_metrics(self) -> list[Line]:
+    def _read(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         try:
-            text = file_io.read_bytes(self.file(METRICS), _MAX_BYTES).decode()
+            return parse(file_io.read_bytes(self.file(name), _MAX_BYTES))
         except FileNotFoundError:
-            return []
-        try:
-            return [json.loads(line) for line in text.splitlines()]
+            return None
         except ValueError:
-            raise FormatError(f"{self.file(METRICS)} is damaged. Delete {self.path} to begin again.") from None
+            raise FormatError(f"{self.file(name)} is damaged. Delete {self.path} to begin again.") from None
 
     def _write(self, name: str, text: str) -> None:
-        if not self._is_chief:
-            return
-        path = self.file(name)
-        try:
-            file_io.write_file(path, text.encode())
-        except OSError as error:
-            raise DataError(f"{path} cannot be written: {first_line(error)}.") from error
+        if self._is_chief:
+            with file_io.explain_os_errors(f"write {self.file(name)}"):
+                file_io.write_file(self.file(name), text.encode())
+
+
+def _load_checkpoint(path: str, seed: int, set_state: Callable[[State], None]) -> Saved:
+    data = io.BytesIO(file_io.read_bytes(path, _MAX_CHECKPOINT_BYTES))
+    with zipfile.ZipFile(data) as archive:
+        if (damaged := archive.testzip()) is not None:  # compares all checksums
+            raise ValueError(f"{damaged} in it is damaged")
+    data.seek(0)
+    with np.load(data, allow_pickle=False) as arrays:
+        found, epoch, step, version = map(int, arrays["position"])
+        check_version(version, f"The run of {path}")
+        if found != seed:
+            raise DataError(f"{path} belongs to a run with another seed. Choose another folder for this one.")
+        names = [name for name in arrays.files if name.startswith("state/")]
+        set_state({name.removeprefix("state/"): arrays[name] for name in names})
+        return epoch, step, arrays["sums"]

@@ -21,10 +21,9 @@ from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
 from tfpipe import PipelineConfig
 from tfpipe.engine.config.augment_config import AugmentOptions
-from tfpipe.errors import ConfigError, DataError
+from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.training.tensorflow import export
-from tfpipe.training.tensorflow.export import export_model
+from tfpipe.training.export import export_model
 
 GetDataset = Callable[[str], tfpipe.Manifest]
 
@@ -127,7 +126,7 @@ def test_a_served_record_gives_what_evaluation_gives_to_the_bit(
 ) -> None:
     model = exported(form, **options)
     batch, expected = model.batch, model.expected
-    served = model.serve(export.RECORDS)(
+    served = model.serve("records")(
         image_bytes=batch["image/encoded"], height=batch["image/height"], width=batch["image/width"]
     )
     np.testing.assert_array_equal(served["probabilities"].numpy(), expected)
@@ -152,7 +151,7 @@ def test_decoded_images_give_what_evaluation_gives(exported: GetExported) -> Non
     model = exported("raw")
     batch = model.batch
     pixels = tf.reshape(tf.io.decode_raw(batch["image/encoded"], tf.uint8), [-1, 18, 18, 3])
-    served = model.serve(export.IMAGES)(images=pixels, height=batch["image/height"], width=batch["image/width"])
+    served = model.serve("images")(images=pixels, height=batch["image/height"], width=batch["image/width"])
     np.testing.assert_array_equal(served["probabilities"].numpy(), model.expected)
 
 
@@ -183,109 +182,32 @@ def test_labels_and_the_form_lie_beside_the_model(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_failed_export_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = str(tmp_path / "model")
-    export_model(linear_model(), CONFIG, NAMES, target)
-    before = {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()}
-    save = tf.saved_model.save
+    export_model(linear_model(), CONFIG, NAMES, target, ImageForm())
 
     def fail(*args: Any, **options: Any) -> None:
-        save(*args, **options)
         raise OSError("No space left on device")
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(DataError, match=r"^The model cannot be written to .*model: No space left on device\.$"):
-        export_model(linear_model(), CONFIG, NAMES, target)
-    assert {path: path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file()} == before
-    assert os.listdir(tmp_path) == ["model"]
+        export_model(linear_model(), CONFIG, NAMES, target, ImageForm())
+    assert not (tmp_path / "model" / "saved_model.pb").exists()
 
 
-@pytest.fixture
-def quick_save(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Puts a few files in the place of the SavedModel; returns the texts that they get, one for each export.
-
-    An export without a text fails, as on a full disk.
-    """
-    texts: list[str] = []
-
-    def save(model: object, folder: str, signatures: object) -> None:
-        for file in (Path(folder) / "saved_model.pb", Path(folder) / "variables" / "variables.index"):
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(texts[0] if texts else "half")
-        if not texts:
-            raise OSError("No space left on device")
-        texts.pop(0)
-
-    monkeypatch.setattr(export.ServedModel, "signatures", lambda _: {})
-    monkeypatch.setattr(tf.saved_model, "save", save)
-    return texts
-
-
-@pytest.mark.parametrize("cut", [1, 2])
-def test_a_kill_between_the_renames_leaves_a_complete_model_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_save: list[str], cut: int
-) -> None:
-    target, model = tmp_path / "model", linear_model()
-    quick_save += ["first", "second"]
-    export_model(model, CONFIG, NAMES, str(target))
-    calls, rename = [], os.rename
-
-    def rename_or_die(source: str, name: str) -> None:
-        calls.append(name)
-        if len(calls) == cut:
-            raise SystemExit(9)  # nothing catches it on the way
-        rename(source, name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", rename_or_die)
-        with pytest.raises(SystemExit):
-            export_model(model, CONFIG, NAMES, str(target))
-    assert (target / "saved_model.pb").exists() == (cut == 1)
-    with pytest.raises(DataError, match="No space left on device"):
-        # The next attempt fails too, and has restored the old model first.
-        export_model(model, CONFIG, NAMES, str(target))
-    assert (target / "saved_model.pb").read_text() == "first"
-    quick_save += ["third"]
-    export_model(model, CONFIG, NAMES, str(target))
-    assert os.listdir(tmp_path) == ["model"]
-    assert {file.read_text() for file in (target / "saved_model.pb", target / "variables" / "variables.index")} == {
-        "third"
-    }
+def test_the_file_that_makes_a_folder_a_model_comes_last(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    export_model(linear_model(), CONFIG, NAMES, str(target), ImageForm())
+    files = sorted((path for path in target.rglob("*") if path.is_file()), key=lambda path: path.stat().st_mtime_ns)
+    assert [path.name for path in files if path.name != "fingerprint.pb"][-1] == "saved_model.pb"
 
 
 def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
     # This one is in memory. The second export replaces the first.
     target = f"ram://{tmp_path.name}/run/model"
     for classes in (3, 2):
-        export_model(linear_model(classes=classes), CONFIG, NAMES[:classes], target)
+        export_model(linear_model(classes=classes), CONFIG, NAMES[:classes], target, ImageForm())
     assert set(tf.io.gfile.listdir(target)) >= {"labels.txt", "saved_model.pb", "tfpipe.json"}
     with tf.io.gfile.GFile(f"{target}/labels.txt") as file:
         assert file.read() == "cat\ndog\n"
-    assert not tf.io.gfile.exists(target + ".tfpipe-new")
     assert tf.saved_model.load(target).signatures["serving_default"].structured_outputs["probabilities"].shape[1] == 2
-
-
-@pytest.mark.parametrize(
-    ("config", "names", "sentence"),
-    [
-        (
-            replace(CONFIG, training=True),
-            NAMES,
-            "`training` must be False to export a model, got True. Use the options of its evaluation.",
-        ),
-        (
-            replace(CONFIG, augment="device"),
-            NAMES,
-            "`augment` must not be device to export a model, which contains the crop. Set it to host.",
-        ),
-        (CONFIG, NAMES[:2], "The model must give one logit for each of the 2 names, got (None, 3)."),
-    ],
-    ids=["training", "device", "names"],
-)
-def test_models_that_cannot_be_served_are_refused(
-    tmp_path: Path, config: PipelineConfig, names: tuple[str, ...], sentence: str
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        export_model(linear_model(), config, names, str(tmp_path / "model"))
-    assert str(refused.value) == sentence
-    assert not list(tmp_path.iterdir())

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from tfpipe import PipelineConfig
-from tfpipe.errors import ConfigError, DataError
-from tfpipe.training.tensorflow.tflite import evaluate_tflite, export_tflite
+from tfpipe.errors import DataError
+from tfpipe.training.tflite import evaluate_tflite, export_tflite
 
 CONFIG = PipelineConfig(batch_size=8, image_size=8, training=False)
 RNG = np.random.default_rng(3)
@@ -68,33 +68,8 @@ def test_accuracy_counts_real_images_only(tmp_path: Path) -> None:
     model.layers[-1].set_weights([np.diag([1.0, 1.0, -1.0]), np.zeros(3)])  # never predicts 2
     export_tflite(model, CONFIG, "dynamic", (), path)
     assert evaluate_tflite(path, batches()) == float((LABELS[:37] != 2).mean())
-    assert np.isnan(evaluate_tflite(path, []))
 
 
-def test_a_model_in_bfloat16_is_converted_in_float32(tmp_path: Path) -> None:
-    path = str(tmp_path / "model.tflite")
-    before = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        model = color_model()
-    finally:
-        tf.keras.mixed_precision.set_global_policy(before)
-    assert model.layers[2].compute_dtype == "bfloat16"
-    export_tflite(model, CONFIG, "int8", IMAGES[:10], path)
-    assert evaluate_tflite(path, batches()) == 1.0
-    assert model.layers[2].compute_dtype == "bfloat16"
-
-
-def test_failures_are_told_in_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "model.tflite"
-    with pytest.raises(
-        ConfigError, match=r"^int8 needs images that show the range of each layer's values, got none\.$"
-    ):
-        export_tflite(color_model(), CONFIG, "int8", (), str(path))
-    with pytest.raises(DataError, match=r"^/nowhere/model\.tflite cannot be written: "):
+def test_a_file_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(DataError, match=r"^Could not write /nowhere/model\.tflite: "):
         export_tflite(color_model(), CONFIG, "dynamic", (), "/nowhere/model.tflite")
-    with pytest.raises(DataError, match=r"model\.tflite is not a TFLite model that can be read: "):
-        evaluate_tflite(str(path), ())
-    path.write_bytes(b"no model")
-    with pytest.raises(DataError, match=r"model\.tflite is not a TFLite model that can be read: "):
-        evaluate_tflite(str(path), ())

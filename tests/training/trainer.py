@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfpipe
 from tfpipe.training.config import TrainConfig
-from tfpipe.training.tensorflow.train import train
+from tfpipe.training.train import train
 
 
 def batch_norm(num_classes: int, size: tuple[int, int]) -> tf.keras.Model:

@@ -1,1 +1,0 @@
-"""The reference trainer in TensorFlow: its step, models and exports."""
