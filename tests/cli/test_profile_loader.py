@@ -58,7 +58,7 @@ def test_a_report_in_text(folder: Path, tfpipe: Tfpipe) -> None:
 
 def test_a_share_of_idle_time_that_is_too_large_is_an_error(folder: Path, tfpipe: Tfpipe) -> None:
     line = ["profile", "--loader", "own_loader:make", "--step-ms", "1", "--seconds", "0.4", "--json", "--max-idle"]
-    done = tfpipe(*line, "5%")
+    done = tfpipe(*line, "5")
     idle = f"{done.json['idle_fraction']:.1%}"
     assert (done.code, done.err.splitlines()[-1]) == (1, f"The accelerator is idle for {idle}, more than 5.0%.")
     assert tfpipe(*line, "100%").code == 0

@@ -139,7 +139,8 @@ arguments = TrainingArguments(
     folder, num_train_epochs=3, save_steps=4, report_to=[], use_cpu=True, remove_unused_columns=False, disable_tqdm=True
 )
 model = Classifier()
-ShardTrainer(model=model, args=arguments, callbacks=[GoToEpoch()]).train(resume_from_checkpoint=more[0] if more else None)
+trainer = ShardTrainer(model=model, args=arguments, callbacks=[GoToEpoch()])
+trainer.train(resume_from_checkpoint=more[0] if more else None)
 print(json.dumps({"names": names, "weights": model.layer.weight.tolist()}))
 """
 )

@@ -9,7 +9,7 @@ from tfpipe.cli.profile_run import ProfileArgs, run
 from tfpipe.cli.shared.help_groups import GroupedCommand
 from tfpipe.cli.shared.outputs import check_target, write_file
 from tfpipe.cli.shared.params import (
-    CountOrShare,
+    Percent,
     batch_option,
     budget_option,
     config_file_option,
@@ -82,9 +82,9 @@ _WITH_LOADER = {
 )
 @click.option(
     "--max-idle",
-    type=CountOrShare(),
-    metavar="SHARE",
-    help="Exit code 1 if the accelerator is idle for a larger share of the time, such as 5%.",
+    type=Percent(),
+    metavar="PERCENT",
+    help="Exit code 1 if the accelerator is idle for more of the time, such as 5 or 5%.",
 )
 @json_option
 @click.option(
@@ -103,8 +103,6 @@ def profile(**given: Any) -> None:
     --loader profiles a loader of your own instead, and changes nothing of it.
     """
     args = ProfileArgs(**given)
-    if args.max_idle is not None and not 0 <= args.max_idle <= 1:
-        raise ConfigError(f"--max-idle must be a share from 0% to 100%, got {args.max_idle:g}.")
     if args.loader is not None:
         from tfpipe.cli.profile_loader import run_loader as run_it
 

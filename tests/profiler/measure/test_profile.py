@@ -336,7 +336,8 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
         ),
         (("--step-ms", "5", "--images-per-second", "5"), "Say how fast the accelerator is"),
         (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
-        (("--step-ms", "5", "--max-idle", "5"), "--max-idle must be a share from 0% to 100%, got 5."),
+        (("--step-ms", "5", "--max-idle", "500"), "--max-idle': must be from 0% to 100%, got '500'."),
+        (("--step-ms", "5", "--max-idle", "few"), "--max-idle': must be from 0% to 100%, got 'few'."),
     ],
 )
 def test_wrong_options_are_refused(tfpipe: Tfpipe, small_dataset: Path, options: tuple[str, ...], message: str) -> None:

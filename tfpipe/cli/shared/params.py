@@ -1,5 +1,6 @@
 """The types of options that are more than a number or a word, and options that several commands have."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,20 @@ class CountOrShare(click.ParamType):
             return float(value) if "." in value or "e" in value else int(value)
         except ValueError:
             self.fail(f"must be a count such as 25 or a share such as 1%, got {value!r}.", param, ctx)
+
+
+class Percent(click.ParamType):
+    """A percentage with or without its sign, as a share: 0.05 for `5` and `5%`."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Converts the option's text; click calls it."""
+        with contextlib.suppress(ValueError):
+            share = value if isinstance(value, float) else float(value.removesuffix("%")) / 100
+            if 0 <= share <= 1:
+                return share
+        self.fail(f"must be from 0% to 100%, got {value!r}.", param, ctx)
 
 
 class Shares(click.ParamType):
