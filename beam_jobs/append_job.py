@@ -90,9 +90,8 @@ class Append:
         """
         before, made = self.history.join_shards(self.history.newest), result.manifest
         records = {name: split.records for name, split in made.splits.items()}
-        num_bytes = sum(split.bytes for split in made.splits.values())
-        layer = replace(start_layer(self.history, "append"), records=records, bytes=num_bytes)
-        write_layer(self.history, replace(layer, appended=list_fingerprints(made)))
+        layer = start_layer(self.history, "append")
+        write_layer(self.history, replace(layer, records=records, appended=list_fingerprints(made)))
         return Appended(self.dataset, layer.number, made.label_names[len(before.label_names) :])
 
 

@@ -12,8 +12,8 @@ from tfpipe.format.layer import Layer, decode_layer, layer_file, list_numbers
 from tfpipe.format.view import Hidden
 
 HIDDEN = Hidden(np.array([3, 4, 90_000]), np.array([1, -1, 0], np.int32), np.array([700, 20_000_000_000, 9]))
-APPEND = Layer(2, "append", "2026-11-26T07:40:00Z", "1.0", {"train": "ab"}, {"train": 5}, 900, appended={"train": "cd"})
-DELETE = Layer(3, "delete", "2026-11-26T07:41:00Z", "1.0", {"train": "ef"}, {"train": 3}, 77, {"train": HIDDEN})
+APPEND = Layer(2, "append", "2026-11-26T07:40:00Z", "1.0", {"train": "ab"}, {"train": 5}, appended={"train": "cd"})
+DELETE = Layer(3, "delete", "2026-11-26T07:41:00Z", "1.0", {"train": "ef"}, {"train": 3}, {"train": HIDDEN})
 
 
 @pytest.mark.parametrize("layer", [APPEND, DELETE], ids=lambda layer: layer.kind)

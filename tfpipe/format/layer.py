@@ -17,7 +17,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,6 @@ MAX_LAYER_BYTES = 1 << 32
 
 _MAGIC = "tfpipe layer 1"
 _ENTRY = re.compile(r"([1-9][0-9]{0,8})\.layer")
-_Bytes: TypeAlias = bytes  # also in a class whose field has that name
 _DTYPES = ("<i8", "<i4", "<i8")  # of the numbers, the labels and the sizes of hidden records
 
 
@@ -50,7 +49,6 @@ class Layer:
         tool_version: The version of tfpipe that wrote it.
         below: The `SplitInfo.stored_fingerprint` of each split of the state below.
         records: The number of records of each split that were appended or hidden.
-        bytes: The size of these records.
         hidden: The hidden records of each split, numbered as the state below has them.
         appended: The `SplitInfo.stored_fingerprint` of each split of the appended records.
     """
@@ -61,11 +59,10 @@ class Layer:
     tool_version: str
     below: Mapping[str, str]
     records: Mapping[str, int] = field(default_factory=dict)
-    bytes: int = 0
     hidden: Mapping[str, Hidden] = field(default_factory=dict)
     appended: Mapping[str, str] = field(default_factory=dict)
 
-    def encode(self) -> _Bytes:
+    def encode(self) -> bytes:
         """Returns the bytes of the entry's file."""
         hidden, blocks = {}, []
         for name, split in self.hidden.items():
@@ -80,7 +77,6 @@ class Layer:
             "tool_version": self.tool_version,
             "below": dict(self.below),
             "records": dict(self.records),
-            "bytes": self.bytes,
         }
         header |= {"hidden": hidden} if self.kind == "delete" else {}
         header |= {"appended": dict(self.appended)} if self.kind == "append" else {}
@@ -123,7 +119,6 @@ def decode_layer(data: bytes, where: str, number: int) -> Layer:
         node.field("tool_version").text(),
         node.field("below").mapping(Node.text),
         node.field("records").counts(),
-        node.field("bytes").count(),
         _decode_hidden(node.field("hidden"), body) if kind == "delete" else {},
         node.field("appended").mapping(Node.text) if kind == "append" else {},
     )

@@ -71,8 +71,7 @@ def delete_records(dataset: str | os.PathLike[str], names: Sequence[str]) -> Del
         before = stored - sum(records.values())
         if not records:
             return Deleted(history.newest, {}, before)
-        num_bytes = sum(int(found.sizes.sum()) for found in hidden.values())
-        layer = replace(start_layer(history, "delete"), records=records, bytes=num_bytes, hidden=hidden)
+        layer = replace(start_layer(history, "delete"), records=records, hidden=hidden)
         write_layer(history, layer)
         return Deleted(layer.number, records, before)
 
