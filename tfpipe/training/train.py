@@ -254,6 +254,8 @@ class _Run:
         self.monitor.pause()
         self.saved_step = self.global_step
         self.folder.write_metrics()  # first: a run that goes on drops the lines after its last checkpoint
+        if self.curves is not None:
+            self.curves.flush()
         if self.process == 0:
             saved, state = (self.epoch, self.step, self.sums), self.replicas.get_state()
             self.folder.save(self.config.pipeline.seed, saved, state, self.config.keep_checkpoints)
