@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # the names of `_MODULES`, for type checkers and editors
     from tfpipe.pipeline.stage import Stages as Stages
     from tfpipe.pipeline.stages.batch import masked_sum as masked_sum
     from tfpipe.profiler.live.idle_monitor import IdleMonitor as IdleMonitor
-    from tfpipe.profiler.live.idle_monitor import measure_training as measure_training
     from tfpipe.readers.data_source import data_source as data_source
     from tfpipe.readers.grain import GrainBatches as GrainBatches
     from tfpipe.readers.jax import JaxBatches as JaxBatches
@@ -71,7 +70,7 @@ _MODULES = {
         "tfpipe.pipeline.build": "build_dataset build_stages",
         "tfpipe.pipeline.stage": "Stage Stages",
         "tfpipe.pipeline.stages.batch": "masked_sum",
-        "tfpipe.profiler.live.idle_monitor": "IdleMonitor measure_training",
+        "tfpipe.profiler.live.idle_monitor": "IdleMonitor",
         "tfpipe.readers.data_source": "data_source",
         "tfpipe.readers.grain": "GrainBatches",
         "tfpipe.readers.jax": "JaxBatches",

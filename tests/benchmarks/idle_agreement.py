@@ -31,7 +31,7 @@ class Row:
         loop: The loop that makes the steps: "loop" is a loop of this file, "keras" is `model.fit`.
         input: The wait that was planted, or a real pipeline that shares the cores with the trainer.
         step_ms: The time of a step.
-        training: The figure of `measure_training`.
+        training: The figure of a plain loop, by the time in which it waits for a batch.
         monitor: The figure of `IdleMonitor`.
     """
 
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """The difference of `IdleMonitor` and `measure_training`, in points."""
+        """The difference of `IdleMonitor` and the plain loop, in points."""
         return 100 * (self.monitor - self.training)
 
 
@@ -94,26 +94,34 @@ def measure(loop: str, name: str, steps: int) -> Row:
     step = keras_step(model) if loop == "keras" else compiled_step(model)
     sleep_s = 0.0
     if name not in STORED_SIZE:
-        plain = tfpipe.measure_training(step, batches(0.0), steps=20)
         share = float(name.rstrip("%")) / 100
-        sleep_s = plain.step_s.median * share / (1 - share)
+        sleep_s = time_loop(step, batches(0.0), 20)[0] * share / (1 - share)
     data = decoded(STORED_SIZE[name]) if name in STORED_SIZE else batches(sleep_s)
 
-    def train() -> Any:
-        return tfpipe.measure_training(step, data, steps=steps // 2, warm_up=WARM_UP)
-
-    before = train()
+    before = time_loop(step, data, steps // 2)
     monitor = tfpipe.IdleMonitor(every_steps=max(1, steps // 10), warm_up=WARM_UP)
     run = fit if loop == "keras" else run_loop
     run(model, step, data, monitor, steps)
-    after = train()  # a machine that becomes slower meanwhile affects both ways alike
-    return Row(
-        loop,
-        name,
-        500 * (before.step_s.median + after.step_s.median),
-        (before.idle_fraction.median + after.idle_fraction.median) / 2,
-        monitor.result().idle_fraction.median,
-    )
+    after = time_loop(step, data, steps // 2)  # a machine that becomes slower meanwhile affects both ways alike
+    step_s, idle = ((a + b) / 2 for a, b in zip(before, after, strict=True))
+    return Row(loop, name, 1000 * step_s, idle, monitor.result().idle_fraction.median)
+
+
+def time_loop(step: Any, data: Any, steps: int) -> tuple[float, float]:
+    """Trains in a plain loop. Returns the median time of a step, and the share of the time in which it waits.
+
+    On a CPU a step has ended when its call returns.
+    """
+    iterator, waits, computes = iter(data), [], []
+    for _ in range(WARM_UP + steps):
+        asked_at = time.perf_counter()
+        batch = next(iterator)
+        got_at = time.perf_counter()
+        step(batch)
+        waits.append(got_at - asked_at)
+        computes.append(time.perf_counter() - got_at)
+    wait_s, compute_s = sum(waits[WARM_UP:]), sum(computes[WARM_UP:])
+    return statistics.median(computes[WARM_UP:]), wait_s / (wait_s + compute_s)
 
 
 def run_loop(model: Any, step: Any, data: Any, monitor: Any, steps: int) -> None:

@@ -1,15 +1,23 @@
-"""The live monitor in loops: the wait that it reports beside a planted one."""
+"""The live monitor in loops: what it reports beside waits and steps whose times are known."""
 
+import logging
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import tensorflow as tf
+import torch
 
 from tests.profiler.live.conftest import MakeBatches
 from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.live.idle_monitor import IdleMonitor, measure_training
+from tfpipe.profiler.live import devices
+from tfpipe.profiler.live.graph_clock import Delivery
+from tfpipe.profiler.live.idle_monitor import IdleMonitor, MonitorReport
 
 STEP_S = 0.05  # long beside the time for which a busy machine keeps a thread waiting
 
@@ -51,70 +59,231 @@ def test_a_watched_iterator_inside_a_function_is_timed(make_batches: MakeBatches
     assert monitor.result().idle_fraction.median == pytest.approx(0.5, abs=0.15)
 
 
-def test_a_pause_is_left_out(make_batches: MakeBatches) -> None:
-    monitor = IdleMonitor(warm_up=0)
-    for _ in range(2):
-        for batch in monitor.iterate(make_batches(count=5)):
-            with monitor.step():
-                work(batch)
-        time.sleep(0.3)
-    timing = monitor.result()
-    assert timing.steps == 10
-    assert timing.wall_s < 10 * STEP_S + 0.25
-
-
-def test_each_report_is_a_point_in_tensorboard(make_batches: MakeBatches, tmp_path: Path) -> None:
-    monitor = IdleMonitor(every_steps=3, warm_up=0, log_dir=tmp_path)
-    for _ in monitor.iterate(make_batches(count=6)):
-        pass
-    events = [
-        (event.step, value.tag, value.metadata.plugin_data.plugin_name)
-        for path in tmp_path.iterdir()
-        for record in tf.data.TFRecordDataset(str(path))
-        for event in [tf.compat.v1.Event.FromString(record.numpy())]
-        for value in event.summary.value
-    ]
-    names = ("input_wait_fraction", "idle_fraction_estimate", "images_per_second")
-    assert events == [(step, f"tfpipe/{name}", "scalars") for step in (3, 6) for name in names]
-
-
 def test_wrong_numbers_are_named() -> None:
     with pytest.raises(ConfigError, match=r"^`every_steps` must be at least 1, got 0\.$"):
         IdleMonitor(every_steps=0)
     with pytest.raises(ConfigError, match=r"^`warm_up` must be at least 0, got -1\.$"):
         IdleMonitor(warm_up=-1)
+
+
+def test_it_loads_no_framework() -> None:
+    code = "import tfpipe.profiler.live.idle_monitor, sys; print({'tensorflow', 'torch', 'jax'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
+
+
+class Loop:
+    """A loop whose time moves only by the seconds that it is told: 8 images a step."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+    def batches(self, count: int, wait_s: float = 0.25) -> Iterator[Any]:
+        for _ in range(count):
+            self.advance(wait_s)
+            yield {"name": [b"a"] * 8, "image": np.zeros([8, 2])}
+
+    def run(self, monitor: IdleMonitor, count: int, wait_s: float = 0.25, result: Any = 0.5) -> None:
+        for _ in monitor.iterate(self.batches(count, wait_s)):
+            with monitor.step() as step:
+                self.advance(0.75)
+                step.result = result
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    return Loop(monkeypatch)
+
+
+class Device:
+    """Stands for a device that works on steps whose calls have returned: 0.1 s are left when one waits for it."""
+
+    def __init__(self, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waited_for: list[Any] = []
+
+        def block(framework: str, result: Any) -> None:
+            self.waited_for.append(result)
+            loop.advance(0.0 if len(self.waited_for) % 2 else 0.1)  # before a probe nothing is left
+
+        monkeypatch.setattr("tfpipe.profiler.live.idle_monitor.block_until_done", block)
+
+
+def test_each_period_gets_a_report_after_the_warm_up(loop: Loop) -> None:
+    monitor = IdleMonitor(every_steps=4, warm_up=2)
+    loop.run(monitor, 11)
+    assert [report.step for report in monitor.reports] == [6, 10]
+    assert monitor.reports[0] == MonitorReport(6, 4, 4.0, 0.25, 0.25, "wait", 8.0)
+    timing = monitor.result()
+    assert (timing.method, timing.steps, timing.images_per_step, timing.wall_s) == ("monitor", 9, 8, 9.0)
+    assert timing.step_s.median == 0.75
+    assert timing.idle_fraction.median == timing.input_wait_fraction.median == 0.25
+
+
+def test_a_loop_without_steps_is_timed_too(loop: Loop) -> None:
+    monitor = IdleMonitor(warm_up=0)
+    for _ in monitor.iterate(loop.batches(4)):
+        loop.advance(0.75)
+    timing = monitor.result()
+    assert (timing.steps, timing.input_wait_fraction.median, timing.step_s.median) == (4, 0.25, 0.75)
+
+
+def test_a_pause_is_left_out_and_each_epoch_has_its_own_figures(loop: Loop) -> None:
+    monitor = IdleMonitor(warm_up=0)
+    loop.run(monitor, 3)
+    loop.advance(100)
+    assert monitor.end_epoch()["input_wait_fraction"] == 0.25
+    loop.advance(100)
+    loop.run(monitor, 3, wait_s=0.75)
+    assert monitor.end_epoch() == {
+        "input_wait_fraction": 0.5,
+        "idle_fraction_estimate": 0.5,
+        "images_per_second": pytest.approx(16 / 3),
+    }
+    assert monitor.result().wall_s == 7.5
+
+
+def test_a_device_that_works_ahead_is_idle_only_while_it_has_no_batch(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(loop, monkeypatch)
+    monitor = IdleMonitor(every_steps=5, warm_up=1)
+    loop.run(monitor, 6, wait_s=0.4, result=jnp.ones(2))
+    (report,) = monitor.reports
+    # Of 1.25 s a step waits for 0.4 s and computes for 0.85 s.
+    assert (report.input_wait_fraction, report.idle_from) == (pytest.approx(0.32), "probes")
+    assert report.idle_fraction_estimate == pytest.approx(0.32)
+    assert monitor.result().step_s.median == pytest.approx(0.85)
+    assert len(device.waited_for) == 10
+    monitor = IdleMonitor(every_steps=40, warm_up=1)
+    loop.run(monitor, 41, wait_s=0.4, result=jnp.ones(2))
+    # All steps but five take 1.15 s, because the device computes while the trainer waits.
+    assert monitor.reports[0].input_wait_fraction == pytest.approx(16 / (40 * 1.15 + 0.5))
+    assert monitor.reports[0].idle_fraction_estimate == pytest.approx(1 - 40 * 0.85 / (40 * 1.15 + 0.5))
+
+
+def test_a_probe_is_made_five_times_and_then_in_every_fiftieth_step(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(loop, monkeypatch)
+    probed = []
+    monitor = IdleMonitor(warm_up=3)
+    for number, _ in enumerate(monitor.iterate(loop.batches(110))):
+        before = len(device.waited_for)
+        with monitor.step() as step:
+            step.result = jnp.ones(1)
+        if len(device.waited_for) > before:
+            probed.append(number)
+    assert probed == [3, 4, 5, 6, 7, 52, 102]
+
+
+@pytest.mark.parametrize(
+    ("result", "framework", "ends"),
+    [
+        (tf.constant(1.0), "tensorflow", True),
+        ({"loss": [torch.ones(2)], "step": 3}, "torch", True),
+        (torch.ones(2, device="meta"), "torch", False),
+        ((None, jnp.ones(2)), "jax", False),
+        (0.5, "", True),
+        (np.ones(2), "", True),
+    ],
+)
+def test_a_result_says_whether_a_step_ends_with_its_call(result: Any, framework: str, ends: bool) -> None:
+    assert devices.find_framework(result) == framework
+    assert devices.is_synchronous(framework, result) is ends
+    if framework and ends:
+        devices.block_until_done(framework, result)
+
+
+def test_images_of_a_batch_are_counted_in_every_framework() -> None:
+    for image in (np.ones([3, 2]), tf.ones([3, 2]), torch.ones([3, 2]), jnp.ones([3, 2])):
+        assert devices.count_images({"text": [b"a"], "image": image, "label": np.ones(7)}) == 3
+    assert devices.count_images((np.float32(1),)) == 1
+    assert devices.count_images([]) == 0
+
+
+class WrittenClock:
+    """A clock inside a dataset, with deliveries that were written by hand."""
+
+    def __init__(self, *deliveries: Delivery) -> None:
+        self.deliveries = list(deliveries)
+
+    def read(self, steps: int, replicas: int) -> None:
+        """Does nothing."""
+
+    def take(self, steps: int, resumed_at: float | None) -> list[Delivery] | None:
+        taken, self.deliveries = self.deliveries[:steps], self.deliveries[steps:]
+        return taken if len(taken) == steps else None
+
+    def forget(self, steps: int, replicas: int) -> None:
+        """Does nothing."""
+
+
+def make_watched(*deliveries: Delivery) -> IdleMonitor:
+    monitor = IdleMonitor(warm_up=0)
+    monitor._clock = WrittenClock(*deliveries)  # type: ignore[assignment]
+    return monitor
+
+
+def make_steps(monitor: IdleMonitor, loop: Loop, count: int, steps: int = 1) -> None:
+    for _ in range(count):
+        with monitor.step(steps) as step:
+            step.result = 0.0
+            loop.advance(1.0)
+
+
+def test_a_clock_tells_the_waits_later(loop: Loop) -> None:
+    # A thread between clock and trainer asks early: then the trainer waits from the beginning of its step.
+    gots = (999.0, 1001.25, 1002.5)
+    monitor = make_watched(*(Delivery(k, 900.0, got, 8) for k, got in enumerate(gots)))
+    make_steps(monitor, loop, 3)
+    timing = monitor.result()
+    assert timing.input_wait_fraction.median == pytest.approx(0.75 / 3)
+    assert timing.step_s.median == 0.75  # of 1, 0.75 and 0.5 s, without the wait in each
+    assert timing.images_per_step == 8
+
+
+def test_a_call_of_several_steps_waits_for_all_its_deliveries(loop: Loop) -> None:
+    monitor = make_watched(Delivery(0, 1000.0, 1000.5, 3), Delivery(1, 1000.75, 1001.0, 3))
+    make_steps(monitor, loop, 1, steps=2)
+    timing = monitor.result()
+    assert (timing.steps, timing.images_per_step, timing.input_wait_fraction.median) == (2, 3, 0.75)
+
+
+def test_a_step_whose_end_nobody_saw_does_not_count(loop: Loop) -> None:
+    monitor = make_watched(*(Delivery(k, 1000.0 + k, 1000.0 + k, 8) for k in range(3)))
+    make_steps(monitor, loop, 2)
+    monitor._begin(loop.now)
+    loop.advance(50)
+    monitor._end(loop.now, counts=False)
+    assert monitor.result().steps == 2
+
+
+def test_a_training_without_steps_is_told(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataError) as caught:
-        IdleMonitor().result()
-    assert str(caught.value) == "No step was seen after the 10 of the warm-up; 0 were made. Train for longer."
+        IdleMonitor(warm_up=1).result()
+    assert str(caught.value) == "No step was seen after the 1 of the warm-up; 0 were made. Train for longer."
+    monitor = make_watched()
+    make_steps(monitor, loop, 3)
+    with caplog.at_level(logging.WARNING, "tfpipe"):
+        assert monitor.end_epoch() == {}
+        assert monitor.end_epoch() == {}
+    assert caplog.text.count("3 steps were made, and the clock saw no batch of them.") == 1
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.01, 0.09])
-def test_a_training_of_some_steps_is_measured_in_one_call(monkeypatch: pytest.MonkeyPatch, wait_s: float) -> None:
-    """By a clock that moves only when a step or a batch takes time; the dataset ends before the steps do."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+@pytest.mark.parametrize("make", [lambda: torch.ones(1) + 1, lambda: jnp.ones(1) + 1])
+def test_a_loop_of_another_framework_sees_the_wait_that_was_planted(make: Callable[[], Any]) -> None:
+    def batches() -> Iterator[np.ndarray]:
+        for _ in range(14):
+            time.sleep(STEP_S)
+            yield np.ones([8, 2])
 
-    def advance(seconds: float) -> None:
-        now[0] += seconds
-
-    class Batches:
-        """Five batches of 16; each takes `wait_s` to come."""
-
-        def __iter__(self) -> Iterator[tf.Tensor]:
-            for _ in range(5):
-                advance(wait_s)
-                yield tf.zeros([16, 2])
-
-    timing = measure_training(lambda _: advance(0.01), Batches(), steps=12, warm_up=1)
-    assert (timing.method, timing.steps, timing.images_per_step) == ("monitor", 12, 16)
-    assert timing.idle_fraction.median == pytest.approx(wait_s / (wait_s + 0.01))
-    assert timing.input_wait_fraction.median == pytest.approx(wait_s / (wait_s + 0.01))
-
-
-def test_a_measurement_needs_steps_and_batches(make_batches: MakeBatches) -> None:
-    with pytest.raises(ConfigError, match=r"^`steps` must be at least 1, got 0\.$"):
-        measure_training(work, make_batches(), steps=0)
-    with pytest.raises(ConfigError, match=r"^`warm_up` must be at least 1, .* in the first step, got 0\.$"):
-        measure_training(work, make_batches(), warm_up=0)
-    with pytest.raises(DataError, match=r"^The dataset has no batch to train on\.$"):
-        measure_training(work, make_batches(count=1).take(0))
+    monitor = IdleMonitor(every_steps=4, warm_up=2)
+    for _ in monitor.iterate(batches()):
+        with monitor.step() as step:
+            time.sleep(STEP_S)
+            step.result = make()
+    assert monitor.result().idle_fraction.median == pytest.approx(0.5, abs=0.1)

@@ -8,13 +8,29 @@ dataset ──prefetch──▶ [asked_at, element, got_at] ──▶ trainer
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfpipe.profiler.live.step_ledger import Delivery
+_ROWS = 4096  # of 32 bytes each: enough for 64 steps of 64 elements between two reads
+_MIN_STEPS_TO_INFER = 8  # a replica takes a batch or two ahead, which must not decide
 
-_ROWS = 1024  # of 32 bytes each: enough for 64 steps of 16 elements between two reads
+
+class Delivery(NamedTuple):
+    """One element that a watched dataset gave.
+
+    Attributes:
+        index: The batch's number in its iterator; 0 marks the beginning of an iterator.
+        asked_at: The time at which the consumer asked for it.
+        got_at: The time at which the consumer got it.
+        images: The length of its first tensor.
+    """
+
+    index: int
+    asked_at: float
+    got_at: float
+    images: int
 
 
 class GraphClock:
@@ -24,11 +40,11 @@ class GraphClock:
     tf.functions capture it. The dataset must run in this process, because a `tf.data` service cannot move the clock.
     """
 
-    capacity = _ROWS
-
     def __init__(self) -> None:
         self._rows = _create_plain_variable()
         self._last_got = 0.0
+        self._deliveries: deque[Delivery] = deque(maxlen=_ROWS)  # that no step has taken
+        self._elements_per_step: int | None = None
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns a dataset with the same elements, cardinality and shapes, whose last stage is the clock."""
@@ -44,18 +60,47 @@ class GraphClock:
         # `zip` asks its inputs in order, and `map` runs when its element has come.
         return tf.data.Dataset.zip((stamps, dataset)).map(self._record).with_options(options)
 
-    def take(self) -> list[Delivery]:
-        """Returns the deliveries since the last call, in order; at most the last `capacity`."""
+    def read(self, steps: int, replicas: int) -> None:
+        """Reads the deliveries since the last call, and finds out how many a step takes.
+
+        Args:
+            steps: The number of steps that have ended and have not taken their deliveries.
+            replicas: The number of replicas of this process. A step takes a batch for each, or one global batch: the
+                better fit counts.
+        """
         rows = self._rows.numpy()
         rows = rows[rows[:, 2] > self._last_got]
-        if not len(rows):
-            return []
-        rows = rows[rows[:, 2].argsort(kind="stable")]
-        self._last_got = float(rows[-1, 2])
-        return [
-            Delivery(int(index), float(asked_at), float(got_at), int(images))
-            for index, asked_at, got_at, images in rows
-        ]
+        for index, asked_at, got_at, images in rows[rows[:, 2].argsort(kind="stable")]:
+            self._deliveries.append(Delivery(int(index), float(asked_at), float(got_at), int(images)))
+            self._last_got = float(got_at)
+        has_enough = replicas == 1 or steps >= _MIN_STEPS_TO_INFER
+        if self._elements_per_step is None and self._deliveries and has_enough:
+            delivered = max(delivery.index for delivery in self._deliveries) + 1
+            self._elements_per_step = 1 if delivered < steps * (1 + replicas) / 2 else replicas
+
+    def take(self, steps: int, resumed_at: float | None) -> list[Delivery] | None:
+        """Takes the deliveries of the next steps, in their order; None if they are not there yet.
+
+        Args:
+            steps: The number of steps.
+            resumed_at: The time at which training went on, if these are the first steps after a pause. A new epoch has
+                either a new iterator, or goes on with the old one.
+        """
+        if resumed_at is not None:
+            begun = [k for k, one in enumerate(self._deliveries) if one.index == 0 and one.asked_at >= resumed_at]
+            self._drop(begun[-1] if begun else 0)
+        count = steps * (self._elements_per_step or 0)
+        if not count or len(self._deliveries) < count:
+            return None
+        return [self._deliveries.popleft() for _ in range(count)]
+
+    def forget(self, steps: int, replicas: int) -> None:
+        """Drops the deliveries of steps whose time is given up."""
+        self._drop(steps * (self._elements_per_step or replicas))
+
+    def _drop(self, count: int) -> None:
+        for _ in range(min(count, len(self._deliveries))):
+            self._deliveries.popleft()
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _record(self, stamp: tuple[tf.Tensor, tf.Tensor], element: Any) -> Any:

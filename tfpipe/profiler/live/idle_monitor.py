@@ -1,74 +1,237 @@
 """Watches a training while it runs: how long it waits for input, and how much of its time the device is idle.
 
-    monitor = tfpipe.IdleMonitor(log_dir="logs")
-    model.fit(monitor.watch(dataset), callbacks=[monitor.callback()])      # Keras
-
-    for batch in monitor.iterate(dataset):                                 # a loop of your own
+    monitor = tfpipe.IdleMonitor()
+    for batch in monitor.iterate(loader):                                  # TensorFlow, PyTorch, JAX
         with monitor.step() as step:
             step.result = train_step(batch)
-
     print(monitor.result())
 
-    timing = tfpipe.measure_training(train_step, dataset, steps=200)       # the same for some steps, in one call
+    model.fit(monitor.watch(dataset), callbacks=[monitor.callback()])      # Keras
 
-`tfpipe.profiler.live.step_monitor` says what the figures are. On CPUs a step has ended when its call returns, so there
-the wait is the idle time.
+*Input wait* and *idle* are two figures. A GPU or TPU works on steps that were dispatched before. So the device may
+still be busy while the trainer waits for a batch: the wait is the longer of the two. To estimate the idle time, the
+monitor times some steps on a device that has nothing else to do (probes). The idle time is the wall time less the
+compute time of all steps, and at most the wait. Where a step has ended when its call returns, as on CPUs in TensorFlow
+and PyTorch, the wait is the idle time.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-import tensorflow as tf
+from tfpipe.errors import DataError
+from tfpipe.profiler.live.devices import block_until_done, count_images, find_framework, is_synchronous
+from tfpipe.profiler.types import Spread, StepTiming
+from tfpipe.system.arguments import check_count, check_has
 
-from tfpipe.errors import ConfigError, DataError
-from tfpipe.profiler.live.device_sync import (
-    block_until_done,
-    count_images,
-    count_local_replicas,
-    steps_are_synchronous,
-)
-from tfpipe.profiler.live.graph_clock import GraphClock
-from tfpipe.profiler.live.keras_callback import make_keras_callback
-from tfpipe.profiler.live.step_monitor import Devices, StepMonitor
-from tfpipe.profiler.live.step_recorder import MonitorReport
-from tfpipe.profiler.live.tensorboard import Scalars
-from tfpipe.profiler.types import StepTiming
-from tfpipe.system.arguments import check_count, check_function, check_has
+if TYPE_CHECKING:
+    import tensorflow as tf
 
-_REPORTS = 20  # of a measurement, for its spread
+    from tfpipe.profiler.live.graph_clock import Delivery, GraphClock
+
+logger = logging.getLogger(__name__)
+
+_NO_BATCH = object()
+_PROBE_EVERY = 50  # a probe empties the device's queue, so at most one step in 50 loses its overlap
+_FIRST_PROBES = 5  # one after another, for a first estimate
+_MAX_REPORTS = 10_000
+_MAX_PROBES = 1000
+_MAX_WAITING = 4096
+_STEPS_PER_READ = 64
 
 
-class IdleMonitor(StepMonitor):
-    """The input wait and the idle time of a training in TensorFlow while it runs."""
+@dataclass(frozen=True)
+class MonitorReport:
+    """The idle time of one period, which is a number of steps in a row.
 
-    def __init__(
-        self,
-        *,
-        every_steps: int = 100,
-        warm_up: int = 10,
-        log_dir: str | Path | None = None,
-    ) -> None:
+    Attributes:
+        step: The step of the whole training at which the period ended.
+        steps: The number of steps in the period.
+        wall_s: The time that the period took.
+        input_wait_fraction: The share of the time in which the trainer waited for a batch.
+        idle_fraction_estimate: The share of the time in which the device had no batch.
+        idle_from: The source of the estimate. "probes": the time that the compute of timed steps leaves, at most the
+            wait. "wait": the wait itself, which is exact on CPUs and an upper bound elsewhere.
+        images_per_second: The rate at which the trainer took images.
+    """
+
+    step: int
+    steps: int
+    wall_s: float
+    input_wait_fraction: float
+    idle_fraction_estimate: float
+    idle_from: Literal["wait", "probes"]
+    images_per_second: float
+
+    @property
+    def logs(self) -> dict[str, float]:
+        """The figures that Keras shows, by name."""
+        return {
+            "input_wait_fraction": self.input_wait_fraction,
+            "idle_fraction_estimate": self.idle_fraction_estimate,
+            "images_per_second": self.images_per_second,
+        }
+
+
+class StepHandle:
+    """The object that `IdleMonitor.step` yields.
+
+    Attributes:
+        result: A value that the step computed, such as the loss. It says which framework trains, and the monitor waits
+            for it to know the end of a step.
+    """
+
+    result: Any = None
+
+
+@dataclass
+class _Call:
+    """One call of a train function, which makes one step or several. Times are those of `time.time()`.
+
+    Attributes:
+        begin: The earliest time at which the trainer can have asked for the batch.
+        steps: The number of steps in the call.
+        resumed_at: The time at which training went on, for the first call after a pause.
+        end: The time at which the call ended; None while it runs.
+        wait_s: The time that the trainer waited for its batches; None until their deliveries are known.
+        images: The number of images in its batches.
+        probe: The times between which the device worked on this call alone; None without a probe.
+        probe_wait_s: The part of this time in which the trainer waited.
+        counts: Whether the time of the end is known. Otherwise the sums leave the call out.
+    """
+
+    begin: float
+    steps: int
+    resumed_at: float | None
+    end: float | None = None
+    wait_s: float | None = None
+    images: int = 0
+    probe: tuple[float, float] | None = None
+    probe_wait_s: float = 0.0
+    counts: bool = True
+
+    def receive(self, deliveries: list[Delivery]) -> None:
+        """Computes the waits from the clock inside the graph.
+
+        Every strategy with more than one device has a thread between the clock and the trainer. That thread asks
+        early, so the trainer waits only from the moment at which it asks itself.
+        """
+
+        def wait(asks: float) -> float:
+            return sum(max(0.0, one.got_at - max(one.asked_at, asks)) for one in deliveries)
+
+        self.wait_s, self.images = wait(self.begin), sum(one.images for one in deliveries)
+        if self.probe is not None:
+            self.probe_wait_s = wait(max(self.begin, self.probe[0]))
+
+
+class _Sums:
+    """The sums over some steps: their number, images, wall time and wait."""
+
+    def __init__(self) -> None:
+        self.steps = self.images = 0
+        self.wall_s = self.wait_s = 0.0
+
+    def add(self, call: _Call) -> None:
+        """Adds a call that has ended and whose wait is known."""
+        assert call.end is not None
+        assert call.wait_s is not None
+        self.steps += call.steps
+        self.images += call.images
+        self.wall_s += call.end - call.begin
+        self.wait_s += call.wait_s
+
+    def report(self, step: int, compute_s: float | None) -> MonitorReport:
+        """Returns the figures; `compute_s` of a step, or None if the device is idle exactly while the host waits."""
+        wall_s = max(self.wall_s, 1e-9)
+        idle = wait = min(1.0, self.wait_s / wall_s)
+        if compute_s is not None:
+            idle = max(0.0, min(wait, 1.0 - self.steps * compute_s / wall_s))
+        source: Literal["wait", "probes"] = "wait" if compute_s is None else "probes"
+        return MonitorReport(step, self.steps, self.wall_s, wait, idle, source, self.images / wall_s)
+
+
+class IdleMonitor:
+    """The input wait and the idle time of a training in TensorFlow, PyTorch or JAX while it runs.
+
+    Attributes:
+        reports: A report for every `every_steps` steps; the last 10,000 of a long training.
+    """
+
+    def __init__(self, *, every_steps: int = 100, warm_up: int = 10) -> None:
         """Begins to monitor a training.
 
         Args:
-            every_steps: The number of steps in a report.
+            every_steps: The number of steps in a report, which is logged, too.
             warm_up: The number of first steps that no figure includes, because they compile and fill buffers.
-            log_dir: The folder for TensorBoard's scalars; None writes none.
 
         Raises:
             ConfigError: A number is too small.
         """
-        self._scalars = None if log_dir is None else Scalars(log_dir)
+        check_count("every_steps", every_steps, 1)
+        check_count("warm_up", warm_up)
+        self.reports: deque[MonitorReport] = deque(maxlen=_MAX_REPORTS)
+        self._every_steps, self._warm_up = every_steps, warm_up
         self._clock: GraphClock | None = None
-        super().__init__(
-            Devices(steps_are_synchronous(), block_until_done, count_images),
-            every_steps=every_steps,
-            warm_up=warm_up,
-        )
+        self._replicas = 1
+        self._framework = ""
+        self._is_synchronous: bool | None = None  # unknown before the first step
+        self._last_result: Any = None
+        self._open: _Call | None = None
+        self._last_end: float | None = None
+        self._resumed_at: float | None = time.time()
+        self._waiting: deque[_Call] = deque(maxlen=_MAX_WAITING)  # for their deliveries
+        self._compute_s: deque[float] = deque(maxlen=_MAX_PROBES)
+        self._ended_steps = self._settled_steps = self._probes = 0
+        self._period, self._epoch, self._total = _Sums(), _Sums(), _Sums()
+        self._has_warned = False
+
+    def iterate(self, dataset: Iterable[Any]) -> Iterator[Any]:
+        """Yields the batches of a dataset, distributed or not, and times each on the host. Call it every epoch."""
+        iterator = iter(dataset)
+        try:
+            while True:
+                asked_at = time.time()
+                self._end(asked_at)
+                batch = next(iterator, _NO_BATCH)
+                if batch is _NO_BATCH:
+                    return
+                call = self._begin(asked_at)
+                call.wait_s, call.images = time.time() - asked_at, count_images(batch)
+                yield batch
+        finally:
+            self.pause()
+
+    @contextmanager
+    def step(self, steps: int = 1) -> Iterator[StepHandle]:
+        """Measures the call of a train function inside its `with` block.
+
+        Args:
+            steps: The number of steps in the call: more than 1 if a loop runs inside a `tf.function`.
+        """
+        iterated = self._open  # begun by `iterate`, which also ends it
+        call = iterated or self._begin(self._last_end or time.time(), steps)
+        is_probe = self._decide_probe()
+        if is_probe:
+            self._block(self._last_result)
+        began, handle = time.time(), StepHandle()
+        yield handle
+        if self._is_synchronous is None:
+            self._set_framework(find_framework(handle.result), handle.result)
+        if is_probe:  # fetching a result costs some 0.3 ms
+            self._block(handle.result)
+        if is_probe or self._is_synchronous:
+            call.probe = began, time.time()
+        self._last_result = None if self._is_synchronous else handle.result
+        if iterated is None:
+            self._end(time.time())
 
     def watch(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the dataset with a clock in its last stage.
@@ -81,64 +244,206 @@ class IdleMonitor(StepMonitor):
         when the pipeline and the step compete for cores. The clock does not count this as wait.
         """
         check_has("dataset", dataset, "element_spec", "a tf.data.Dataset; other iterables go through `iterate`")
-        if self._clock is None:
-            self._clock = self._recorder.clock = GraphClock()
+        import tensorflow as tf
+
+        from tfpipe.profiler.live.graph_clock import GraphClock
+
         self.use_strategy(tf.distribute.get_strategy())
+        self._clock = self._clock or GraphClock()
         return self._clock.watch(dataset)
 
     def callback(self) -> tf.keras.callbacks.Callback:
         """Returns a callback for `model.fit`, whose dataset must have gone through `watch`.
 
         The callback puts `input_wait_fraction`, `idle_fraction_estimate` and `images_per_second` into the logs of each
-        epoch. List it before callbacks that read them. A report is logged, and written for TensorBoard, every
-        `every_steps` steps.
+        epoch. List it before callbacks that read them, such as that of TensorBoard.
         """
-        return make_keras_callback(self._recorder, self.end_epoch)
+        import tensorflow as tf
+
+        monitor = self
+
+        class IdleCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+            """A callback without a hook for the end of a step.
+
+            For such a hook Keras would fetch the logs of every step, and with that wait for the device.
+            """
+
+            def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+                monitor._set_framework("tensorflow", None)
+                monitor.use_strategy(getattr(self.model, "distribute_strategy", None) or tf.distribute.get_strategy())
+                self._steps = int(getattr(self.model, "steps_per_execution", 1) or 1)
+                self._probe: _Call | None = None
+
+            def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+                monitor.pause()
+
+            def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+                if self._probe is not None:
+                    monitor._block(self._get_weights())
+                    self._probe.probe = self._probe.begin, time.time()
+                monitor._end(time.time())
+                is_probe = monitor._decide_probe()
+                if is_probe:
+                    monitor._block(self._get_weights())
+                call = monitor._begin(time.time(), self._steps)
+                self._probe = call if is_probe else None
+
+            def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+                self._leave_call()
+                monitor.pause()
+
+            def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+                self._leave_call()
+                figures = monitor.end_epoch()
+                if logs is not None:
+                    logs.update(figures)
+
+            def _leave_call(self) -> None:
+                # Since the last step ended, Keras has prepared an evaluation or the logs of the epoch.
+                self._probe = None
+                monitor._end(time.time(), counts=False)
+
+            def _get_weights(self) -> list[Any]:
+                return [weight.value for weight in self.model.trainable_variables[-1:]]
+
+        return IdleCallback()
 
     def use_strategy(self, strategy: tf.distribute.Strategy) -> None:
         """Sets the strategy, to know how many replicas of this process take batches. `callback` does this by itself."""
-        self._recorder.set_replicas(count_local_replicas(strategy))
+        if strategy.num_replicas_in_sync > 1:
+            # The largest number counts: outside the scope of a strategy a caller sees only one replica.
+            self._replicas = max(self._replicas, len(strategy.extended.worker_devices))
 
-    def _publish(self, report: MonitorReport) -> None:
-        if self._scalars is not None:
-            self._scalars.write(report.step, {f"tfpipe/{name}": value for name, value in report.logs.items()})
-        super()._publish(report)
+    def pause(self) -> None:
+        """Leaves out the time until the next step, in which the training evaluates or saves."""
+        now = time.time()
+        self._end(now)
+        self._settle()
+        if lost := sum(call.steps for call in self._waiting):
+            logger.debug("The clock has no wait for %d steps.", lost)
+            self._waiting.clear()
+            if self._clock is not None:
+                self._clock.forget(lost, self._replicas)
+        self._last_end, self._resumed_at = None, now
 
+    def end_epoch(self) -> dict[str, float]:
+        """Pauses, and returns the figures of the epoch by name. There are none if no step was timed."""
+        self.pause()
+        sums, self._epoch = self._epoch, _Sums()
+        if sums.steps:
+            return self._make_report(sums).logs
+        if not self._has_warned and self._ended_steps > self._warm_up:
+            self._has_warned = True
+            logger.warning("%s", self._explain_no_steps())
+        return {}
 
-def measure_training(
-    train_step: Callable[[Any], Any], dataset: Iterable[Any], *, steps: int = 100, warm_up: int = 10
-) -> StepTiming:
-    """Trains for some steps under an `IdleMonitor`, and returns what it measured.
+    def result(self) -> StepTiming:
+        """Returns the timing of all steps after the warm-up. Each spread is that of the reports.
 
-    The loop is a plain one: it takes a batch, and then it calls the step.
+        Raises:
+            DataError: No step was timed after the warm-up.
+        """
+        self._settle()
+        total = self._total
+        if not total.steps:
+            raise DataError(self._explain_no_steps())
+        whole = self._make_report(total)
+        reports = self.reports or [whole]
+        waits = [report.input_wait_fraction for report in reports]
+        idles = [report.idle_fraction_estimate for report in reports]
+        without_wait = (total.wall_s - total.wait_s) / total.steps
+        return StepTiming(
+            method="monitor",
+            steps=total.steps,
+            images_per_step=round(total.images / total.steps),
+            step_s=Spread.from_values(self._compute_s or [without_wait]),
+            wall_s=total.wall_s,
+            idle_fraction=Spread.from_values(idles, whole.idle_fraction_estimate),
+            input_wait_fraction=Spread.from_values(waits, whole.input_wait_fraction),
+        )
 
-    Args:
-        train_step: A function that takes an element of the dataset and trains on it. It may be compiled, or call
-            `strategy.run`. It should return a value that it computed, such as the loss, because the end of a step on a
-            TPU shows in no other way. The model is trained: save it before.
-        dataset: An iterable of batches, distributed if the step is. It is iterated again when it ends.
-        steps: The number of steps to measure.
-        warm_up: The number of steps before the measured ones.
+    def _set_framework(self, framework: str, result: Any) -> None:
+        self._framework, self._is_synchronous = framework, is_synchronous(framework, result)
 
-    Raises:
-        ConfigError: A number is too small.
-        DataError: The dataset is empty.
-    """
-    check_function("train_step", train_step)
-    check_has("dataset", dataset, "__iter__", "an iterable of batches")
-    check_count("steps", steps, 1)
-    check_count("warm_up", warm_up)
-    if warm_up < 1:
-        raise ConfigError(f"`warm_up` must be at least 1, for what is compiled in the first step, got {warm_up}.")
-    monitor = IdleMonitor(every_steps=max(steps // _REPORTS, 1), warm_up=warm_up)
-    monitor.use_strategy(tf.distribute.get_strategy())
-    left = warm_up + steps
-    while left:
-        before = left
-        for batch in monitor.iterate(itertools.islice(dataset, left)):
-            with monitor.step() as step:
-                step.result = train_step(batch)
-            left -= 1
-        if left == before:
-            raise DataError("The dataset has no batch to train on.")
-    return monitor.result()
+    def _block(self, result: Any) -> None:
+        if not self._is_synchronous:
+            block_until_done(self._framework, result)
+
+    def _decide_probe(self) -> bool:
+        """Returns whether to time the compute of the next step. Call it once for each step."""
+        if self._is_synchronous:
+            return True  # costs nothing
+        if self._is_synchronous is None or self._ended_steps < self._warm_up:
+            return False
+        self._probes += 1
+        return self._probes <= _FIRST_PROBES or self._probes % _PROBE_EVERY == 0
+
+    def _begin(self, asks: float, steps: int = 1) -> _Call:
+        """Begins a call of some steps, which asks for its batch now."""
+        self._open = _Call(asks, steps, self._resumed_at)
+        self._resumed_at = None
+        return self._open
+
+    def _end(self, now: float, counts: bool = True) -> None:
+        """Ends the open call, if there is one, and reads the clock before the clock forgets."""
+        call, self._open = self._open, None
+        if call is None:
+            return
+        call.end, call.counts = now, counts
+        self._last_end = now
+        self._waiting.append(call)
+        self._ended_steps += call.steps
+        steps_per_read = min(_STEPS_PER_READ, self._every_steps)
+        if self._ended_steps // steps_per_read != (self._ended_steps - call.steps) // steps_per_read:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Reads the clock, and adds up the calls whose wait is known now."""
+        if self._clock is not None:
+            self._clock.read(sum(call.steps for call in self._waiting), self._replicas)
+        while self._waiting:
+            call = self._waiting[0]
+            if call.wait_s is None:
+                deliveries = None if self._clock is None else self._clock.take(call.steps, call.resumed_at)
+                if deliveries is None:
+                    return
+                call.receive(deliveries)
+            self._waiting.popleft()
+            self._settled_steps += call.steps
+            if call.counts and self._settled_steps > self._warm_up:
+                self._count(call)
+
+    def _count(self, call: _Call) -> None:
+        if call.probe is not None:
+            begin, end = call.probe
+            self._compute_s.append(max(0.0, end - begin - call.probe_wait_s) / call.steps)
+        for sums in (self._period, self._epoch, self._total):
+            sums.add(call)
+        if self._period.steps < self._every_steps:
+            return
+        report = self._make_report(self._period)
+        self._period = _Sums()
+        self.reports.append(report)
+        logger.info(
+            "Step %d: input wait %.1f %%, device idle %.1f %% (from %s), %.1f images/s.",
+            report.step,
+            100 * report.input_wait_fraction,
+            100 * report.idle_fraction_estimate,
+            report.idle_from,
+            report.images_per_second,
+        )
+
+    def _make_report(self, sums: _Sums) -> MonitorReport:
+        has_probes = self._compute_s and not self._is_synchronous
+        return sums.report(self._settled_steps, statistics.median(self._compute_s) if has_probes else None)
+
+    def _explain_no_steps(self) -> str:
+        if self._ended_steps > self._warm_up:
+            return (
+                f"{self._ended_steps} steps were made, and the clock saw no batch of them. Train on the dataset that "
+                "`IdleMonitor.watch` returned, in this process, or take batches from `IdleMonitor.iterate`."
+            )
+        return (
+            f"No step was seen after the {self._warm_up} of the warm-up; {self._ended_steps} were made. Train for "
+            "longer."
+        )
