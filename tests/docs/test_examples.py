@@ -1,7 +1,7 @@
 """The examples learn the sample images to a stated accuracy, and resume exactly after a kill in the middle of an epoch.
 
 Training in float32 on as many processes as before gives the same weights, bit for bit. On another number of them sums
-are rounded in another order, so losses differ a little.
+are rounded in another order, and the difference in the losses grows from 1e-6 to 1e-3 within fifty steps.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ EXAMPLES = sorted((DOCS / "examples").glob("*.py"))
 ACCURACY = 0.9  # of 43 images
 EPOCH = 13  # steps
 SHORT = ("--epochs", "4", "--precision", "float32", "--save-every", "5")
-QUIET = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-OTHERS = {"PJRT_DEVICE": "CPU", "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo", "PYTHONPATH": PATH_OF_REPOSITORY}
+CPUS = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU", "OMP_NUM_THREADS": "1"}
 
 
 class Printed(NamedTuple):
@@ -66,7 +65,7 @@ def run(name: str, *arguments: object, processes: int = 1, kill_at: int | None =
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env={**os.environ, **QUIET, **OTHERS},
+                env={**os.environ, **CPUS, "PYTHONPATH": PATH_OF_REPOSITORY},
                 start_new_session=True,
             )
             stack.callback(kill, process)
@@ -158,8 +157,9 @@ def test_two_processes_are_killed_and_go_on(name: str, dataset: Path, tmp_path: 
     alone = run(name, *one)
     assert alone.resumed == again.resumed
     assert alone.losses.keys() == again.losses.keys()
-    for step, loss in alone.losses.items():
-        assert float(loss) == pytest.approx(float(again.losses[step]), rel=1e-3)
+    differences = [float(alone.losses[step]) / float(loss) - 1 for step, loss in again.losses.items()]
+    assert abs(differences[0]) < 1e-4  # the difference grows from step to step
+    assert max(map(abs, differences)) < 1e-2
 
 
 def read_arrays(path: Path) -> list[np.ndarray]:
@@ -212,11 +212,12 @@ def test_torchvision_augments_and_resumes_exactly(dataset: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_xla_learns_in_few_programs_and_resumes_exactly(dataset: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch_xla", reason="needs torch_xla")
-    undisturbed = run("pytorch_xla", dataset, "--checkpoint", tmp_path / "whole.pt")
-    assert undisturbed.accuracies[60] >= ACCURACY
-    run("pytorch_xla", dataset, "--checkpoint", tmp_path / "killed.pt", kill_at=100)
-    again = run("pytorch_xla", dataset, "--checkpoint", tmp_path / "killed.pt")
-    assert again.resumed >= 100
+    learned = run("pytorch_xla", dataset, "--checkpoint", tmp_path / "learned.pt")
+    assert learned.accuracies[60] >= ACCURACY
+    undisturbed = run("pytorch_xla", dataset, "--checkpoint", tmp_path / "whole.pt", *SHORT)
+    run("pytorch_xla", dataset, "--checkpoint", tmp_path / "killed.pt", *SHORT, kill_at=30)  # in the third epoch
+    again = run("pytorch_xla", dataset, "--checkpoint", tmp_path / "killed.pt", *SHORT)
+    assert again.resumed % EPOCH
     assert again.losses == {step: loss for step, loss in undisturbed.losses.items() if step > again.resumed}
-    for printed in (undisturbed, again):
+    for printed in (learned, undisturbed, again):  # programs do not grow with the steps
         assert int(re.findall(r"^(\d+) programs were compiled$", printed.text, re.MULTILINE)[0]) < 10
