@@ -1,5 +1,7 @@
 """Infers the feature of a manifest's further column: int64, float or bytes, and one value or a list."""
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,9 +18,18 @@ TARGET = "target"
 LABELS = "labels"
 """The feature with the classes of an image that may have several."""
 
-_KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes")
-_TEXT, _BYTES, _UNKNOWN = 2, 3, -1
+# The kinds of values. Numbers of `_ODD` would come back in another spelling, so they are stored as texts: whole numbers
+# beyond int64, and texts such as 007, 1_000, 1E5 or nan. `_NESTED` is a struct or a list of lists, stored as JSON.
+_ODD, _TEXT, _NESTED, _BYTES, _UNKNOWN = 2, 3, 4, 5, -1
+_NUMBERS = (0, 1, _ODD)
+_KINDS: tuple[Literal["int64", "float", "bytes"], ...] = ("int64", "float", "bytes", "bytes", "bytes", "bytes")
 _INT64 = range(-(2**63), 2**63)
+_MISSING, _LENGTHS_KEPT = -1, 3
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+# Programs write the exponent with a sign or behind a fraction; 1E5 and 12e3 are names.
+_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][-+]?[0-9]+)?|[eE][-+][0-9]+)")
+_WHOLE_FLOAT = re.compile(r"-?[0-9]+\.0+")
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 _First = tuple[tuple[int, int, int], Any]
 
 
@@ -29,10 +40,12 @@ class Column:
     Attributes:
         spec: The feature that the column becomes.
         numbers: The number of each class by its name in the table, for a column of classes.
+        is_nested: Whether a cell that is a struct or a list becomes one text, its JSON.
     """
 
     spec: FeatureSpec
     numbers: Mapping[str, int] = field(default_factory=dict)
+    is_nested: bool = False
 
     @classmethod
     def make_classes(cls, names: Sequence[str], labels: Mapping[str | None, str | None]) -> "Column":
@@ -45,6 +58,8 @@ class Column:
         """Returns a cell as one value or a list, ready for JSON. Bytes that are not UTF-8 become escaped text."""
         if self.numbers:
             return [self.numbers[label] for label in cell]
+        if self.is_nested and isinstance(cell, dict | list | tuple):
+            cell = to_text(cell)
         values = [_convert_value(value, self.spec.dtype) for value in _to_list(cell)]
         if self.spec.shape != ():
             return values
@@ -57,7 +72,7 @@ class ColumnFacts:
 
     Attributes:
         firsts: The first value of each kind, with its place: the number of the file, the row, the position in the cell.
-        lengths: Two different lengths of cells, or the one that there is.
+        lengths: The least lengths of cells, three different ones at most; `_MISSING` for a cell without a value.
         has_lists: Whether a cell holds a list.
     """
 
@@ -78,21 +93,21 @@ class ColumnFacts:
         firsts: dict[int, _First] = {}
         lengths, has_lists = set(), False
         for row, cell in enumerate(cells, start=first_row):
-            values = _to_list(cell)
+            values = [cell] if _is_nested(cell) else _to_list(cell)
             has_lists = has_lists or isinstance(cell, (list, tuple))
-            lengths.add(len(values))
+            lengths.add(_MISSING if cell is None else len(values))
             for position, value in enumerate(values):
                 kind = _infer_spelled_kind(value) if from_text else _infer_kind(value)
                 if kind not in firsts:
                     firsts[kind] = (file_number, row, position), value
-        return cls(firsts, frozenset(sorted(lengths)[:2]), has_lists)
+        return cls(firsts, frozenset(sorted(lengths)[:_LENGTHS_KEPT]), has_lists)
 
     def __add__(self, other: "ColumnFacts") -> "ColumnFacts":
         firsts = dict(self.firsts)
         for kind, (place, value) in other.firsts.items():
             if kind not in firsts or place < firsts[kind][0]:
                 firsts[kind] = place, value
-        lengths = frozenset(sorted(self.lengths | other.lengths)[:2])
+        lengths = frozenset(sorted(self.lengths | other.lengths)[:_LENGTHS_KEPT])
         return ColumnFacts(firsts, lengths, self.has_lists or other.has_lists)
 
     def infer_target(self, column: str, files: Sequence[str]) -> Column:
@@ -101,7 +116,7 @@ class ColumnFacts:
         Raises:
             DataError: A cell is not one number.
         """
-        texts = [first for kind, first in self.firsts.items() if kind not in (0, 1)]
+        texts = [first for kind, first in self.firsts.items() if kind not in _NUMBERS]
         if texts:
             (file_number, row, _), value = min(texts, key=_get_place)
             raise DataError(f"{files[file_number]}, row {row}: the target {column!r} must be a number, got {value!r}.")
@@ -122,8 +137,8 @@ class ColumnFacts:
             DataError: The column mixes numbers and texts, or holds something else. The message names the row.
         """
         faults = [self.firsts[_UNKNOWN]] if _UNKNOWN in self.firsts else []
-        numbers = [self.firsts[kind] for kind in (0, 1) if kind in self.firsts]
-        texts = [self.firsts[kind] for kind in (_TEXT, _BYTES) if kind in self.firsts]
+        numbers = [self.firsts[kind] for kind in _NUMBERS if kind in self.firsts]
+        texts = [self.firsts[kind] for kind in (_TEXT, _NESTED, _BYTES) if kind in self.firsts]
         if not from_text and numbers and texts:
             faults.append(max(min(numbers, key=_get_place), min(texts, key=_get_place), key=_get_place))
         if faults:
@@ -134,16 +149,19 @@ class ColumnFacts:
             )
         dtype = _KINDS[max(self.firsts)] if self.firsts else "bytes"
         is_text = is_text and dtype == "bytes" and _BYTES not in self.firsts
-        shape: tuple[int, ...] | None = None
         if is_text and name == CAPTION and not self.has_lists:
             return Column(FeatureSpec.make_text(name))
-        if len(self.lengths) == 1:
-            (length,) = self.lengths
+        kind: Literal["text", "values"] = "text" if is_text else "values"
+        if _NESTED in self.firsts:
+            return Column(FeatureSpec(name, dtype, None if _MISSING in self.lengths else (), kind=kind), is_nested=True)
+        shape: tuple[int, ...] | None = None
+        if len(lengths := {max(0, length) for length in self.lengths}) == 1:
+            (length,) = lengths
             if self.has_lists:
                 shape = (length,) if length else None  # a feature that is always empty has no fixed shape
             elif length == 1:
                 shape = ()
-        return Column(FeatureSpec(name, dtype, shape, kind="text" if is_text else "values"))
+        return Column(FeatureSpec(name, dtype, shape, kind=kind))
 
 
 def _get_place(first: _First) -> tuple[int, int, int]:
@@ -156,28 +174,42 @@ def _to_list(cell: Any) -> list[Any]:
     return list(cell) if isinstance(cell, (list, tuple)) else [cell]
 
 
+def _is_nested(cell: Any) -> bool:
+    return isinstance(cell, dict) or (
+        isinstance(cell, (list, tuple)) and any(isinstance(value, dict | list | tuple) for value in cell)
+    )
+
+
+def to_text(value: Any) -> str:
+    """Returns a time or a decimal as it is written, and a struct or a list as JSON."""
+    if isinstance(value, dict | list | tuple):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
 def _infer_kind(value: Any) -> int:
     """Returns the position of a value's kind in `_KINDS`, or -1."""
     if isinstance(value, int):
-        return 0 if value in _INT64 else 1
+        return 0 if value in _INT64 else _ODD
     if isinstance(value, (float, np.floating)):  # Arrow before release 21 gives half precision as a number of NumPy
         return 1
     if isinstance(value, bytes):
         return _BYTES
+    if isinstance(value, dict | list | tuple):
+        return _NESTED
     return _TEXT if isinstance(value, str) else _UNKNOWN
 
 
 def _infer_spelled_kind(text: str) -> int:
     """Returns the position in `_KINDS` of the kind that a CSV cell spells."""
+    if _INTEGER.fullmatch(text):
+        return 0 if int(text) in _INT64 else _ODD
     try:
-        return 0 if int(text) in _INT64 else 1
-    except ValueError:
-        pass
-    try:
-        float(text)
+        value = float(text)
     except ValueError:
         return _TEXT
-    return 1
+    is_plain = _FLOAT.fullmatch(text) and abs(value) <= _MAX_FLOAT
+    return 1 if is_plain and not (_WHOLE_FLOAT.fullmatch(text) and float(np.float32(value)) != value) else _ODD
 
 
 def to_float(value: Any) -> float:

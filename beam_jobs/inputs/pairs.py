@@ -33,7 +33,7 @@ from beam_jobs.inputs.archive import (
     list_archive,
     strip_archive_suffix,
 )
-from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts, to_float
+from beam_jobs.inputs.column_types import CAPTION, Column, ColumnFacts
 from beam_jobs.inputs.facts import Facts, Meaning, find_nums_images
 from beam_jobs.inputs.folder import (
     Archive,
@@ -72,7 +72,6 @@ _MEMBERS_LOOKED_AT = 64
 _OPEN_PAIRS = 10_000  # the files of one pair may lie this many pairs apart
 _ROWS_AT_ONCE = 1000
 _MAX_COLUMNS = 1000
-_INT64 = range(-(2**63), 2**63)
 _DIGITS = "0123456789"  # of which the empty text is a part too: a zero without its zeros
 _NUMBER = re.compile(r"([0-9]+)")
 
@@ -503,10 +502,8 @@ def _is_number(value: Any) -> bool:
 
 def _simplify(value: Any) -> Any:
     """Returns a JSON value as a number, a text, or a list of such; other objects and lists become JSON."""
-    if isinstance(value, str | float) or (isinstance(value, int) and value in _INT64):
+    if isinstance(value, str | float | int):
         return value
-    if isinstance(value, int):
-        return to_float(value)
     if isinstance(value, list) and all(isinstance(x, str | int | float) for x in value):
         return [_simplify(x) for x in value]
     return json.dumps(value, ensure_ascii=False)

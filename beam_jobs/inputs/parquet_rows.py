@@ -12,13 +12,13 @@ A row becomes one of a table, see `beam_jobs.inputs.table`. The bytes of images 
 has only their places. Names of classes come from the metadata that `datasets` leaves in the schema.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
+from beam_jobs.inputs.column_types import to_text
 from beam_jobs.inputs.parquet_tensors import find_tensor_columns, is_list, is_number, read_metadata
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from tfpipe.errors import DataError
@@ -227,7 +227,7 @@ def read_embedded_rows(
         )
     given.check(path, table.schema_arrow.names)
     for name in columns.others:
-        _check_type(table.schema_arrow.field(name), path)
+        check_type(table.schema_arrow.field(name), path)
     for group in groups:
         metadata, row = table.metadata.row_group(group), 0
         size, mask_size = (get_mean_size(metadata, names) for names in (columns.leaves, (columns.mask,)))
@@ -264,7 +264,8 @@ def _check_rows(num_rows: int, file: IO[bytes], path: str) -> None:
         raise DataError(f"{path} must have a byte for each image at least, but claims {num_rows:,} in {num_bytes:,}.")
 
 
-def _check_type(field: Any, path: str) -> None:
+def check_type(field: Any, path: str) -> None:
+    """Checks that the values of a column can be stored as numbers or texts."""
     if not _is_flat(field.type) and _has_binary(field.type):
         raise DataError(
             f"{path}: column {field.name!r} must hold numbers, texts, or lists and structs of such, got {field.type}. "
@@ -305,13 +306,15 @@ def _read_batch(batch: Any, columns: ImageColumns) -> Iterator[dict[str, Any]]:
     for name in sorted(columns.others, key=lambda name: name not in columns.named):  # these take their names first
         if name in keys.DERIVED:  # `tfpipe export` writes these, and they are found out anew
             continue
-        column = batch.column(name)
-        values = column.to_pylist()
-        if not _is_flat(column.type):
-            values = [None if value is None else _to_text(value) for value in values]
-        cells[_name_column(columns.named.get(name, name), cells)] = values
+        cells[_name_column(columns.named.get(name, name), cells)] = list_cells(batch.column(name))
     for row in zip(*cells.values(), strict=True):
         yield dict(zip(cells, row, strict=True))
+
+
+def list_cells(column: Any) -> list[Any]:
+    """Returns the values of a column. Those that are neither numbers, texts nor lists of such become texts."""
+    values: list[Any] = column.to_pylist()
+    return values if _is_flat(column.type) else [None if value is None else to_text(value) for value in values]
 
 
 def _count_images(batch: Any, columns: ImageColumns) -> list[int]:
@@ -330,13 +333,6 @@ def _name_column(name: str, taken: Mapping[str, Any]) -> str:
     while column in taken:
         column += "_"
     return column
-
-
-def _to_text(value: Any) -> str:
-    """Returns a time or a decimal as it is written, and a struct or a list of lists as JSON."""
-    if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False, default=str)
-    return str(value)
 
 
 def _get_name(path: str | None) -> str:

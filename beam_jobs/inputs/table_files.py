@@ -22,7 +22,14 @@ from typing import Any, NamedTuple
 from beam_jobs.config import USUAL_COLUMNS, TableColumns
 from beam_jobs.inputs.archive import is_archive
 from beam_jobs.inputs.folder import Look, find_splits, list_begin
-from beam_jobs.inputs.parquet_rows import EmbeddedImage, ImageColumns, find_image_columns, read_embedded_rows
+from beam_jobs.inputs.parquet_rows import (
+    EmbeddedImage,
+    ImageColumns,
+    check_type,
+    find_image_columns,
+    list_cells,
+    read_embedded_rows,
+)
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.storage import file_io
@@ -324,9 +331,18 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]
         if columns is not None:
             rows = read_embedded_rows(table, file, part.path, columns, groups, part.columns)
         else:
+            names = table.schema_arrow.names
+            for field in table.schema_arrow if {part.columns.image or "image", "images"} & {*names} else ():
+                check_type(field, part.path)
             batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
-            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+            rows = chain.from_iterable(map(_list_rows, batches))
         yield from enumerate(rows, start=first_row)
+
+
+def _list_rows(batch: Any) -> Iterator[Row]:
+    names = batch.schema.names
+    for cells in zip(*map(list_cells, batch.columns), strict=True):
+        yield dict(zip(names, cells, strict=True))
 
 
 _READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, Row | None]]]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import datetime
+import decimal
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
+from tests.beam_jobs.inputs.parquet_files import write_parquet
 from tfpipe.errors import ConfigError, DataError, TfpipeError
 from tfpipe.format.schema import FeatureSpec
 
@@ -231,6 +234,35 @@ def test_parquet_keeps_kinds_that_text_cannot_tell(tmp_path: Path) -> None:
         ("tags", "bytes", None),
     ]
     assert [ref.extra for ref in listing.images] == [("\udcff\udcfe", 1, 0.5, ["a", "b"]), ("ok", 2, 2.0, [])]
+
+
+OBJECTS = [{"bbox": [[1, 2, 3, 4]], "categories": [0]}, {"bbox": [], "categories": []}]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "embedded"])
+def test_structs_and_lists_of_lists_are_json_in_every_table(tmp_path: Path, kind: str) -> None:
+    rows = [{"image": f"{k}.jpg", "objects": OBJECTS[k], "corners": [[1.5, k]]} for k in range(2)]
+    if kind == "embedded":
+        images = [make_jpeg(k) for k in range(2)]
+        columns = {name: [row[name] for row in rows] for name in ("objects", "corners")}
+        listing = list_table(write_parquet(tmp_path / "t.parquet", images, **columns))
+    else:
+        listing = list_rows(tmp_path / f"t.{kind}", rows)
+    assert [(spec.name, spec.dtype, spec.shape) for spec in listing.extra] == [
+        ("objects", "bytes", ()),
+        ("corners", "bytes", ()),
+    ]
+    assert [[json.loads(cell) for cell in ref.extra] for ref in listing.images] == [
+        [row["objects"], row["corners"]] for row in rows
+    ]
+
+
+def test_times_and_decimals_of_parquet_are_text(tmp_path: Path) -> None:
+    when, price = datetime.datetime(2020, 1, 2, 3), decimal.Decimal("1.50")
+    columns = {"image": ["1.jpg"], "when": [when], "day": [when.date()], "price": [price]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    (ref,) = list_table(tmp_path / "t.parquet").images
+    assert ref.extra == ("2020-01-02 03:00:00", "2020-01-02", "1.50")
 
 
 def test_a_csv_may_have_a_byte_order_mark_quotes_and_short_rows(tmp_path: Path) -> None:
