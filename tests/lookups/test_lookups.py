@@ -185,16 +185,15 @@ def test_a_training_without_exact_order_has_no_lock(pets: str, options: dict[str
 
 
 def test_the_command(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
-    file, sheet = tmp_path / "names.txt", tmp_path / "sheet.png"
+    sheet = tmp_path / "sheet.png"
     options = ("steps", pets, "--batch-size", 5, "--seed", 3, "--step", 4)
-    ran = tfpipe(*options, "--show", sheet, "--save", file, columns=120)
+    ran = tfpipe(*options, "--show", sheet, columns=120)
     rows = look_up_step(lock(pets, image_size=224).open(), 4)
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert lines[0] == f"Step 4 of 'train' in {pets}: epoch 2, step 1 of 2, 5 records"
     assert [line.split()[-1] for line in lines[2:7]] == [row.name for row in rows]
-    assert lines[7:] == [f"Wrote {sheet}: 5 images.", f"Wrote {file}: 5 names."]
-    assert file.read_text().splitlines() == [row.name for row in rows]
+    assert lines[7:] == [f"Wrote {sheet}: 5 images."]
     assert sheet.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     again = json.loads(tfpipe(*options, "--record", rows[0].name, "--json").out)
     assert [row["number"] for row in again["rows"]] == [row.number for row in rows]
@@ -218,7 +217,6 @@ def again_epoch(seen: list[dict[str, int]], epoch: int) -> str:
             ["{pets}", "--step", "1", "--show", "x.jpg"],
             "--show draws the images of --step N into a file whose name ends in .png, got 'x.jpg'.",
         ),
-        (["{pets}", "--record", "x", "--save", "x.txt"], "--save goes with --step N. Leave it out."),
         (["{run}", "--step", "1", "--seed", "2"], "{run} says itself how it was trained, got --seed. Leave it out."),
         (["{pets}", "--step", "1", "--split", "tset"], "The dataset has no split 'tset'; it has train, validation."),
     ],

@@ -40,7 +40,6 @@ _TILE_PX = 160
     help="For --record: look through so many epochs.",
 )
 @click.option("--show", metavar="FILE.png", help="Draw the images of the step, cropped as they are trained on.")
-@click.option("--save", metavar="FILE.txt", help="Write the names of the step's records, for tfpipe view --without.")
 @split_option
 @batch_option
 @config_option(PipelineConfig, "seed", "The seed of the order.")
@@ -50,7 +49,6 @@ def steps(
     step: int | None,
     record: str | None,
     epochs: int,
-    save: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -64,8 +62,6 @@ def steps(
         raise ConfigError("Say what to look up: --step N or --record NAME.")
     if sheet is not None and (step is None or not sheet.lower().endswith(".png")):
         raise ConfigError(f"--show draws the images of --step N into a file whose name ends in .png, got {sheet!r}.")
-    if save is not None and step is None:
-        raise ConfigError("--save goes with --step N. Leave it out.")
     from tfpipe.lookups.steps import find_steps, look_up_step
 
     lock = _open_lock(target, options, step)
@@ -79,10 +75,6 @@ def steps(
         if sheet is not None:
             _draw(plan, step, rows, sheet)
             lines.append(f"Wrote {sheet}: {human_count(len(rows), 'image')}.")
-        if save is not None:
-            names = dict.fromkeys(row.name for row in rows if row.name)
-            write_file(save, "".join(f"{name}\n" for name in names).encode())
-            lines.append(f"Wrote {save}: {human_count(len(names), 'name')}.")
     if record is not None:
         number = _find_number(plan, record)
         seen = find_steps(plan, number, range(epochs))

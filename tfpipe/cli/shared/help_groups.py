@@ -88,7 +88,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "name overwrite json", "debug"),
     ),
     "steps": (
-        Group("Look up", "step record epochs show save json"),
+        Group("Look up", "step record epochs show json"),
         Group("Training", "split batch-size seed config", "debug"),
     ),
     "doctor": (
