@@ -36,7 +36,7 @@ def test_the_clock_tells_the_consumers_wait(make_batches: MakeBatches) -> None:
         host_s += time.perf_counter() - asked_at if i else 0  # the first one starts the iterator
         time.sleep(0.02)
     deliveries = take_all(clock)
-    assert [delivery.index for delivery in deliveries] == list(range(10))
+    assert [delivery.number for delivery in deliveries] == list(range(10))
     assert {delivery.images for delivery in deliveries} == {8}
     assert sum(delivery.got_at - delivery.asked_at for delivery in deliveries[1:]) == pytest.approx(host_s, rel=0.25)
     assert take_all(clock) == []

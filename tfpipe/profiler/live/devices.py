@@ -65,7 +65,7 @@ def count_images(batch: Any) -> int:
     count = sum(int(part.shape[0] or 0) if len(part.shape) else 1 for part in parts if hasattr(part, "shape"))
     if getattr(first, "is_fully_addressable", True):
         return count
-    return count // sys.modules["jax"].process_count()  # the array is that of all processes
+    return count // int(sys.modules["jax"].process_count())  # the array is that of all processes
 
 
 def list_values(structure: Any) -> list[Any]:

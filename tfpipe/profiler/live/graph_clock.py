@@ -21,13 +21,13 @@ class Delivery(NamedTuple):
     """One element that a watched dataset gave.
 
     Attributes:
-        index: The batch's number in its iterator; 0 marks the beginning of an iterator.
+        number: The batch's number in its iterator; 0 marks the beginning of an iterator.
         asked_at: The time at which the consumer asked for it.
         got_at: The time at which the consumer got it.
         images: The length of its first tensor.
     """
 
-    index: int
+    number: int
     asked_at: float
     got_at: float
     images: int
@@ -70,12 +70,12 @@ class GraphClock:
         """
         rows = self._rows.numpy()
         rows = rows[rows[:, 2] > self._last_got]
-        for index, asked_at, got_at, images in rows[rows[:, 2].argsort(kind="stable")]:
-            self._deliveries.append(Delivery(int(index), float(asked_at), float(got_at), int(images)))
+        for number, asked_at, got_at, images in rows[rows[:, 2].argsort(kind="stable")]:
+            self._deliveries.append(Delivery(int(number), float(asked_at), float(got_at), int(images)))
             self._last_got = float(got_at)
         has_enough = replicas == 1 or steps >= _MIN_STEPS_TO_INFER
         if self._elements_per_step is None and self._deliveries and has_enough:
-            delivered = max(delivery.index for delivery in self._deliveries) + 1
+            delivered = max(delivery.number for delivery in self._deliveries) + 1
             self._elements_per_step = 1 if delivered < steps * (1 + replicas) / 2 else replicas
 
     def take(self, steps: int, resumed_at: float | None) -> list[Delivery] | None:
@@ -87,7 +87,7 @@ class GraphClock:
                 either a new iterator, or goes on with the old one.
         """
         if resumed_at is not None:
-            begun = [k for k, one in enumerate(self._deliveries) if one.index == 0 and one.asked_at >= resumed_at]
+            begun = [k for k, one in enumerate(self._deliveries) if one.number == 0 and one.asked_at >= resumed_at]
             self._drop(begun[-1] if begun else 0)
         count = steps * (self._elements_per_step or 0)
         if not count or len(self._deliveries) < count:
