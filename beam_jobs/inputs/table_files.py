@@ -334,7 +334,7 @@ def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]
             names = table.schema_arrow.names
             for field in table.schema_arrow if {part.columns.image or "image", "images"} & {*names} else ():
                 check_type(field, part.path)
-            batches = table.iter_batches(batch_size=10_000, row_groups=groups) if groups else ()
+            batches = table.iter_batches(batch_size=10_000, row_groups=groups, use_threads=False) if groups else ()
             rows = chain.from_iterable(map(_list_rows, batches))
         yield from enumerate(rows, start=first_row)
 

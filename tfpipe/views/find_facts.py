@@ -46,13 +46,15 @@ def find_facts(manifest: Manifest, split: str, folder: str, threads: int = 1) ->
 def list_left_out(manifest: Manifest) -> Any:
     """Returns the records that are not chosen: a `pyarrow.Table` with their `split` and their `row_number_`."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     schema = pa.schema([("split", pa.string()), ("row_number_", pa.int64())])
     tables = []
     for name, info in manifest.splits.items():
         left_out = np.ones(info.stored_records, np.bool_)
         left_out[slice(None) if info.chosen is None else info.chosen.numbers] = False
-        numbers = pa.array(np.flatnonzero(left_out))
+        # Memory of Arrow's own: its threads may free it when the interpreter is gone.
+        numbers = pc.indices_nonzero(pa.array(left_out)).cast(pa.int64())
         tables.append(pa.table([pa.array([name] * len(numbers), pa.string()), numbers], schema))
     return pa.concat_tables(tables)
 

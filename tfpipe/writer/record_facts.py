@@ -96,10 +96,9 @@ class RecordFacts:
             records: The number of the shard's records.
         """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+            table = _read_table(data)
         except (OSError, pa.ArrowException) as error:
             return f"it cannot be read: {first_line(error)}"
         if not table.schema.equals(self._schema):
@@ -144,14 +143,12 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
         DataError: There are no facts about a shard.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     info, first = manifest.splits[split], 0
     for shard in info.shards:
         path = file_io.join(manifest.directory, file_names.facts_name(shard.file))
         try:
-            data = pa.BufferReader(file_io.read_whole(path))
-            table = pq.read_table(data, columns=[DIGEST], page_checksum_verification=True)
+            table = _read_table(file_io.read_whole(path), [DIGEST])
             if (table.num_rows, table.schema.metadata[_SHARD_KEY]) != (shard.records, shard.sha256.encode()):
                 raise ValueError("it is of another shard")
             digests = table[DIGEST]
@@ -164,6 +161,18 @@ def _read_digests(manifest: Manifest, split: str) -> Iterator[list[Any]]:
             digests = digests.take(info.chosen.list_rows(first, shard.records))
         first += shard.records
         yield digests.to_pylist()
+
+
+def _read_table(data: bytes, columns: list[str] | None = None) -> Any:
+    """Reads the content of a file of facts. No thread of Arrow takes part.
+
+    One that frees a buffer of Python while the interpreter ends aborts the process.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)  # reads no pages ahead
+    return file.read(columns, use_threads=False)
 
 
 def is_of_shard(path: str, sha256: str, records: int) -> bool:
