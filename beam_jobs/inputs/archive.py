@@ -7,11 +7,13 @@ disk. Names that point outside are still refused, because such an archive was ma
 import bz2
 import contextlib
 import gzip
+import logging
 import lzma
 import posixpath
 import re
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -22,12 +24,15 @@ from beam_jobs.plan.image_ref import WHOLE_FILE, ImageLocation
 from tfpipe.errors import DataError
 from tfpipe.storage import file_io
 
+_logger = logging.getLogger("tfpipe.beam_jobs.archive")  # whose warnings the command shows
+
 _TAR_SUFFIXES = (".tar",)
 _COMPRESSED_TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _SUFFIXES = (*_TAR_SUFFIXES, *_COMPRESSED_TAR_SUFFIXES, ".zip")
 _FORGET_EVERY = 1000
 _MAGICS = (tarfile.POSIX_MAGIC, tarfile.GNU_MAGIC)
 _OCTAL = re.compile(rb"[0-7]{1,11}")
+_UTF8_FLAG = 0x800
 _MAX_BYTES = 2**63 - 1  # the largest size of any file; the formats can name larger ones
 
 
@@ -85,23 +90,38 @@ def list_archive(path: str, location: str, wants: Wants | None = None) -> Iterat
     Raises:
         DataError: The archive is damaged, encrypted, or holds a name that points outside.
     """
+    with _naming_damage(path), file_io.open_read(path) as file:
+        members = _list_tar(file, path, location, wants) if is_tar(path) else _list_zip(file, path, location)
+        for member in members:
+            if max(member.size, member.location.offset, member.location.packed) > _MAX_BYTES:
+                raise ValueError(f"{member.path} would have {member.size} bytes")
+            yield member
+
+
+@contextlib.contextmanager
+def _naming_damage(path: str) -> Iterator[None]:
+    """Turns what the libraries raise for a damaged archive into an error that names it."""
     try:
-        with file_io.open_read(path) as file:
-            members = _list_tar(file, path, location, wants) if is_tar(path) else _list_zip(file, path, location)
-            for member in members:
-                if max(member.size, member.location.offset, member.location.packed) > _MAX_BYTES:
-                    raise ValueError(f"{member.path} would have {member.size} bytes")
-                yield member
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
+        yield
+    except _DAMAGES as error:
         raise DataError(f"{path} is damaged or is not a valid archive of its kind ({error}).") from error
 
 
 @contextlib.contextmanager
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
-    """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` are valid in it."""
-    opener = next(opener for suffix, opener in _OPENERS.items() if path.lower().endswith(suffix))
-    with file_io.open_read(path) as file, opener(file) as tar:
-        yield tar
+    """Opens the tar file inside a compressed one for reading forwards. Offsets from `list_archive` are valid in it.
+
+    The first bytes tell the compression, as they do for `list_archive`: a file may have been unpacked and not renamed.
+
+    Raises:
+        DataError: The archive is damaged.
+    """
+    with _naming_damage(path), file_io.open_read(path) as file:
+        begin = file.read(_MOST_MAGIC)
+        file.seek(0)
+        opener = next((opener for magic, opener in _OPENERS.items() if begin.startswith(magic)), contextlib.nullcontext)
+        with opener(file) as tar:
+            yield tar
 
 
 def unpack_tar(path: str, out: IO[bytes]) -> None:
@@ -110,18 +130,30 @@ def unpack_tar(path: str, out: IO[bytes]) -> None:
         shutil.copyfileobj(tar, out, 1 << 20)
 
 
-_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
-    ".gz": gzip.open,
-    ".tgz": gzip.open,
-    ".bz2": bz2.open,
-    ".tbz2": bz2.open,
-    ".xz": lzma.open,
-    ".txz": lzma.open,
+_OPENERS: dict[bytes, Callable[[BinaryIO], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
 }
+_MOST_MAGIC = max(map(len, _OPENERS))
+_DAMAGES = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    ValueError,
+)
 
 
 def _list_tar(file: BinaryIO, path: str, location: str, wants: Wants | None) -> Iterator[ListedFile]:
     """Yields the members of a tar file and of the tar files in it (one level, as in ImageNet's training archive)."""
+    if not is_compressed_tar(path):
+        begin = file.read(_MOST_MAGIC)
+        file.seek(0)
+        if begin.startswith(tuple(_OPENERS)):
+            raise DataError(f"{path} is compressed as a whole. Let its name end in .tar.gz, .tar.bz2 or .tar.xz.")
     # "r|*" reads a stream, so a compressed file is unpacked once. "r:" seeks from header to header.
     with tarfile.open(fileobj=file, mode="r|*" if is_compressed_tar(path) else "r:") as tar:
         yield from _list_open_tar(tar, path, location, wants)
@@ -217,9 +249,9 @@ def _read_plain_header(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
 
 def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
     with zipfile.ZipFile(file) as archive:
-        for info in archive.infolist():
-            name = _check_name(info.filename, path)
-            if info.is_dir():
+        for info, decoded in _decode_names(archive.infolist(), path):
+            name = _check_name(decoded, path)
+            if decoded.endswith(("/", "\\")):  # a folder; PowerShell writes backslashes
                 continue
             if info.flag_bits & 0x1:
                 raise DataError(f"{path} is encrypted; unpack it first.")
@@ -233,6 +265,42 @@ def _list_zip(file: BinaryIO, path: str, location: str) -> Iterator[ListedFile]:
                 continue
             packed = info.compress_size if info.compress_type == zipfile.ZIP_DEFLATED else 0
             yield ListedFile(name, info.file_size, ImageLocation(location, info.header_offset, packed, info.CRC))
+
+
+def _decode_names(infos: list[zipfile.ZipInfo], path: str) -> list[tuple[zipfile.ZipInfo, str]]:
+    """Decodes the names of a zip's members. Programs for Linux and macOS write UTF-8 without saying so."""
+    silent = [info for info in infos if not info.flag_bits & _UTF8_FLAG and not info.orig_filename.isascii()]
+    names = {id(info): name for info in silent if (name := _read_unicode_path(info)) is not None}
+    unknown = [info for info in silent if id(info) not in names]
+    raw = b"\n".join(info.orig_filename.encode("cp437") for info in unknown)
+    encoding = next(encoding for encoding in ("utf-8", "gbk", "cp437") if _fits(raw, encoding))
+    names |= {id(info): info.orig_filename.encode("cp437").decode(encoding) for info in unknown}
+    if encoding != "utf-8":
+        shown = names[id(unknown[0])]
+        _logger.warning("%s has names without an encoding. They are read as %s: %r.", path, encoding.upper(), shown)
+    return [(info, names.get(id(info), info.orig_filename).split("\0", 1)[0]) for info in infos]
+
+
+def _fits(names: bytes, encoding: str) -> bool:
+    """Returns whether names can be of this encoding. GBK is taken for pairs of high bytes only, as common signs are."""
+    try:
+        names.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return encoding != "gbk" or all(len(high) % 2 == 0 for high in re.findall(rb"[\x80-\xff]+", names))
+
+
+def _read_unicode_path(info: zipfile.ZipInfo) -> str | None:
+    """Returns the name that Info-ZIP's extra field 0x7075 has, if it is about the name in the header."""
+    extra = info.extra
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        field, extra = extra[4 : 4 + size], extra[4 + size :]
+        is_path = kind == 0x7075 and len(field) == size > 5 and field[0] == 1
+        if is_path and int.from_bytes(field[1:5], "little") == zlib.crc32(info.orig_filename.encode("cp437")):
+            with contextlib.suppress(UnicodeDecodeError):
+                return field[5:].decode()
+    return None
 
 
 def _check_name(name: str, path: str, link: str = "") -> str:

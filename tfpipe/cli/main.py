@@ -30,7 +30,7 @@ from tfpipe.cli.train import train
 from tfpipe.cli.verify import repair, verify
 from tfpipe.cli.version import print_versions
 from tfpipe.cli.view import view
-from tfpipe.errors import TfpipeError
+from tfpipe.errors import DataError, TfpipeError
 from tfpipe.system.interrupts import keep_interrupts, restore_interrupts
 
 INTERRUPTED = 130
@@ -62,6 +62,8 @@ class Commands(click.Group):
         """Runs a command; click calls it."""
         try:
             return super().invoke(ctx)
+        except EOFError as error:  # click would take it for the end of the terminal's input, and say nothing
+            raise DataError(f"The data ends before its end ({error}). Look whether a file was cut.") from error
         except TfpipeError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             if command is not None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import os
+import struct
 import tarfile
 import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -180,6 +186,57 @@ def test_a_zip_may_begin_later_in_its_file(tmp_path: Path) -> None:
     ]
 
 
+def write_raw_zip(path: Path, names: list[bytes], *, flags: int = 0, extra: bytes = b"") -> None:
+    """Writes empty members whose names are these bytes, as programs do that know nothing of the flag of UTF-8."""
+    body, directory = b"", b""
+    for name in names:
+        common = struct.pack("<HHHIIIHH", 0, 0, 0x5421, 0, 0, 0, len(name), len(extra))
+        place = struct.pack("<HHHII", 0, 0, 0, 0o100644 << 16, len(body))
+        directory += struct.pack("<IHHH", 0x02014B50, 3 << 8 | 20, 20, flags) + common + place + name + extra
+        body += struct.pack("<IHH", 0x04034B50, 20, flags) + common + name + extra
+    count = len(names)
+    end = struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, len(directory), len(body), 0)
+    path.write_bytes(body + directory + end)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "names", "warned"),
+    [
+        ("utf-8", ["café/1.jpg", "猫/2.jpg", "ねこ/3.jpg", "😀/4.jpg", "plain/5.jpg"], None),
+        ("gbk", ["鸢尾花/1.jpg", "猫/2.jpg", "plain/5.jpg"], "GBK: '鸢尾花/1.jpg'"),
+        ("cp437", ["café/1.jpg", "hôtel/2.jpg", "plain/5.jpg"], "CP437: 'café/1.jpg'"),
+    ],
+)
+def test_names_of_a_zip_that_does_not_say_its_encoding(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, encoding: str, names: list[str], warned: str | None
+) -> None:
+    path = tmp_path / "a.zip"
+    write_raw_zip(path, [name.encode(encoding) for name in names])
+    assert [member.path for member in list_members(path)] == names
+    said = [] if warned is None else [f"{path} has names without an encoding. They are read as {warned}."]
+    assert caplog.messages == said
+
+
+def test_names_that_a_zip_says_to_be_utf_8(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.zip"
+    write_raw_zip(path, ["café.jpg".encode()], flags=0x800)
+    assert [member.path for member in list_members(path)] == ["café.jpg"]
+    raw = "caf\x82.jpg".encode("latin-1")
+    field = b"\x01" + zlib.crc32(raw).to_bytes(4, "little") + "猫.jpg".encode()
+    write_raw_zip(path, [raw], extra=struct.pack("<HH", 0x7075, len(field)) + field)
+    assert [member.path for member in list_members(path)] == ["猫.jpg"]
+    assert caplog.messages == []
+    other = b"\x01" + zlib.crc32(b"other").to_bytes(4, "little") + "猫.jpg".encode()  # of a name that was changed
+    write_raw_zip(path, [raw], extra=struct.pack("<HH", 0x7075, len(other)) + other)
+    assert [member.path for member in list_members(path)] == ["café.jpg"]
+
+
+def test_folders_of_a_zip_with_backslashes_are_no_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    write_raw_zip(path, [b"pets\\", b"pets\\cat\\", b"pets\\cat\\1.jpg", b"dog/"])
+    assert [member.path for member in list_members(path)] == ["pets/cat/1.jpg"]
+
+
 def test_a_link_in_a_zip_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -262,6 +319,28 @@ def test_a_truncated_tar_is_refused(tmp_path: Path) -> None:
         whole = path.read_bytes()
         path.write_bytes(whole[: 8000 if mode == "w" else len(whole) // 2])
         assert refused(path).startswith(f"{path} is damaged or is not a valid archive of its kind (")
+
+
+def test_a_tar_is_unpacked_by_its_first_bytes(tmp_path: Path) -> None:
+    plain, renamed = tmp_path / "a.tar", tmp_path / "a.tar.gz"
+    write_tar(plain, FILES)
+    renamed.write_bytes(plain.read_bytes())
+    assert list_members(renamed) == list_members(plain)
+    out = io.BytesIO()
+    unpack_tar(str(renamed), out)
+    assert out.getvalue() == plain.read_bytes()
+    plain.write_bytes(gzip.compress(plain.read_bytes()))
+    assert refused(plain) == f"{plain} is compressed as a whole. Let its name end in .tar.gz, .tar.bz2 or .tar.xz."
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_a_compressed_tar_that_was_cut_is_named(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    plain, path = tmp_path / "a.tar", tmp_path / f"a.tar.{suffix}"
+    write_tar(plain, FILES)
+    path.write_bytes(pack(plain.read_bytes())[:-4])  # all members are there, and the end of the compressed file is not
+    with pytest.raises(DataError) as caught:
+        unpack_tar(str(path), io.BytesIO())
+    assert str(caught.value).startswith(f"{path} is damaged or is not a valid archive of its kind (")
 
 
 @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.tar.gz", "a.tar.xz", "a.tar.bz2"])
