@@ -90,6 +90,8 @@ class ImageRef(NamedTuple):
         mask: The fields of a `FileRef`; empty if the image has no mask.
         images: The first fields of a `FileRef` for each of several images; empty for a single one, and for a list in a
             row of a Parquet file. `size` is that of all of them, and `location` the place of the first one.
+        frame: The width and the height in pixels of the image that the boxes and the mask are for, as `prepare_image`
+            takes them.
         num_images: The number of several images; `SINGLE` for a single one, or `UNKNOWN_NUMBER`, or `NO_IMAGE`.
     """
 
@@ -104,6 +106,7 @@ class ImageRef(NamedTuple):
     extra: tuple[Value, ...] = ()
     mask: Sequence[str | int] = ()
     images: Sequence[Sequence[str | int]] = ()
+    frame: Sequence[float] = ()
     num_images: int = SINGLE
 
 
@@ -120,6 +123,7 @@ class PlannedImage(NamedTuple):
         extra: The values of the table's further columns.
         mask: The fields of a `FileRef`; empty if the image has no mask.
         images: The first fields of a `FileRef` for each of several images, as for `ImageRef`.
+        frame: The size of the image that the boxes and the mask are for, as for `ImageRef`.
     """
 
     path: str
@@ -131,6 +135,7 @@ class PlannedImage(NamedTuple):
     extra: Sequence[Value] = ()
     mask: Sequence[str | int] = ()
     images: Sequence[Sequence[str | int]] = ()
+    frame: Sequence[float] = ()
 
     @property
     def mask_ref(self) -> FileRef | None:
@@ -146,7 +151,7 @@ def list_files(image: PlannedImage | ImageRef) -> list[PlannedImage]:
 
 
 _AFTER_LABEL = tuple(PlannedImage._field_defaults.values())[1:]
-_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group, (), ())
+_LINE_DEFAULTS = ("", 0, -1, *WHOLE_FILE[:4], (), (), (), WHOLE_FILE.row_group, (), (), ())
 _REQUIRED = 2  # path and size
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -159,7 +164,7 @@ def encode_line(image: PlannedImage) -> bytes:
     fields: Sequence[object] = image[:3]
     if image[3:] != _AFTER_LABEL:  # for nearly every image this one comparison is enough
         location, details = image.location, (image.boxes, image.box_labels, image.extra)
-        fields = (*fields, *location[:4], *details, location.row_group, image.mask, image.images)
+        fields = (*fields, *location[:4], *details, location.row_group, *image[7:])
     end = len(fields)
     while end > _REQUIRED and fields[end - 1] == _LINE_DEFAULTS[end - 1]:
         end -= 1

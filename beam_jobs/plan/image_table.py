@@ -90,7 +90,7 @@ _FEW_TEXTS = _Column("", pa.dictionary(pa.int32(), pa.large_binary()), _encode_t
 _LABELS = _Column(None, pa.dictionary(pa.int32(), pa.large_binary()), _encode_text, _decode_text)
 _OPTIONAL_NUMBER = _Column(-1, pa.int64())
 _TUPLES = _Column((), pa.large_binary(), _encode_tuple, _decode_tuple)
-_DETAILS = ("boxes", "box_labels", "extra", "mask", "images")
+_DETAILS = ("boxes", "box_labels", "extra", "mask", "images", "frame")
 _COLUMNS = {
     "path": _TEXT,
     "size": _Column(0, pa.int64()),

@@ -188,7 +188,14 @@ class ImageFiles:
         images: list[PreparedImage] = []
         for data, name in zip(fetched.images, names, strict=True):
             try:
-                image = prepare_image(data, header.form, filename=name, boxes=planned.boxes, mask=fetched.mask)
+                image = prepare_image(
+                    data,
+                    header.form,
+                    filename=name,
+                    boxes=planned.boxes,
+                    frame=planned.frame,
+                    mask=fetched.mask,
+                )
             except BadImage as error:
                 place = f"image {len(images)}: " if several else ""
                 raise RejectedImage("bad", f"{place}{error.reason}", data) from error

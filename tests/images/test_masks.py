@@ -102,11 +102,17 @@ def test_a_mask_of_another_size_is_refused() -> None:
         prepare_image(make_file((24, 16)), ImageForm(), mask=make_mask(0, (16, 24)))
     assert caught.value.reason == "its mask has 16 x 24 pixels, the image 24 x 16"
     with pytest.raises(BadImage) as caught:
-        prepare_image(make_file((24, 16), orientation=8), ImageForm(), mask=make_mask(0, (16, 24)))
-    assert caught.value.reason == "its mask has 16 x 24 pixels, the image 24 x 16, before EXIF turns it"
+        prepare_image(make_file((24, 16), orientation=8), ImageForm(), mask=make_mask(0, (16, 25)))
+    assert caught.value.reason == "its mask has 16 x 25 pixels, the image 24 x 16, before EXIF turns it"
     with pytest.raises(BadImage) as caught:
         prepare_image(make_file((24, 16)), ImageForm(), mask=b"GIF89a")
     assert caught.value.reason == "its mask: it is not a PNG"
+
+
+@pytest.mark.parametrize("orientation", range(5, 9))
+def test_a_mask_of_the_upright_image_is_not_turned(orientation: int) -> None:
+    mask = make_mask(0, (16, 24))
+    assert prepare_image(make_file((24, 16), orientation=orientation), ImageForm(), mask=mask).mask == mask
 
 
 def test_each_pixel_takes_the_class_under_its_center() -> None:

@@ -1,11 +1,13 @@
-"""Reads the EXIF orientation tag without trusting the file, and applies it to pixels and boxes."""
+"""Reads the EXIF orientation tag without trusting the file, and applies it to pixels, boxes and masks."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from PIL import Image
+
+from tfpipe.images.errors import BadImage
 
 Box = tuple[float, float, float, float]
 """A box: xmin, ymin, xmax, ymax as fractions of width and height."""
@@ -62,6 +64,75 @@ def turn_image(image: Image.Image, orientation: int) -> Image.Image:
     """Turns stored pixels upright."""
     method = _TRANSPOSE.get(orientation)
     return image if method is None else image.transpose(method)
+
+
+def get_upright_size(stored: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Returns the width and the height of an image that is stored with these."""
+    return stored[::-1] if swaps_sides(orientation) else stored
+
+
+def find_turn(
+    given: Sequence[float], stored: tuple[int, int], orientation: int, *, is_upright: bool = True
+) -> int | None:
+    """Returns the orientation by which something that was made for an image of a given size must be turned.
+
+    The given image may be a larger or smaller copy, whose sides are rounded to whole pixels.
+
+    Args:
+        given: The width and the height of the image that it was made for.
+        stored: The width and the height of the stored pixels.
+        orientation: The EXIF orientation of the image.
+        is_upright: Whether it was made for the upright image where the sizes do not tell.
+
+    Returns:
+        1 if it was made for the upright image, `orientation` if for the stored pixels; None if for neither.
+    """
+
+    def measure_error(size: tuple[int, int]) -> float:
+        error = abs(given[0] * size[1] - given[1] * size[0])
+        return error if error <= max(*given, *size) else float("inf")
+
+    as_upright, as_stored = measure_error(get_upright_size(stored, orientation)), measure_error(stored)
+    if as_upright == as_stored:
+        return None if as_stored == float("inf") else 1 if is_upright else orientation
+    return 1 if as_upright < as_stored else orientation
+
+
+def place_boxes(
+    boxes: Iterable[Box], frame: Sequence[float], stored: tuple[int, int], orientation: int
+) -> tuple[Box, ...]:
+    """Turns the boxes of an image into boxes for its upright pixels.
+
+    Args:
+        boxes: The boxes.
+        frame: The width and the height of the image that they were made for. Zeros: those of the upright image itself,
+            and the boxes are in pixels. Empty: those of the stored pixels.
+        stored: The width and the height of the stored pixels.
+        orientation: The EXIF orientation of the image.
+
+    Raises:
+        BadImage: They were made for an image of another shape, or a box lies outside.
+    """
+    if not frame:
+        return turn_boxes(boxes, orientation)
+    width, height = get_upright_size(stored, orientation)
+    if not any(frame):
+        return tuple(_scale_box(box, width, height) for box in boxes)
+    turn = find_turn(frame, stored, orientation)
+    if turn is None:
+        raise BadImage(f"its annotation is for {frame[0]:g} x {frame[1]:g} pixels, but it has {width} x {height}")
+    return turn_boxes(boxes, turn)
+
+
+def _scale_box(box: Box, width: int, height: int) -> Box:
+    """Returns a box in pixels as fractions, cut at the borders of its image."""
+    sides = zip(box, (width, height, width, height), strict=True)
+    left, top, right, bottom = (min(max(side / length, 0.0), 1.0) for side, length in sides)
+    if not (left < right and top < bottom):
+        raise BadImage(
+            f"its box {', '.join(f'{side:g}' for side in box)} lies outside of its {width} x {height} pixels"
+        )
+    return left, top, right, bottom
 
 
 def turn_boxes(boxes: Iterable[Box], orientation: int) -> tuple[Box, ...]:

@@ -16,7 +16,7 @@ from PIL import Image, features
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
 from tfpipe.images.errors import BadImage
-from tfpipe.images.exif import Box, swaps_sides, turn_boxes, turn_image
+from tfpipe.images.exif import Box, get_upright_size, place_boxes, swaps_sides, turn_image
 from tfpipe.images.judge import judge
 from tfpipe.images.sniff import name_differs, sniff_format
 
@@ -80,6 +80,7 @@ def prepare_image(
     *,
     filename: str = "",
     boxes: Sequence[Box] = (),
+    frame: Sequence[float] = (),
     mask: bytes | None = None,
     plain: bool = False,
 ) -> PreparedImage:
@@ -91,15 +92,19 @@ def prepare_image(
         data: The whole file.
         form: The requested form.
         filename: The name of the file, whose extension is compared with the content.
-        boxes: The boxes for the pixels as stored in the file.
-        mask: The mask for the pixels as stored in the file, a PNG whose values or palette indices are the classes.
+        boxes: The boxes for the pixels as stored in the file, or for an image with the size of `frame`.
+        frame: The width and the height of the image that the boxes and the mask were made for: the image in the file,
+            upright or as it is stored, or a larger or smaller copy. Zeros if nobody knows, for boxes in pixels.
+        mask: The mask for the pixels as stored in the file, a PNG whose values or palette indices are the classes. One
+            with the size of the upright image, or of `frame`, is for that image.
         plain: Whether to keep the pixels that a plain decoder gives, as models and boxes know them that were made with
             one. It ignores the EXIF orientation. And a PNG with alpha or 16 bits stays as it is unless `form` changes
             it.
 
     Raises:
         BadImage: The file is not an image, or the image is damaged or too large; or the mask is not a PNG with one
-            channel, or is damaged or of another size. No `data` raises another error.
+            channel, or is damaged or of another size; or the boxes are for an image of another shape. No `data` raises
+            another error.
     """
     kind = sniff_format(data)
     with other_formats.refuse_unreadable(kind):
@@ -108,14 +113,15 @@ def prepare_image(
             _take_plainly(source)
         if name_differs(filename, kind):
             source.noticed = (*source.noticed, "name_differs")
-        source.boxes = turn_boxes(boxes, source.header.orientation)
         header = source.header  # as it is before a decoder changes it
+        source.boxes = place_boxes(boxes, frame, (header.width, header.height), header.orientation)
         image = _keep(source, form) if _can_stay(source, form) else _render(source, form)
         if mask is None:
             return image
         from tfpipe.images.masks import MaskPlace, prepare_mask  # loads NumPy
 
-        place = MaskPlace(header.width, header.height, header.orientation, transcode.fit_size(*source.size, form))
+        fitted = transcode.fit_size(*source.size, form)
+        place = MaskPlace(header.width, header.height, header.orientation, fitted, frame)
         return replace(image, mask=prepare_mask(mask, place, form.max_pixels))
 
 
@@ -174,8 +180,7 @@ def _take_plainly(source: _InputImage) -> None:
 
 
 def _get_upright_size(header: jpeg.JpegHeader | png.PngHeader | other_formats.OpenedImage) -> tuple[int, int]:
-    size = header.width, header.height
-    return size[::-1] if swaps_sides(header.orientation) else size
+    return get_upright_size((header.width, header.height), header.orientation)
 
 
 def _can_stay(source: _InputImage, form: ImageForm) -> bool:

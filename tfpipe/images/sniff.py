@@ -91,6 +91,11 @@ def sniff_format(data: bytes) -> str:
     raise BadImage(_describe_unreadable(data))
 
 
+def has_image_name(filename: str) -> bool:
+    """Returns whether the extension of `filename` belongs to an image format."""
+    return filename.rpartition(".")[2].lower() in _EXTENSIONS
+
+
 def name_differs(filename: str, kind: str) -> bool:
     """Returns whether the extension of `filename` belongs to an image format other than `kind`."""
     _, dot, extension = filename.rpartition(".")

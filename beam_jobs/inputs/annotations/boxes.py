@@ -35,9 +35,9 @@ class BoxScaler:
 
         Args:
             sides: The left, top, right and bottom side of each box in pixels, of shape [n, 4].
-            size: The width and the height of the image.
+            size: The width and the height of the image; zeros if they are unknown, so that the boxes stay in pixels.
         """
-        fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1)
+        fractions = np.minimum(np.maximum(sides / (*size, *size), 0), 1) if any(size) else np.maximum(sides, 0)
         has_area = (fractions[:, 2] > fractions[:, 0]) & (fractions[:, 3] > fractions[:, 1])
         if not has_area.all():
             self.skipped[_NO_AREA] += int((~has_area).sum())

@@ -3,7 +3,9 @@
     annotations/instances_train2017.json    boxes and segmentations of the images in train2017/
     annotations/captions_train2017.json     captions of the same images
 
-Such a layout is recognized; `annotations` names other files. The files are read once, object by object. Only names,
+    train/_annotations.coco.json            the images beside it, as Roboflow exports them
+
+Such layouts are recognized; `annotations` names other files. The files are read once, object by object. Only names,
 boxes and captions are kept until all are read: a million boxes in 100,000 images take 360 MB, and 13 s of a core.
 With `segmentation_masks` the segmentations wait in a temporary file, and the plan holds those of each image compressed.
 A million polygons of 36 corners then take 46 s.
@@ -13,10 +15,12 @@ import fnmatch
 import json
 import posixpath
 import tempfile
+import unicodedata
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -33,13 +37,16 @@ from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
 _FOLDER = "annotations"
+_EXPORT = "_annotations.coco.json"
 _PATTERNS = ("instances_*.json", "captions_*.json")
 _ARRAYS = frozenset(("images", "annotations", "categories"))
+_NAMES_TRIED = 8  # of a file, to find the folder of its images
 _MAX_IMAGES = 10_000_000
 _MAX_ANNOTATIONS = 20_000_000
 _INT64 = range(-(2**63), 2**63)
@@ -70,12 +77,13 @@ class _PlacedShape(NamedTuple):
 
 @dataclass(slots=True)
 class _Image:
-    """All that the annotation files of one folder say about an image.
+    """All that annotation files say about an image.
 
     Attributes:
         name: The name of its file; empty if no list of images names it.
-        size: The width and the height in pixels; 0 if they are unknown.
-        boxes: The id of the category and left, top, width and height in pixels of each box, one after another.
+        size: The width and the height in pixels; zeros if they are unknown.
+        boxes: The id of the category and left, top, width and height in pixels of each box, one after another. When all
+            files are read, the number of the class takes the place of the id.
         captions: The captions.
         shapes: The segmentations.
     """
@@ -85,6 +93,30 @@ class _Image:
     boxes: "array[float]" = field(default_factory=lambda: array("d"))
     captions: list[str] = field(default_factory=list)
     shapes: list[_PlacedShape] = field(default_factory=list)
+
+    def add(self, other: "_Image") -> None:
+        """Adds what another file says about the image."""
+        self.size = self.size if any(self.size) else other.size
+        self.boxes.extend(other.boxes)
+        self.captions += other.captions
+        self.shapes += other.shapes
+
+
+@dataclass(slots=True)
+class _File:
+    """The content of an annotation file. Its ids are its own.
+
+    Attributes:
+        path: The path of the file.
+        group: The end of its name, such as `train2017`, or the folder of an export; empty if it names no folder.
+        images: The images by their ids.
+        categories: The names of the classes by their ids.
+    """
+
+    path: str
+    group: str
+    images: dict[int, _Image] = field(default_factory=lambda: defaultdict(_Image))
+    categories: dict[int, str] = field(default_factory=dict)
 
 
 def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
@@ -101,13 +133,19 @@ def is_coco(config: ShardConfig, look: Look = list_begin) -> bool:
     if config.input_format != "auto" or is_table(config.input) or is_archive(config.input):
         return config.input_format == "coco"
     with file_io.explain_os_errors(f"read {config.input}"):
-        return f"{_FOLDER}/" in look(config.input) and bool(_find_annotations(config.input))
+        return bool(_find_annotations(config.input, look(config.input)))
 
 
-def _find_annotations(source: str) -> list[str]:
+def _find_annotations(source: str, begin: Sequence[str]) -> list[str]:
     folder = file_io.join(source, _FOLDER)
-    names = file_io.list_names(folder)
-    return [file_io.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)]
+    names = file_io.list_names(folder) if f"{_FOLDER}/" in begin else []
+    found = [file_io.join(folder, name) for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PATTERNS)]
+    if found:
+        return found
+    folders = sorted(name for name in begin if name.endswith("/") and name[:-1].lower() in SPLITS)
+    exports = [file_io.join(source, name + _EXPORT) for name in folders]
+    own = [file_io.join(source, _EXPORT)] if _EXPORT in begin else []
+    return own or [path for path in exports if file_io.get_size(path) >= 0]
 
 
 def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
@@ -118,20 +156,20 @@ def list_coco(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """
     source = config.input
     check_folder(source)
-    files = list(config.annotations) or _find_annotations(source)
+    files = list(config.annotations) or _find_annotations(source, list_begin(source))
     if not files:
         raise DataError(f"{source} must have {_FOLDER}/instances_*.json or captions_*.json, or name `annotations`.")
     with tempfile.TemporaryFile() as shapes:
         reader = _Reader(observer, shapes if config.segmentation_masks else None)
         for path in files:
             reader.read(path)
-        if not any(image.name for images in reader.groups.values() for image in images.values()):
+        if not any(image.name for file in reader.files for image in file.images.values()):
             raise DataError(f"{', '.join(files)} must list images, but there are none.")
         return reader.finish(config)
 
 
 class _Reader:
-    """The reader of annotation files, which joins what they say about one folder.
+    """The reader of annotation files, which joins what they say about one image.
 
     Args:
         observer: The observer of the listing.
@@ -139,26 +177,25 @@ class _Reader:
     """
 
     def __init__(self, observer: Observer | None, shapes: IO[bytes] | None) -> None:
-        # The images by their ids, by the end of the files' names, such as `train2017`; empty if it names no folder.
-        self.groups: dict[str, dict[int, _Image]] = defaultdict(lambda: defaultdict(_Image))
+        self.files: list[_File] = []
         self._shapes = shapes
         self._observer = observer or Observer()
-        self._categories: dict[int, str] = {}
         self._scaler = BoxScaler()
         self._num_images = self._num_annotations = 0
         self._has_captions = False
 
     def read(self, path: str) -> None:
         """Reads a file."""
-        images = self.groups[_get_group_name(path)]
+        file = _File(path, _get_group_name(path))
+        self.files.append(file)
         for element in iterate_objects(path, _ARRAYS):
             where = f"{path}, {element.name[:-1] if element.name != 'categories' else 'category'} {element.number}"
             if element.name == "images":
-                self._add_image(images, element, where)
+                self._add_image(file.images, element, where)
             elif element.name == "categories":
-                self._add_category(element, where)
+                self._add_category(file.categories, element, where)
             else:
-                self._add_annotation(images, element, where)
+                self._add_annotation(file.images, element, where)
 
     def _add_image(self, images: dict[int, _Image], element: Element, where: str) -> None:
         number, name = _read_int(element.values, "id", where), _read_name(element.values, where)
@@ -167,23 +204,19 @@ class _Reader:
             if image.name != name:
                 raise DataError(f"{where}: id {number} must be one image, but is {image.name} and {name}.")
             return
-        sides = [element.values.get(side) for side in ("width", "height")]
-        width, height = (side if type(side) is int and 0 < side < 2**31 else 0 for side in sides)
-        image.name, image.size = name, (width, height)
+        image.name, image.size = name, _read_size(element.values, where)
         self._num_images += 1
         if self._num_images > _MAX_IMAGES:
             raise DataError(f"{where}: at most {_MAX_IMAGES:,} images can be listed at once; divide the files.")
         if self._num_images % TELL_EVERY == 0:
             self._observer.progress(Progress(self._num_images))
 
-    def _add_category(self, element: Element, where: str) -> None:
+    def _add_category(self, categories: dict[int, str], element: Element, where: str) -> None:
         number, name = _read_int(element.values, "id", where), element.values.get("name")
         if not isinstance(name, str) or not name or not name.isprintable():
             raise DataError(f"{where}: 'name' must be a text, got {name!r:.100}.")
-        if self._categories.setdefault(number, name) != name:
-            raise DataError(
-                f"{where}: id {number} must be one class, but is {self._categories[number]!r} and {name!r}."
-            )
+        if categories.setdefault(number, name) != name:
+            raise DataError(f"{where}: id {number} must be one class, but is {categories[number]!r} and {name!r}.")
 
     def _add_annotation(self, images: dict[int, _Image], element: Element, where: str) -> None:
         values = element.values
@@ -225,51 +258,84 @@ class _Reader:
 
     def finish(self, config: ShardConfig) -> Listing:
         """Returns the listing of all images."""
-        names = list(dict.fromkeys(name for _, name in sorted(self._categories.items())))
-        class_names = order_names(config, names)  # now, since masks are drawn with the final numbers
+        categories = sorted({category for file in self.files for category in file.categories.items()})
+        class_names = order_names(config, list(dict.fromkeys(name for _, name in categories)))  # masks need them now
         numbers = {name: k for k, name in enumerate(class_names)}
-        folders = [_find_folder(config.input, group) for group in self.groups]
-        splits = find_splits([f"{group}.json" for group in self.groups])
+        groups = list(dict.fromkeys(file.group for file in self.files))
+        splits = find_splits([f"{group}.json" for group in groups])
         builder = ImageTableBuilder()
-        for (group, images), folder, split in zip(self.groups.items(), folders, splits, strict=True):
-            if self._shapes is not None and not any(image.shapes for image in images.values()):
+        for group, split in zip(groups, splits, strict=True):
+            images = self._join(config.input, [file for file in self.files if file.group == group], numbers)
+            if self._shapes is not None and not any(image.shapes for image in images):
                 raise DataError(
                     f"`segmentation_masks` needs a 'segmentation' in the annotations of {group or 'the images'}, but "
                     "none has one."
                 )
-            for image in images.values():
-                if image.name:
-                    ref = self._make_ref(image, numbers)
-                    builder.append(ref._replace(path=folder + image.name, split=split))
-                else:
-                    self._scaler.skipped[_NO_IMAGE] += len(image.boxes) // 5 + len(image.captions)
+            for image in images:
+                builder.append(self._make_ref(image)._replace(split=split))
         extra = [FeatureSpec(CAPTION, "bytes", None, kind="text")] if self._has_captions else []
         return make_listing(config, builder, class_names, extra, self._scaler.skipped)
 
-    def _make_ref(self, image: _Image, class_numbers: dict[str, int]) -> ImageRef:
+    def _join(self, source: str, files: Sequence[_File], numbers: dict[str, int]) -> list[_Image]:
+        """Returns the images of some files under their paths, with the numbers of classes."""
+        joined: dict[str, _Image] = {}
+        paths: dict[int, set[str]] = defaultdict(set)  # by the id
+        for file in files:
+            find_path = _find_place(source, file)
+            for number, image in file.images.items():
+                if image.name:
+                    self._number_classes(image, file, numbers)
+                    image.name = find_path(image.name)
+                    paths[number].add(image.name)
+                    if joined.setdefault(image.name, image) is not image:
+                        joined[image.name].add(image)
+        for file in files:
+            lists_images = any(image.name for image in file.images.values())
+            for number, image in file.images.items():
+                if image.name:
+                    continue
+                if not lists_images and len(paths[number]) == 1:  # another file does
+                    self._number_classes(image, file, numbers)
+                    joined[min(paths[number])].add(image)
+                else:
+                    self._scaler.skipped[_NO_IMAGE] += len(image.boxes) // 5 + len(image.captions)
+        return list(joined.values())
+
+    def _number_classes(self, image: _Image, file: _File, numbers: dict[str, int]) -> None:
+        """Puts the numbers of classes in the place of the ids of categories."""
+
+        def number(category: float) -> int:
+            for other in [file] if file.categories else self.files:
+                if category in other.categories:
+                    return numbers[other.categories[int(category)]]
+            raise DataError(
+                f"{image.name} has an annotation of category {category:.0f}, which must be one of the 'categories'."
+            )
+
+        image.boxes[::5] = array("d", map(number, image.boxes[::5]))
+        image.shapes = [shape._replace(category=number(shape.category)) for shape in image.shapes]
+
+    def _make_ref(self, image: _Image) -> ImageRef:
         """Returns an image with its boxes, captions and mask."""
-        needs_size = "has boxes" if image.boxes else "gets a mask" if self._shapes is not None else ""
-        if needs_size and not all(image.size):
-            raise DataError(f"{image.name} {needs_size}, so its 'width' and 'height' must be numbers above 0.")
+        if self._shapes is not None and not any(image.size):
+            raise DataError(f"{image.name} gets a mask, so its 'width' and 'height' must be numbers above 0.")
         ref = ImageRef(image.name, extra=(image.captions,) if self._has_captions else ())
         if image.boxes:
             values = np.array(image.boxes).reshape(-1, 5)
             values[:, 3:] += values[:, 1:3]
             boxes, has_area = self._scaler.scale(values[:, 1:], image.size)
-            categories = values[has_area, 0].astype(np.int64).tolist()
             ref = ref._replace(
                 boxes=tuple(map(tuple, boxes[has_area].tolist())),
-                box_labels=tuple(self._number(category, class_numbers, image.name) for category in categories),
+                box_labels=tuple(values[has_area, 0].astype(np.int64).tolist()),
             )
-        return ref if self._shapes is None else ref._replace(mask=self._make_mask(image, class_numbers))
+        mask = () if self._shapes is None else self._make_mask(image)
+        return ref._replace(mask=mask, frame=image.size if image.boxes or mask else ())
 
-    def _make_mask(self, image: _Image, class_numbers: dict[str, int]) -> tuple[str | int, ...]:
+    def _make_mask(self, image: _Image) -> tuple[str | int, ...]:
         """Returns the mask of an image: class 0 is the background, so its classes count from 1."""
         shapes = [
-            Shape(
-                number, self._number(category, class_numbers, image.name) + 1, is_crowd, self._read_shape(begin, size)
-            )
-            for number, category, is_crowd, begin, size in image.shapes
+            Shape(number, class_number + 1, is_crowd, self._read_shape(begin, size))
+            for number, class_number, is_crowd, begin, size in image.shapes
         ]
         width, height = image.size
         return tuple(FileRef("", drawn=pack_shapes(height, width, shapes)))
@@ -279,14 +345,11 @@ class _Reader:
         self._shapes.seek(begin)
         return self._shapes.read(size).decode()
 
-    def _number(self, category: int, class_numbers: dict[str, int], name: str) -> int:
-        if category not in self._categories:
-            raise DataError(f"{name} has an annotation of category {category}, which must be one of the 'categories'.")
-        return class_numbers[self._categories[category]]
-
 
 def _get_group_name(path: str) -> str:
     """Returns `train2017` for `instances_train2017.json`, and a name that begins with a split as it is."""
+    if posixpath.basename(path) == _EXPORT:
+        return posixpath.basename(posixpath.dirname(file_io.make_absolute(path)))
     stem = posixpath.basename(path).removesuffix(".json")
     before, _, after = stem.partition("_")
     return after if before in ("instances", "captions") else stem if find_split(stem) else ""
@@ -302,8 +365,65 @@ def _find_folder(source: str, name: str) -> str:
     return f"images/{name}/" if name and f"{name}/" in list_begin(file_io.join(source, "images")) else "images/"
 
 
+def _find_place(source: str, file: _File) -> Callable[[str], str]:
+    """Returns the function that turns a name in a file into the path of the image, relative to the input.
+
+    It is the first one that finds some names of the file; or else the one that finds the most of them, which may be
+    none.
+    """
+    names = [image.name for image in file.images.values() if image.name]
+    tried = names[:: -(-len(names) // _NAMES_TRIED) or 1]
+    counts: dict[tuple[str, ...], int] = {}
+    best: tuple[int, Callable[[str], str]] = -1, str
+    for find_path in _list_places(source, file, max((name.count("/") + name.count("\\") for name in tried), default=0)):
+        paths = tuple(map(find_path, tried))
+        if paths not in counts:
+            counts[paths] = sum(file_io.get_size(file_io.join(source, path)) >= 0 for path in paths)
+            best = max(best, (counts[paths], find_path), key=lambda place: place[0])
+        if best[0] == len(tried):
+            break
+    return best[1]
+
+
+def _list_places(source: str, file: _File, depth: int) -> Iterator[Callable[[str], str]]:
+    """Yields the functions that may turn the names of a file into paths, the usual ones first.
+
+    A name is relative to the folder of its group, to the input, to the folder of the file, or to a folder above these;
+    with slashes or the separators of Windows; with letters and accents joined, or apart as macOS writes them.
+    """
+    base = file_io.make_absolute(source).rstrip("/") + "/"
+    own = file_io.make_absolute(file.path).rpartition("/")[0] + "/"
+    beside = own.removeprefix(base) if own.startswith(base) else ""
+    folders = dict.fromkeys((_find_folder(source, file.group), "", beside))
+    spellings = [str, _take_slashes, *(partial(unicodedata.normalize, form) for form in ("NFC", "NFD"))]
+    for num_above in range(depth + 1):
+        for spell in spellings:
+            for folder in folders:
+                yield partial(_place, folder, spell, num_above)
+
+
+def _place(folder: str, spell: Callable[[str], str], num_above: int, name: str) -> str:
+    parts = spell(name).split("/")
+    return folder + "/".join(parts[min(num_above, len(parts) - 1) :])
+
+
+def _take_slashes(name: str) -> str:
+    return posixpath.normpath(name.replace("\\", "/"))
+
+
+def _read_size(values: dict[str, Any], where: str) -> tuple[int, int]:
+    """Returns the width and the height of an image, zeros if the file does not say them."""
+    sides = values.get("width") or 0, values.get("height") or 0
+    if not all(type(side) in (int, float) and 0 <= side < 2**31 and side == int(side) for side in sides):
+        got = " and ".join(f"{side!r:.100}" for side in sides)
+        raise DataError(f"{where}: 'width' and 'height' must be whole numbers from 0, got {got}.")
+    return (int(sides[0]), int(sides[1])) if all(sides) else (0, 0)
+
+
 def _read_int(values: dict[str, Any], name: str, where: str) -> int:
     number = values.get(name)
+    if isinstance(number, float) and number.is_integer():  # as pandas writes them
+        number = int(number)
     if type(number) is not int or number not in _INT64:
         raise DataError(f"{where}: {name!r} must be a whole number, got {number!r:.100}.")
     return number
@@ -313,7 +433,7 @@ def _read_name(values: dict[str, Any], where: str) -> str:
     name = values.get("file_name")
     is_path = isinstance(name, str) and name and _is_unicode(name) and "\0" not in name and not file_io.is_url(name)
     path = posixpath.normpath(name) if is_path and isinstance(name, str) else ".."
-    if path.startswith(("/", "../")) or path in (".", ".."):
+    if any(form.startswith(("/", "../")) or form in (".", "..") for form in (path, _take_slashes(path))):
         raise DataError(f"{where}: 'file_name' must be a path inside the folder of images, got {name!r:.100}.")
     return path
 

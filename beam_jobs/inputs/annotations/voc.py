@@ -29,6 +29,8 @@ from beam_jobs.plan.listing import Listing
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
 from tfpipe.format.schema import FeatureSpec
+from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.images.sniff import has_image_name
 from tfpipe.storage import file_io
 from tfpipe.system.progress import Observer, Progress
 
@@ -39,6 +41,7 @@ _READERS = 16
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _UNLISTED = "image in no list of ImageSets"
 _LONE_MASK = "mask, since other images have none"
+_FURTHER = "further file of an image"
 _UNDESCRIBED = "image without a file in Annotations"
 
 
@@ -47,7 +50,7 @@ class _Annotation:
     """The content of an XML file.
 
     Attributes:
-        size: The width and the height of the image in pixels.
+        size: The width and the height of the image in pixels; zeros if the file does not say them.
         names: The class of each object.
         sides: Left, top, right and bottom of each object's box, in pixels counted from 1.
         difficult: Whether each object is hard to recognize: 0 or 1.
@@ -79,16 +82,14 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     """
     source = config.input
     check_folder(source)
-    files = {posixpath.splitext(name)[0]: name for name in file_io.list_names(file_io.join(source, _IMAGES))}
-    described = {
-        name.removesuffix(".xml")
-        for name in file_io.list_names(file_io.join(source, _ANNOTATIONS))
-        if name.endswith(".xml")
-    }
+    skipped = Counter[str]()
+    files = _find_images(source, skipped)
+    names = [name for name in file_io.list_names(file_io.join(source, _ANNOTATIONS)) if name.endswith(".xml")]
+    described = {name.removesuffix(".xml") for name in names if not name.startswith(".")}
+    skipped["hidden"] += len(names) - len(described)
     if not described:
         raise DataError(f"{source} must have an .xml file for each image in {_ANNOTATIONS}, but there is none.")
     splits = _read_splits(source)
-    skipped = Counter[str]()
     if splits:
         skipped[_UNLISTED] = len(files.keys() - splits.keys())
     else:
@@ -99,22 +100,36 @@ def list_voc(config: ShardConfig, observer: Observer | None = None) -> Listing:
     masks = {f"{key}.png" for key in keys}.intersection(file_io.list_names(file_io.join(source, _MASKS)))
     has_masks = len(masks) == len(keys)
     skipped[_LONE_MASK] = 0 if has_masks else len(masks)
-    scaler, refs, names = BoxScaler(), list[ImageRef](), list[list[str]]()
+    scaler, refs, names_of_boxes = BoxScaler(), list[ImageRef](), list[list[str]]()
     for key, annotation in zip(keys, _read_all(paths), strict=True):
         ref, classes = _make_ref(annotation, scaler)
         path = f"{_IMAGES}/{files.get(key, f'{key}.jpg')}"
         mask: Sequence[str | int] = FileRef(f"{_MASKS}/{key}.png") if has_masks else ()
-        refs.append(ref._replace(path=path, split=splits[key], mask=tuple(mask)))
-        names.append(classes)
+        frame = annotation.size if annotation.names else ()
+        refs.append(ref._replace(path=path, split=splits[key], mask=tuple(mask), frame=frame))
+        names_of_boxes.append(classes)
         if observer is not None and len(refs) % TELL_EVERY == 0:
             observer.progress(Progress(len(refs)))
-    class_names = sorted({name for classes in names for name in classes})
+    class_names = sorted({name for classes in names_of_boxes for name in classes})
     numbers = {name: number for number, name in enumerate(class_names)}
     builder = ImageTableBuilder()
-    for ref, classes in zip(refs, names, strict=True):
+    for ref, classes in zip(refs, names_of_boxes, strict=True):
         builder.append(ref._replace(box_labels=tuple(numbers[name] for name in classes)))
     extra = [FeatureSpec("difficult", "int64", None, "1 for each box of an object that is hard to recognize, else 0")]
     return make_listing(config, builder, class_names, extra, skipped + scaler.skipped)
+
+
+def _find_images(source: str, skipped: Counter[str]) -> dict[str, str]:
+    """Returns the file of each image by its name without the ending, and counts other files."""
+    files: dict[str, str] = {}
+    for name in sorted(file_io.list_names(file_io.join(source, _IMAGES)), key=has_image_name):  # images win
+        reason = get_skip_reason(name)
+        if not reason:
+            reason = _FURTHER if posixpath.splitext(name)[0] in files else ""
+            files[posixpath.splitext(name)[0]] = name
+        if reason:
+            skipped[reason] += 1
+    return files
 
 
 def _read_splits(source: str) -> dict[str, str]:
@@ -179,7 +194,10 @@ def _parse(data: bytes) -> _Annotation:
         raise ValueError(f"its outermost element must be 'annotation', got {root.tag!r:.100}")
     found, size = _Annotation(), root.find("size")
     if size is not None:
-        found.size = _read_number(size, "width"), _read_number(size, "height")
+        width, height = (_read_number(size, side) if _read_text(size, side) else 0.0 for side in ("width", "height"))
+        if min(width, height) < 0:
+            raise ValueError("'size' must hold a width and a height from 0")
+        found.size = (width, height) if width and height else (0.0, 0.0)
     for number, element in enumerate(root.iterfind("object"), start=1):
         name = _read_text(element, "name")
         if not name or not name.isprintable():
@@ -187,8 +205,6 @@ def _parse(data: bytes) -> _Annotation:
         found.names.append(name)
         found.sides.append([_read_number(element, f"bndbox/{side}") for side in _SIDES])
         found.difficult.append(int(_read_text(element, "difficult") == "1"))
-    if found.names and min(found.size) <= 0:
-        raise ValueError("'size' must hold a width and a height above 0")
     return found
 
 

@@ -37,6 +37,7 @@ images = st.builds(
     extra=st.lists(values, max_size=4),
     mask=st.just(()) | files,
     images=st.just(()) | st.lists(files, min_size=1, max_size=3),
+    frame=st.just(()) | st.tuples(numbers, st.floats(1, 9999)),
 )
 
 
@@ -82,8 +83,8 @@ def test_a_name_that_is_not_utf8_is_kept() -> None:
         (b"[]", "not enough values to unpack (expected at least 2, got 0)"),
         (b"7", "cannot unpack non-iterable int object"),
         (
-            b'["a",1,2,3,4,5,6,7,8,9,10,11,12,13]',
-            "PlannedImage.__new__() takes from 3 to 10 positional arguments but 11 were given",
+            b'["a",1,2,3,4,5,6,7,8,9,10,11,12,13,14]',
+            "PlannedImage.__new__() takes from 3 to 11 positional arguments but 12 were given",
         ),
     ],
 )

@@ -23,13 +23,15 @@ SIZES = st.integers(0, 2**40)
 FILES = st.tuples(PATHS, SIZES, NAMES).map(lambda fields: ImageRef(fields[0], fields[1], label=fields[2]))
 OFFSETS = st.integers(-1, 9)
 LOCATIONS = st.tuples(NAMES, OFFSETS, OFFSETS, OFFSETS, OFFSETS).map(ImageLocation._make)
-DETAILS = ("boxes", "box_labels", "extra", "mask", "images")
+DETAILS = ("boxes", "box_labels", "extra", "mask", "images", "frame")
 LABELS = st.one_of(st.none(), NAMES)
 BOX_LABELS = st.sampled_from([(), (1,), (2, 3)])
 MASKS = st.sampled_from([(), ("a.mask.png", 7, "", -1, -1, -1), ("b.png", 0, "x.tar", 512, -1, -1)])
 IMAGES = st.sampled_from([(), (("a.0.jpg", 7, "", -1, -1, -1), ("a.1.jpg", 9, "x.tar", 512, -1, -1))])
+FRAMES = st.sampled_from([(), (640, 480), (0.0, 0.0)])
 ANY = st.tuples(
-    *(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA, MASKS, IMAGES, st.integers(-2, 3))
+    *(PATHS, SIZES, LOCATIONS, NAMES, LABELS, NAMES, BOXES, BOX_LABELS, EXTRA, MASKS, IMAGES, FRAMES),
+    st.integers(-2, 3),
 ).map(ImageRef._make)
 
 
@@ -133,7 +135,7 @@ def test_lines_of_the_plan_are_those_of_single_images(refs: list[ImageRef]) -> N
             ref.path,
             ref.size,
             -1 if ref.label is None else labels.index(ref.label),
-            *(ref.location, ref.boxes, ref.box_labels, ref.extra, ref.mask, ref.images),
+            *(ref.location, ref.boxes, ref.box_labels, ref.extra, ref.mask, ref.images, ref.frame),
         )
         for ref in refs[::-1]
     ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tfpipe.images.errors import BadImage
-from tfpipe.images.exif import swaps_sides, turn_image
+from tfpipe.images.exif import find_turn, get_upright_size, swaps_sides, turn_image
 from tfpipe.images.masks.mask_file import (
     Classes,
     decode_mask,
@@ -27,19 +28,29 @@ class MaskPlace:
         height: The height of the image in its file.
         orientation: The EXIF orientation by which the image was turned, 1 to 8.
         size: The width and the height of the stored image.
+        frame: The width and the height of the image that an annotation is for, as for boxes; empty without one.
     """
 
     width: int
     height: int
     orientation: int
     size: tuple[int, int]
+    frame: Sequence[float] = ()
+
+    def find_turn(self, mask: tuple[int, int]) -> int | None:
+        """Returns the orientation by which a mask of this size must be turned; None if it does not fit."""
+        stored = self.width, self.height
+        if mask not in (stored, get_upright_size(stored, self.orientation), tuple(self.frame)):
+            return None
+        return find_turn(mask, stored, self.orientation, is_upright=bool(self.frame))
 
 
 def prepare_mask(data: bytes, place: MaskPlace, max_pixels: int) -> bytes:
     """Checks a mask and does to it what was done to its image. A mask that fits as it is keeps its bytes.
 
     Args:
-        data: The PNG, for the pixels of the image as they lie in its file, as boxes are.
+        data: The PNG, for the pixels of the image as they lie in its file or, if its size says so, for the upright
+            ones.
         place: The place of the mask.
         max_pixels: The largest number of pixels.
 
@@ -51,14 +62,16 @@ def prepare_mask(data: bytes, place: MaskPlace, max_pixels: int) -> bytes:
         classes = decode_mask(header)
     except BadImage as error:
         raise BadImage(f"its mask: {error.reason}") from error
-    if (header.width, header.height) != (place.width, place.height):
+    size = header.width, header.height
+    turn = place.find_turn(size)
+    if turn is None:
         turned = ", before EXIF turns it" if swaps_sides(place.orientation) else ""
         raise BadImage(
             f"its mask has {header.width} x {header.height} pixels, the image {place.width} x {place.height}{turned}"
         )
-    if place.size == (header.width, header.height) and place.orientation == 1 and is_plain(header):
+    if place.size == size and turn == 1 and is_plain(header):
         return data
-    classes = np.asarray(turn_image(make_mask_image(classes), place.orientation))
+    classes = np.asarray(turn_image(make_mask_image(classes), turn))
     return encode_mask(resize_nearest(classes, place.size[::-1]))
 
 

@@ -139,7 +139,10 @@ BOMB = b'<!DOCTYPE annotation [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;"
         (make_xml(make_object("", 1, 1, 2, 2)), "object 1 must have a 'name', got ''"),
         (make_xml("<object><name>a</name></object>"), "'xmin' must be a number, got ''"),
         (make_xml(make_object("a", 1, 1, 2, float("nan"))), "'ymax' must be a number, got 'nan'"),
-        (make_xml(make_object("a", 1, 1, 2, 2), size=""), "'size' must hold a width and a height above 0"),
+        (
+            make_xml(size="<size><width>-1</width><height>9</height></size>"),
+            "'size' must hold a width and a height from 0",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, xml: bytes, reason: str) -> None:
