@@ -395,7 +395,8 @@ def _list_places(source: str, file: _File, depth: int) -> Iterator[Callable[[str
     own = file_io.make_absolute(file.path).rpartition("/")[0] + "/"
     beside = own.removeprefix(base) if own.startswith(base) else ""
     folders = dict.fromkeys((_find_folder(source, file.group), "", beside))
-    spellings = [str, _take_slashes, *(partial(unicodedata.normalize, form) for form in ("NFC", "NFD"))]
+    spellings: list[Callable[[str], str]] = [str, _take_slashes]
+    spellings += [partial(unicodedata.normalize, form) for form in ("NFC", "NFD")]
     for num_above in range(depth + 1):
         for spell in spellings:
             for folder in folders:

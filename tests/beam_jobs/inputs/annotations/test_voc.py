@@ -96,6 +96,24 @@ def test_images_without_a_list_or_an_annotation_are_counted(voc: Path) -> None:
     assert listing.skipped == {"box without an area in its image": 1}
 
 
+def test_other_files_beside_images_are_counted(voc: Path) -> None:
+    hidden = [form.format(k) for k in (1, 2) for form in ("Annotations/._{}.xml", "JPEGImages/._{}.jpg")]
+    beside = {
+        f"JPEGImages/1.{ending}": b"0 .5 .5 .1 .1" for ending in ("txt", "xml", "AAE", "pose", "3.weights", "zzz")
+    }
+    write_files(voc, dict.fromkeys(hidden, b"1") | beside | {"JPEGImages/Thumbs.db": b"1"})
+    listing = list_voc(voc)
+    assert [ref.path for ref in listing.images] == [f"JPEGImages/{k}.jpg" for k in (1, 2, 3)]
+    assert listing.skipped == {
+        "hidden": 4,
+        "*.txt": 1,
+        "*.xml": 1,
+        "no image by name": 1,
+        "further file of an image": 3,
+        "image in no list of ImageSets": 1,  # 1.3.w
+    }
+
+
 def test_a_missing_image_is_named(voc: Path, tmp_path: Path) -> None:
     path = min((voc / "JPEGImages").iterdir())
     path.unlink()
