@@ -16,13 +16,13 @@ from typing import Any
 
 from tests.profiler.faults.loader_cases import FAULTS
 from tfpipe.profiler.loader.diagnose import find_wall
+from tfpipe.profiler.loader.files import find_files, measure_draft_s
 from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
 from tfpipe.profiler.loader.measure import Trainer, measure_loader
 from tfpipe.profiler.loader.report import to_text
 from tfpipe.profiler.loader.run import run_turn
-from tfpipe.profiler.loader.shards import find_files, measure_draft_s
-from tfpipe.profiler.loader.types import LoaderReport, ShardsResult
+from tfpipe.profiler.loader.types import LoaderReport
 from tfpipe.profiler.trials import compare
 
 SECONDS, TURN_S = 3.0, 1.5
@@ -40,7 +40,7 @@ def diagnose_fault(name: str, folder: Path) -> dict[str, Any]:
     draft_s = measure_draft_s(find_files(profile, loader.dataset), profile.batch.image_size)
     fixes = list_fixes(profile, wall, False, draft_s)
     if os.environ.get("SHOW"):
-        print(to_text(LoaderReport(profile, wall, fixes, ShardsResult(why_not="-"))), file=sys.stderr)
+        print(to_text(LoaderReport(profile, wall, fixes)), file=sys.stderr)
     first = fixes[0].name if fixes else ""
     result = {
         "fault": name,

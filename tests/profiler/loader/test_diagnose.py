@@ -113,8 +113,8 @@ def test_the_wall_and_the_first_fix(name: str) -> None:
 def test_the_sentence_of_a_wall() -> None:
     wall = find_wall(CASES["zero workers"][0])
     assert wall.reason == (
-        "No worker process makes batches: the loop does it itself, and the step waits meanwhile. 100 % of the work is "
-        "decoding, most of it in train.py:5 load."
+        "No worker process makes batches: the loop does it itself, and the step waits meanwhile. 100 % of the time "
+        "goes to decoding, most of it in train.py:5 load."
     )
 
 

@@ -11,6 +11,7 @@ import re
 import sysconfig
 from collections.abc import Sequence
 from itertools import dropwhile, takewhile
+from pathlib import Path
 from typing import NamedTuple
 
 from tfpipe.profiler.loader.types import Activity
@@ -32,11 +33,12 @@ class Doing(NamedTuple):
     place: str
 
 
-_LIBRARIES = tuple(
-    {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_OWN = os.path.dirname(__file__) + os.sep
+_LIBRARIES = (
+    str(Path(__file__).parents[2]) + os.sep,  # tfpipe, also from a checkout
+    *(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 _OUTSIDE = ("site-packages", "dist-packages", "<frozen", "/grain/_src/")
-_OWN = os.path.dirname(__file__) + os.sep
 _PROBE, _TAKES = _OWN + "probe.py", _OWN + "measure.py"
 """The clock of collecting garbage, which counts as what it interrupts; and the loop that takes batches, in which only
 the memory of the last one is freed."""

@@ -15,7 +15,8 @@ _FED, _STALLED, _MAIN, _MOVED, _ON_STORAGE, _ON_LOCK = 0.03, 0.2, 0.6, 0.35, 0.4
 _ON_CORES, _DELAYED, _WAITS, _NARROW = 0.75, 0.25, 0.4, 0.5
 _PLENTY, _NEARLY_FED = 2.0, 0.1
 _FAST_BYTES = 50e6  # a second of waiting: a stream that gives less is late rather than narrow
-_WORDS = {"storage": "waiting for storage", "functions": "in functions of yours"}
+_MANY_THREADS = 0.2
+_WORDS = {"storage": "waiting for storage", "functions": "functions of yours", "other": "other code"}
 
 
 def find_wall(profile: LoaderProfile) -> Wall:
@@ -24,10 +25,10 @@ def find_wall(profile: LoaderProfile) -> Wall:
     fed = _FED if profile.free_rate < _PLENTY * needed else _NEARLY_FED  # the loop itself is late at times
     if profile.idle_fraction <= fed:
         return Wall("accelerator", "The loader is fast enough: the step has its next batch when it asks for it.")
-    for find in (_find_slow_record, _find_restarts, _find_lock, _find_no_workers, _find_main, _find_slow_worker):
+    for find in (_find_starving, _find_slow_record, _find_restarts, _find_lock, _find_no_workers, _find_main):
         if (wall := find(profile)) is not None:
             return wall
-    for find in (_find_storage, _find_moves, _find_waits, _find_cores):
+    for find in (_find_slow_worker, _find_storage, _find_moves, _find_waits, _find_cores):
         if (wall := find(profile)) is not None:
             return wall
     text, where = _explain_largest(profile)
@@ -59,7 +60,28 @@ def _explain_largest(profile: LoaderProfile) -> tuple[str, str]:
     name = max(ACTIVITIES[:-3], key=profile.share)
     where, _ = find_function(profile, name)
     most = f", most of it in {where}" if where else ""
-    return f"{human_share(profile.share(name))} of the work is {_WORDS.get(name, name)}{most}.", where
+    owners = "the workers' time" if profile.workers else "the time"
+    return f"{human_share(profile.time_share(name))} of {owners} goes to {_WORDS.get(name, name)}{most}.", where
+
+
+def choose_threads(profile: LoaderProfile) -> int:
+    """Returns the threads for which the loader gets cores, at least one."""
+    return max(round(profile.used_cores), 1)
+
+
+def _find_starving(profile: LoaderProfile) -> Wall | None:
+    """Returns the threads of a library, if they work much, and are more than the cores that they get."""
+    cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
+    threads = profile.torch_threads
+    is_many = threads == 1 or threads > choose_threads(profile)
+    if pool_s <= _MANY_THREADS * cpu_s or profile.delay < _DELAYED or not is_many:
+        return None
+    whose = "A library computes in threads of its own" if threads == 1 else f"PyTorch computes in {threads} threads"
+    reason = (
+        f"{whose}, and this loader gets {profile.used_cores:.1f} of {human_count(profile.num_cores, 'core')}: it waits "
+        f"for a core in {human_share(profile.time_share('no core'))} of the time, and the threads for each other."
+    )
+    return Wall("starving threads", reason, "" if threads == 1 else "torch.set_num_threads")
 
 
 def _find_slow_record(profile: LoaderProfile) -> Wall | None:
@@ -91,9 +113,9 @@ def _find_lock(profile: LoaderProfile) -> Wall | None:
     share = profile.share("lock")
     if share < _ON_LOCK or profile.share("handing over") > _MOVED * (1 - share):
         return None
-    where, _ = find_function(profile, "functions")
+    where, shown = find_function(profile, "functions")[0], human_share(profile.time_share("lock"))
     reason = (
-        f"Threads of one process wait for Python's lock in {human_share(share)} of their time. One at a time computes, "
+        f"Threads of one process wait for Python's lock in {shown} of their time. One at a time computes, "
         f"however many there are{f'; most of it in {where}' if where else ''}."
     )
     return Wall("lock", reason, where)
@@ -141,7 +163,8 @@ def _find_storage(profile: LoaderProfile) -> Wall | None:
         return None
     waited_s, num_bytes = sum(use.sum("storage") for use in profile.makers), sum(use.bytes for use in profile.makers)
     where, _ = find_function(profile, "storage", "reading")
-    reason = f"Workers wait for files in {human_share(share)} of their time{f' ({where})' if where else ''}: "
+    shown = human_share(profile.time_share("storage"))
+    reason = f"Workers wait for files in {shown} of their time{f' ({where})' if where else ''}: "
     if num_bytes >= _FAST_BYTES * waited_s:
         return Wall("storage bytes", f"{reason}{human_bytes(num_bytes / profile.free.wall_s)}/s come.", where)
     wait_ms = waited_s / (profile.free.batches * profile.batch.images) * 1e3
@@ -152,28 +175,27 @@ def _find_moves(profile: LoaderProfile) -> Wall | None:
     share, batch = profile.share("handing over"), profile.batch
     if share < _MOVED * (1 - profile.share("lock")):
         return None
-    many = batch.objects > batch.images
+    many, shown = batch.objects > batch.images, profile.time_share("handing over")
     what = human_count(batch.objects, "Python object") if many else human_bytes(batch.bytes)
-    return Wall("hand-over", f"Handing over takes {human_share(share)} of the workers' time: {what} a batch.")
+    return Wall("hand-over", f"Handing over takes {human_share(shown)} of the workers' time: {what} a batch.")
 
 
 def _find_waits(profile: LoaderProfile) -> Wall | None:
     share, (where, _) = profile.share("waiting"), find_function(profile, "waiting")
     if share < _WAITS:
         return None
-    return Wall("waits", f"Workers do nothing but wait in {human_share(share)} of their time, in {where}.", where)
+    shown = human_share(profile.time_share("waiting"))
+    return Wall("waits", f"Workers do nothing but wait in {shown} of their time, in {where}.", where)
 
 
 def _find_cores(profile: LoaderProfile) -> Wall | None:
-    makers, wall_s, cores = profile.makers, profile.free.wall_s, profile.num_cores
-    used = (sum(use.cpu_s for use in makers) + profile.main.cpu_s) / wall_s
-    delay_s = sum(use.sum("no core") for use in makers)
-    delay = delay_s / max(delay_s + sum(use.working_s for use in makers), 1e-9)
+    makers, cores, used, delay = profile.makers, profile.num_cores, profile.used_cores, profile.delay
     workers = profile.num_workers
     text, where = _explain_largest(profile)
+    shown = human_share(profile.time_share("no core"))
     if workers > 2 * cores:
         reason = (
-            f"{workers} workers share {human_count(cores, 'core')}: they wait for one in {human_share(delay)} of their "
+            f"{workers} workers share {human_count(cores, 'core')}: they wait for one in {shown} of their "
             "time, and each takes memory and time to start."
         )
         return Wall("too many workers", reason, where)

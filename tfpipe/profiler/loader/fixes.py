@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tfpipe.profiler.loader.diagnose import find_function, split_place
+from tfpipe.profiler.loader.diagnose import choose_threads, find_function, split_place
 from tfpipe.profiler.loader.model import Costs, compute_costs, keep_workers
 from tfpipe.profiler.loader.types import Activity, LoaderFix, LoaderProfile, Wall
 from tfpipe.system.units import human_bytes, human_count, human_share
@@ -124,10 +124,17 @@ def _change_workers(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[
         costs = keep_workers(profile, now)
         yield _Idea(costs, {"persistent_workers": True}, reason, wall.kind == "restarts")
     delay_s = sum(use.sum("no core") for use in profile.makers)
-    if profile.num_workers >= cores and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s:
-        reason = f"{human_share(pool_s / cpu_s)} of the workers' time is spent in threads of a library, for few cores."
-        change = "Give each worker one thread, such as by `cv2.setNumThreads(0)` in `worker_init_fn`"
-        yield _Idea(now, change, reason, wall.kind == "cores")
+    is_starving, is_full = wall.kind == "starving threads", profile.num_workers >= cores
+    if is_starving or (is_full and pool_s > _LARGE_SHARE * cpu_s and delay_s > _SMALL_SHARE * cpu_s):
+        owners = "workers'" if profile.workers else "loader's"
+        reason = f"{human_share(pool_s / cpu_s)} of the {owners} processor time is in threads of a library."
+        change = "Give each worker one thread, by `torch.set_num_threads(1)` or `cv2.setNumThreads(0)` in "
+        change += "`worker_init_fn`"
+        if not profile.workers:
+            change = "Give the library one thread, such as by `cv2.setNumThreads(0)`"
+            if profile.torch_threads > 1:
+                change = f"Call `torch.set_num_threads({choose_threads(profile)})`"
+        yield _Idea(now, change, reason, is_starving or wall.kind == "cores")
 
 
 def _change_order(profile: LoaderProfile, wall: Wall, now: Costs) -> Iterator[_Idea]:

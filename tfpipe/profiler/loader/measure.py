@@ -182,10 +182,12 @@ def measure_loader(loader: Loader, trainer: Trainer, seconds: float, folder: Pat
     with contextlib.suppress(TypeError, NotImplementedError, ValueError):
         records = len(loader.dataset)
     hop_s = _measure_hop_s(facts.bytes + _OBJECT_BYTES * facts.objects)
+    torch: Any = sys.modules.get("torch")
     return LoaderProfile(
         *(loader.kind, loader.options, facts, step_s, trainer.method, first_batch_s, paced, free),
         *(tuple(uses.values()), main, loader.length, cores, num_cores, max(all_s - used_s, 0.0) / free.wall_s),
         *(_measure_copy_s(facts.bytes), hop_s, records, host_limits.available_memory_bytes()),
+        1 if uses or torch is None else torch.get_num_threads(),
     )
 
 

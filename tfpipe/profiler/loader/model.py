@@ -17,7 +17,7 @@ from tfpipe.profiler.loader.types import LoaderProfile
 
 _OUTLIER, _OUTLIER_S, _FEW = 10.0, 0.05, 0.05
 """A record is slow if it takes ten times the median and 50 ms; then there must be at most 5 % of such records."""
-_SLOWER, _IDLE, _CROWDED = 2.5, 0.3, 0.25
+_SLOWER, _IDLE = 2.5, 0.3
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ def compute_costs(profile: LoaderProfile) -> Costs:
     workers, main, makers = profile.workers, profile.main, profile.makers
     cpu_s = main.cpu_s + sum(use.cpu_s for use in workers)
     # Where others take cores, more workers get more of them, and each waits as before.
-    is_crowded = profile.others_cores > _CROWDED * profile.num_cores
     own = cpu_s / max(cpu_s + profile.others_cores * profile.free.wall_s, 1e-9)
     busy_s = [max(use.wall_s - use.sum("idle"), 1e-9) for use in makers]
     # Several threads of a worker can wait for a core at once, so it is not less than what it computes.
@@ -105,7 +104,7 @@ def compute_costs(profile: LoaderProfile) -> Costs:
         # The workers make batches while the first one is waited for, so this is a little too much.
         restart_s=get_restart_s(profile) / ((profile.steps_per_epoch or float("inf")) * profile.batch.images),
         step_s=profile.step_s / profile.batch.images,
-        cores=profile.num_cores if is_crowded else profile.cores,
+        cores=profile.num_cores if profile.is_crowded else profile.cores,
     )
 
 

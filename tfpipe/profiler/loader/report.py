@@ -26,17 +26,12 @@ _STEPS = {
 
 def to_text(report: LoaderReport) -> str:
     """Returns at most one screen: the wall, the rates, the processes, the lines of code, the fixes."""
-    wall, shards, rate = report.wall, report.shards, report.profile.free_rate
+    wall = report.wall
     lines = [f"Bottleneck: {wall.kind}{f' ({wall.where})' if wall.where else ''}", wall.reason, ""]
+    if report.profile.is_crowded:
+        lines[:0] = [_explain_neighbors(report.profile)]
     lines += [*_rate_lines(report), "", *_process_lines(report.profile), *_code_lines(report.profile), ""]
     lines += _fix_lines(report)
-    if shards.why_not:
-        lines.append(f"As tfpipe shards: not measured, because {shards.why_not}")
-    else:
-        lines.append(
-            f"As tfpipe shards: {shards.rate / rate:.1f} times, measured on {human_count(shards.images, 'image')}: "
-            f"{human_rate(shards.rate)} images/s of random crops, this loader gives {human_rate(rate)} without a step."
-        )
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -63,10 +58,24 @@ def to_json(report: LoaderReport) -> dict[str, Any]:
         "workers": [uses[use.pid] for use in profile.workers],
         "main": uses[profile.main.pid],
         "costs": asdict(compute_costs(profile)),
-        "fixes": [{**asdict(fix), "changes": dict(fix.changes)} for fix in report.fixes],
-        "shards": asdict(report.shards),
+        "fixes": [
+            {
+                **asdict(fix),
+                "changes": dict(fix.changes),
+                "predicted_gain": None if profile.is_crowded else fix.predicted_gain,
+            }
+            for fix in report.fixes
+        ],
         "price_per_day": report.price_per_day,
     }
+
+
+def _explain_neighbors(profile: LoaderProfile) -> str:
+    cores = human_count(profile.num_cores, "core")
+    return (
+        f"Busy neighbors: other programs take {profile.others_cores:.1f} of {cores}. End them and run this again: the "
+        "figures hold only beside them, and no gain is predicted."
+    )
 
 
 def _is_plain(value: object) -> bool:
@@ -101,12 +110,8 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
     uses = (*profile.workers[:_MAX_PROCESSES], profile.main)
     names = [*(f"worker {number}" for number in range(len(uses) - 1)), "trainer"]
     yield f"{'share of time':<18}" + "".join(f"{name:>10}" for name in names)
-    busy = [(use.wall_s - use.sum("idle")) / max(use.working_s + use.sum("no core"), 1e-9) for use in uses]
     for name in ACTIVITIES:  # threads of one process share its column
-        shares = [
-            use.sum(name) / use.wall_s * (1 if name == "idle" else min(scale, 1))
-            for use, scale in zip(uses, busy, strict=True)
-        ]
+        shares = [use.time_share(name) for use in uses]
         if max(shares) >= _SMALLEST:
             cells = (human_share(share) if share >= _SMALLEST else "" for share in shares)
             yield f"{_ROWS.get(name, name):<18}" + "".join(f"{cell:>10}" for cell in cells)
@@ -116,12 +121,16 @@ def _process_lines(profile: LoaderProfile) -> Iterator[str]:
 
 def _code_lines(profile: LoaderProfile) -> Iterator[str]:
     totals: dict[tuple[str, str], float] = {}
-    for place, activity, seconds in (one for use in profile.makers for one in use.functions):
+    for place, activity, seconds in (
+        (place, activity, use.time_scale * seconds)
+        for use in profile.makers
+        for place, activity, seconds in use.functions
+    ):
         totals[place, activity] = totals.get((place, activity), 0.0) + seconds
-    every_s = sum(use.working_s + use.sum("no core") for use in profile.makers) or 1.0
+    every_s = sum(use.wall_s for use in profile.makers) or 1.0
     if totals:
         yield ""
-        yield "Your code:"
+        yield "Your code, with its waits for a core or the lock:"
     for place, activity in sorted(totals, key=lambda key: -totals[key])[:_MAX_LINES]:
         what = "" if activity == "functions" else f": {_ROWS.get(activity, activity)}"
         yield f"{human_share(totals[place, activity] / every_s):>10}  {place}{what}"
@@ -129,15 +138,15 @@ def _code_lines(profile: LoaderProfile) -> Iterator[str]:
 
 def _fix_lines(report: LoaderReport) -> Iterator[str]:
     for number, fix in enumerate(report.fixes[:_MAX_FIXES], 1):
-        rate = human_rate(report.profile.given_rate * fix.predicted_gain)
         yield f"{number}. {fix.name}"
-        line = f"   x {fix.predicted_gain:.2f} predicted, {rate} images/s. {fix.reason}"
+        line = f"   {fix.reason}"
+        if fix.predicted_gain > 1 and not report.profile.is_crowded:
+            rate = human_rate(report.profile.given_rate * fix.predicted_gain)
+            line = f"   x {fix.predicted_gain:.2f} predicted, {rate} images/s. {fix.reason}"
         if fix.measured_gain is not None:
             line += f" Measured x {fix.measured_gain:.2f}: {'kept' if fix.kept else 'not kept'}."
         yield line
     if len(report.fixes) > _MAX_FIXES:
         yield f"{len(report.fixes) - _MAX_FIXES} more with --json."
     if not report.fixes and report.wall.kind != "accelerator":
-        yield "No change that is known here would help."
-    if report.fixes or report.wall.kind != "accelerator":
-        yield ""
+        yield "No fix here would help."

@@ -1,4 +1,4 @@
-"""The whole profile of a loader: measure, diagnose, read the images as shards, try the fixes.
+"""The whole profile of a loader: measure, diagnose, try the fixes.
 
 report, kept = profile_loader(source, trainer, seconds=3.0, applies=True, observer=observer)
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tfpipe.profiler.loader.diagnose import find_wall
+from tfpipe.profiler.loader.files import find_files, measure_draft_s
 from tfpipe.profiler.loader.fixes import list_fixes
 from tfpipe.profiler.loader.loaders import LoaderSource
 from tfpipe.profiler.loader.measure import Batches, Trainer, drive, measure_loader
-from tfpipe.profiler.loader.shards import find_files, measure_as_shards, measure_draft_s
 from tfpipe.profiler.loader.types import LoaderReport
 from tfpipe.profiler.trials import try_changes
 from tfpipe.system.progress import Observer
@@ -59,8 +59,7 @@ def profile_loader(
             fix if trial is None else replace(fix, measured_gain=trial.gain, kept=trial.kept)
             for fix, trial in zip(fixes, trials, strict=True)
         )
-    observer.phase("Reading the same images as tfpipe shards")
-    return LoaderReport(profile, wall, fixes, measure_as_shards(profile, files, seconds / 2)), kept
+    return LoaderReport(profile, wall, fixes), kept
 
 
 def run_turn(source: LoaderSource, trainer: Trainer, seconds: float, changes: Mapping[str, Any]) -> float:

@@ -1,6 +1,6 @@
 """The measurements and conclusions of the profiler of loaders, as plain frozen values. Pure.
 
-LoaderProfile (BatchFacts, ProcessUse ..., Drive) -> Wall, LoaderFix ..., ShardsResult -> LoaderReport
+LoaderProfile (BatchFacts, ProcessUse ..., Drive) -> Wall, LoaderFix ... -> LoaderReport
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ ACTIVITIES: tuple[Activity, ...] = (
 )
 """The activities of a thread: `functions` are the user's, `waiting` happens in them; the last four are waits for a
 file, for Python's lock, for a core, and for work."""
+_CROWDED = 0.25
+"""The share of the cores from which on other programs change what a loader gives."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,17 @@ class ProcessUse:
         """The time of all threads that had work and a core, or waited for something else than a core."""
         return math.fsum(self.seconds.values()) - self.sum("idle", "no core")
 
+    @property
+    def time_scale(self) -> float:
+        """The share of a thread's second that counts as time of this process: its threads share that."""
+        return min((self.wall_s - self.sum("idle")) / max(self.working_s + self.sum("no core"), 1e-9), 1.0)
+
+    def time_share(self, *activities: Activity) -> float:
+        """Returns the share of some activities in the time of this process, as reports show it."""
+        return math.fsum(
+            self.seconds.get(name, 0.0) * (1.0 if name == "idle" else self.time_scale) for name in activities
+        ) / max(self.wall_s, 1e-9)
+
 
 @dataclass(frozen=True)
 class Drive:
@@ -127,6 +140,7 @@ class LoaderProfile:
         hop_s: The processor time to hand a batch from process to process if it is arrays only, in seconds.
         records: The records in the dataset; None if nobody knows.
         free_memory_bytes: The memory that could be taken.
+        torch_threads: The threads in which PyTorch computes where this process makes the batches; else 1.
     """
 
     kind: str
@@ -147,11 +161,29 @@ class LoaderProfile:
     hop_s: float = 0.0
     records: int | None = None
     free_memory_bytes: int = 0
+    torch_threads: int = 1
 
     @property
     def makers(self) -> tuple[ProcessUse, ...]:
         """The processes that make batches: the workers, or this one."""
         return self.workers or (self.main,)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other programs take so many of the cores that no gain can be predicted."""
+        return self.others_cores > _CROWDED * self.num_cores
+
+    @property
+    def used_cores(self) -> float:
+        """The cores that the loader gets."""
+        cpu_s = self.main.cpu_s + sum(use.cpu_s for use in self.workers)
+        return cpu_s / self.free.wall_s
+
+    @property
+    def delay(self) -> float:
+        """The share of a core's wait in the time of the makers' threads that have work."""
+        delay_s = sum(use.sum("no core") for use in self.makers)
+        return delay_s / max(delay_s + sum(use.working_s for use in self.makers), 1e-9)
 
     @property
     def num_workers(self) -> int:
@@ -178,15 +210,20 @@ class LoaderProfile:
         """Returns the share of some activities in the time of the makers, without waits for work or a core."""
         return sum(use.sum(*activities) for use in self.makers) / max(sum(use.working_s for use in self.makers), 1e-9)
 
+    def time_share(self, *activities: Activity) -> float:
+        """Returns the share of some activities in all time of the makers, as reports show it."""
+        all_s = sum(use.wall_s for use in self.makers)
+        return sum(use.time_share(*activities) * use.wall_s for use in self.makers) / max(all_s, 1e-9)
+
 
 @dataclass(frozen=True)
 class Wall:
     """A resource or mistake that holds the loader.
 
     Attributes:
-        kind: The resource or mistake: "accelerator", "cores", "lock", "hand-over", "main process", "storage latency",
-            "storage bytes", "slow record", "slow worker", "too few workers", "too many workers", "restarts", "waits",
-            or "unknown".
+        kind: The resource or mistake: "accelerator", "starving threads", "cores", "lock", "hand-over", "main process",
+            "storage latency", "storage bytes", "slow record", "slow worker", "too few workers", "too many workers",
+            "restarts", "waits", or "unknown".
         reason: The proof in a sentence or two.
         where: The user's line, the activity, or the record that it comes from; empty if none.
     """
@@ -223,21 +260,6 @@ class LoaderFix:
 
 
 @dataclass(frozen=True)
-class ShardsResult:
-    """A reading of the loader's images as shards by the engine.
-
-    Attributes:
-        images: The number of images that were written and read.
-        rate: The images per second.
-        why_not: The reason why nothing was measured; empty if it was.
-    """
-
-    images: int = 0
-    rate: float = 0.0
-    why_not: str = ""
-
-
-@dataclass(frozen=True)
 class LoaderReport:
     """A profile with what follows from it.
 
@@ -245,14 +267,12 @@ class LoaderReport:
         profile: The profile.
         wall: The wall that holds the loader.
         fixes: The fixes, the most useful first.
-        shards: The reading of the same images as shards.
         price_per_day: The price of a day's idle time; None if the accelerator's is not known.
     """
 
     profile: LoaderProfile
     wall: Wall
     fixes: tuple[LoaderFix, ...]
-    shards: ShardsResult
     price_per_day: float | None = None
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfpipe.profiler.loader.shards import measure_draft_s
+from tfpipe.profiler.loader.files import measure_draft_s
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""The report on a loader: what is said where threads starve, and where other programs take the cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.profiler.loader.profiles import OPTIONS, make_profile, make_use
+from tfpipe.profiler.loader.diagnose import find_wall
+from tfpipe.profiler.loader.fixes import list_fixes
+from tfpipe.profiler.loader.report import to_json, to_text
+from tfpipe.profiler.loader.types import Drive, LoaderProfile, LoaderReport, ProcessUse
+
+STARVING = ProcessUse(
+    3,
+    10.0,
+    cpu_s=4.0,
+    pool_s=2.0,
+    seconds={"other": 1.4, "collating": 0.6, "no core": 8.0},
+    functions=(("train.py:9 fill", "collating", 3.0),),
+)
+"""PyTorch computes for 2 s in each of two threads, and waits for a core for 8 s."""
+
+
+def make_starving(use: ProcessUse = STARVING, **facts: Any) -> LoaderProfile:
+    facts = {"torch_threads": 2, **facts}
+    return make_profile(main=use, workers=(), options=OPTIONS | {"num_workers": 0}, **facts)
+
+
+def make_report(profile: LoaderProfile) -> LoaderReport:
+    wall = find_wall(profile)
+    return LoaderReport(profile, wall, list_fixes(profile, wall))
+
+
+def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() -> None:
+    text = to_text(make_report(make_starving()))
+    assert text.startswith(
+        "Bottleneck: starving threads (torch.set_num_threads)\n"
+        "PyTorch computes in 2 threads, and this loader gets 0.4 of 2 cores: it waits for a core in 80 % of the time, "
+        "and the threads for each other.\n"
+    )
+    assert (
+        "1. Call `torch.set_num_threads(1)`\n   50 % of the loader's processor time is in threads of a library.\n"
+        "2. num_workers=2\n"
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind", "first"),
+    [
+        (make_starving(torch_threads=8), "starving threads", "Call `torch.set_num_threads(1)`"),
+        (make_starving(torch_threads=1), "starving threads", "Give the library one thread"),
+        (make_starving(replace(STARVING, pool_s=0.5)), "too few workers", "num_workers=2"),
+        (make_starving(free=Drive(10, 2.0, 2.0)), "too few workers", "num_workers=2"),  # two cores for two threads
+        (
+            make_starving(replace(STARVING, seconds={"other": 8.0, "no core": 2.0})),
+            "too few workers",
+            "num_workers=2",
+        ),
+        (
+            make_profile(*[make_use(n, cpu_s=5.0, pool_s=3.0, seconds={"no core": 8.0, "other": 2.0}) for n in (1, 2)]),
+            "starving threads",
+            "Give each worker one thread, by `torch.set_num_threads(1)` or `cv2.setNumThreads(0)` in `worker_init_fn`",
+        ),
+    ],
+)
+def test_which_threads_starve(profile: LoaderProfile, kind: str, first: str) -> None:
+    report = make_report(profile)
+    assert report.wall.kind == kind
+    assert report.fixes[0].name.startswith(first)
+
+
+def test_busy_neighbors_stand_in_the_first_line_and_no_gain_is_predicted() -> None:
+    crowded = make_report(make_starving(others_cores=1.6))
+    lines = to_text(crowded).splitlines()
+    assert lines[0] == (
+        "Busy neighbors: other programs take 1.6 of 2 cores. End them and run this again: the figures hold only beside "
+        "them, and no gain is predicted."
+    )
+    assert lines[1].startswith("Bottleneck: starving threads")
+    assert "predicted, " not in "\n".join(lines[1:])
+    assert {fix["predicted_gain"] for fix in to_json(crowded)["fixes"]} == {None}
+    quiet = make_report(make_starving(others_cores=0.4))
+    assert "Busy" not in to_text(quiet)
+    assert "   x 2.00 predicted, 20 images/s. 2 workers can make batches at once, while the step runs.\n" in to_text(
+        quiet
+    )
+
+
+def test_an_activity_has_one_figure_in_a_report() -> None:
+    """Of 10 s the loop waits for a core for 6 s; "other" is 65 % of the rest."""
+    use = replace(
+        STARVING,
+        pool_s=0.0,
+        seconds={"other": 2.6, "functions": 1.4, "no core": 6.0},
+        functions=(("train.py:9 fill", "functions", 1.4),),
+    )
+    text = to_text(make_report(make_starving(use)))
+    assert " 26 % of the time goes to other code.\n" in text
+    assert "\nother                   26 %\n" in text
+    assert "\nyour functions          14 %\n" in text
+    assert "\n      14 %  train.py:9 fill\n" in text
+    assert "65 %" not in text
