@@ -130,6 +130,7 @@ def _choose_directory(config: ShardConfig, plan: Plan) -> tuple[WorkDir, PlanHea
             f"tfpipe. Choose an empty directory, or replace it with `overwrite`.{advice}"
         )
     staged = WorkDir(work.output + _NEW)
+    file_io.refuse_links(os.path.dirname(staged.output), [os.path.basename(staged.output)])
     if not _is_free_for(staged, header):
         file_io.remove_tree(staged.output)
     return staged, header, True

@@ -181,6 +181,16 @@ def check_local(directory: str) -> None:
         )
 
 
+def check_links(directory: str) -> None:
+    """Refuses to change a dataset that came with links to folders outside of it.
+
+    Raises:
+        DataError: It holds one in a place where commands write.
+    """
+    folders = (file_names.INDEX_DIR, file_names.COLUMNS_DIR, file_names.LAYERS_DIR, VIEWS_DIR)
+    file_io.refuse_links(directory, folders)
+
+
 def check_readable(directory: str) -> None:
     """Refuses a directory that is neither on this machine nor in an object store that tfpipe reads without TensorFlow.
 

@@ -55,6 +55,37 @@ def resolve_links(path: str) -> str:
     return make_absolute(path) if is_url(path) else os.path.realpath(path)
 
 
+def refuse_links(folder: str, names: Iterable[str]) -> None:
+    """Refuses to write below a local folder that came with links to other folders: the files would get there.
+
+    The folder itself may be a link. So may its files be, because a new file takes the place of a link.
+
+    Args:
+        folder: The folder.
+        names: The names in it below which is written.
+
+    Raises:
+        DataError: One of them, or what lies below it, is a link to something else than a file.
+    """
+    if is_url(folder):
+        return
+    for path in (join(folder, name) for name in names):
+        if os.path.islink(path) and not os.path.isfile(path):
+            raise DataError(
+                f"Nothing is written through a link to another folder, and {path} leads to {os.readlink(path)}. "
+                "Put the folder itself in its place, or remove the link."
+            )
+        if os.path.isdir(path) and not os.path.islink(path):
+            inner: list[str] = []
+            with (
+                explain_os_errors(f"look into {path}"),
+                contextlib.suppress(FileNotFoundError),
+                os.scandir(path) as found,
+            ):
+                inner = [entry.name for entry in found if not entry.is_file(follow_symlinks=False)]
+            refuse_links(path, inner)
+
+
 def check_stores(paths: Iterable[str]) -> None:
     """Asks every store among `paths` once, before anything costs time.
 

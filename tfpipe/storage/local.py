@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO, cast
 from uuid import uuid4
 
 from tfpipe.errors import FormatError
+from tfpipe.system.file_lock import open_no_link
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _SYNC_BYTES = 16 << 20  # a disk needs some ten milliseconds for them, and a thread a tenth of one to start
@@ -165,7 +166,10 @@ def new_file(path: str, temporary: str | None = None) -> Iterator[BinaryIO]:
     """
     temporary = temporary or f"{path}.{uuid4().hex}.tmp"
     try:
-        with _EarlySyncedFile(temporary, "wb") as raw, io.BufferedWriter(raw, _WRITE_BUFFER_BYTES) as file:
+        with (
+            _EarlySyncedFile(temporary, "wb", opener=open_no_link) as raw,
+            io.BufferedWriter(raw, _WRITE_BUFFER_BYTES) as file,
+        ):
             yield cast(BinaryIO, file)
             file.flush()
             raw.sync()

@@ -24,7 +24,7 @@ def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
     """
     while True:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "ab", buffering=0) as file:
+        with open(path, "ab", buffering=0, opener=open_no_link) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -33,6 +33,11 @@ def hold_lock(path: str, when_held: Callable[[], None]) -> Iterator[BinaryIO]:
             if _is_at(path, file):
                 yield file
                 return
+
+
+def open_no_link(path: str, flags: int) -> int:
+    """Opens a file as `open` does by default, but refuses a link. For the argument `opener` of `open`."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def _is_at(path: str, file: BinaryIO) -> bool:

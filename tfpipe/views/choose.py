@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.dataset.parts import check_local
+from tfpipe.dataset.parts import check_links, check_local
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, first_line
 from tfpipe.format.manifest import Manifest
@@ -71,8 +71,9 @@ def write_view(manifest: Manifest, view: View, overwrite: bool = False) -> str:
 
     Raises:
         ConfigError: There is a view of this name.
-        DataError: The file cannot be written.
+        DataError: The file cannot be written, or a link in the dataset leads elsewhere.
     """
+    check_links(manifest.directory)
     path = file_io.join(manifest.directory, view_file(view.name))
     if os.path.lexists(path) and not overwrite:
         raise ConfigError(f"{manifest.address}@{view.name} exists. Give another `name`, or `overwrite` to replace it.")
@@ -234,9 +235,14 @@ def check_names(table: FactsTable, names: tuple[str, ...]) -> None:
 
 @contextmanager
 def open_facts(manifest: Manifest) -> Iterator[FactsTable]:
-    """Opens the facts of all splits, and first makes those that are missing."""
+    """Opens the facts of all splits, and first makes those that are missing.
+
+    Raises:
+        DataError: A link in the dataset leads elsewhere.
+    """
     import duckdb
 
+    check_links(manifest.directory)
     with tempfile.TemporaryDirectory(prefix="tfpipe-facts-") as folder:
         threads = host_limits.usable_cpus()
         files = {split: find_facts(manifest, split, folder, threads) for split in manifest.splits}

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History, load_history
 from tfpipe.dataset.load import split_address
-from tfpipe.dataset.parts import list_fingerprints
+from tfpipe.dataset.parts import check_links, list_fingerprints
 from tfpipe.errors import ConfigError
 from tfpipe.format.layer import Kind, Layer, layer_file
 from tfpipe.storage import file_io, local
@@ -38,13 +38,14 @@ def open_layers(dataset: str | os.PathLike[str]) -> Iterator[History]:
 
     Raises:
         ConfigError: It is a view or a layer, or describes files of another program.
-        DataError: There is no dataset, or another process changes its layers.
+        DataError: There is no dataset, another process changes its layers, or a link in it leads elsewhere.
         FormatError: A layer is damaged.
     """
     directory, view = split_address(os.fspath(dataset).removeprefix("file://"))
     if view:
         raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")
     directory = file_io.resolve_links(directory)
+    check_links(directory)
     load_history(directory)  # which says what is wrong with the path, before a folder is made beside it
     lock = _LayerFolder(directory).lock(f"changes the layers of {dataset}")
     with file_io.explain_os_errors(f"write to {directory}"), lock:

@@ -69,7 +69,7 @@ class WorkingFolder:
             busy: The work of the process that holds the folder, as in "repairs into /data/out".
 
         Raises:
-            DataError: Another process holds the folder, or it cannot be written.
+            DataError: Another process holds the folder, it cannot be written, or a link in it leads elsewhere.
         """
         if file_io.is_url(self.output):
             yield
@@ -78,6 +78,7 @@ class WorkingFolder:
         def refuse() -> None:
             raise DataError(f"Another process {busy}; wait until it is done.")
 
+        file_io.refuse_links(os.path.dirname(self.base), [os.path.basename(self.base)])
         is_new = not os.path.exists(self.output)
         with contextlib.ExitStack() as stack:
             with file_io.explain_os_errors(f"write to {self.output}"):
@@ -176,6 +177,7 @@ def check_output(
 
     Raises:
         ConfigError: It lies in a folder that is read, is a file, or holds something else.
+        DataError: One of our names in it is a link to another folder, or holds one.
     """
     target = file_io.resolve_links(output)
     for path in sources:
@@ -190,4 +192,5 @@ def check_output(
     others = [name for name in names if not is_ours(name)]
     if others and (alone or len(others) == len(names)):
         raise ConfigError(f"{output} must be empty or not exist yet, and holds {others[0]}. Choose another directory.")
+    file_io.refuse_links(target, filter(is_ours, names))
     return target

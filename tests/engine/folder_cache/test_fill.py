@@ -24,7 +24,7 @@ from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
-from tfpipe.engine.folder_cache.folder import without_cache
+from tfpipe.engine.folder_cache.folder import CacheFolder, without_cache
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.manifest import Manifest
@@ -159,6 +159,22 @@ def test_other_contents_get_a_folder_of_their_own(source: Manifest, tmp_path: Pa
     assert all(load_manifest(place).directory == place for place in places)
 
 
+def test_none_is_filled_through_a_link(source: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "mine").touch()
+    config = config_of("bytes", tmp_path / "cache")
+    place = Path(CacheFolder(source, "train", config).path)
+    place.parent.mkdir()
+    place.symlink_to(tmp_path / "outside")
+    with pytest.raises(DataError) as caught:
+        fill_cache(source, "train", config)
+    assert str(caught.value) == (
+        f"Nothing is written through a link to another folder, and {place} leads to {tmp_path}/outside. Put the folder "
+        "itself in its place, or remove the link."
+    )
+    assert files_in(tmp_path / "outside") == {"mine": b""}
+
+
 @pytest.mark.parametrize("damage", ["shard", "cut", "index", "manifest"])
 def test_a_damaged_one_is_filled_anew(source: Manifest, tmp_path: Path, damage: str) -> None:
     config = config_of("bytes", tmp_path / "cache")
@@ -183,6 +199,7 @@ FILL = """
 import os, signal, sys, time
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.folder_cache.fill import fill_cache
+from tfpipe.engine.folder_cache.folder import CacheFolder
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.system.progress import Observer

@@ -40,7 +40,7 @@ from tfpipe.format.manifest import Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import decode_index, max_index_bytes
 from tfpipe.storage import file_io, local
 from tfpipe.system import host_limits
-from tfpipe.system.file_lock import hold_lock
+from tfpipe.system.file_lock import hold_lock, open_no_link
 from tfpipe.system.units import human_bytes
 
 logger = logging.getLogger(__name__)
@@ -266,14 +266,18 @@ class CacheFolder:
         """
         with self.explain_errors():
             os.makedirs(self.parent, exist_ok=True)
-            open(self._lock_path, "ab").close()
+            open(self._lock_path, "ab", opener=open_no_link).close()
         self.check_disk()
 
     def clear(self) -> None:
         """Makes the folder, and removes what a dead process left, but keeps complete shards and indexes.
 
         Of a damaged cache it removes all, the manifest last.
+
+        Raises:
+            DataError: The folder holds a link to another one.
         """
+        file_io.refuse_links(self.parent, [os.path.basename(self.path)])
         os.makedirs(os.path.join(self.path, file_names.INDEX_DIR), exist_ok=True)
         shards = [] if os.path.lexists(self.manifest_path) else [shard.file for shard in self.shards]
         kept = {*shards, *map(file_names.index_name, shards), file_names.INDEX_DIR, file_names.MANIFEST}

@@ -81,8 +81,9 @@ def open_output(directory: str) -> Iterator[IndexOutput]:
 
     Raises:
         ConfigError: The directory holds a dataset that tfpipe wrote, or a file that is not a valid manifest.
-        DataError: The directory cannot be written.
+        DataError: The directory cannot be written, or a link in it leads elsewhere.
     """
+    file_io.refuse_links(directory, (file_names.INDEX_WORK_DIR, file_names.INDEX_DIR, *get_args(Export)))
     output = IndexOutput(directory, _old_manifest(directory))
     is_new = not file_io.is_url(directory) and not os.path.isdir(directory)
     try:
