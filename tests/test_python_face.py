@@ -184,18 +184,24 @@ def test_a_notebook_shows_text_where_there_are_no_images(tmp_path: Path) -> None
     assert manifest._repr_html_() is None
 
 
-def test_endless_pairs_warn_about_fit(small_dataset: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pairs_end_with_the_epoch_unless_you_say_otherwise(
+    small_dataset: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     pairs = replace(CONFIG, as_supervised=True)
+    steps = tfpipe.steps_per_epoch(small_dataset, "train", pairs)
     with caplog.at_level(logging.WARNING):
         for function in (tfpipe.build_dataset, distribute):
-            function(small_dataset, "train", pairs, epochs=1)
-            function(small_dataset, "train", CONFIG)
-            function(small_dataset, "train", replace(pairs, training=False))
-        assert caplog.messages == []
-        for function in (tfpipe.build_dataset, distribute):
-            function(small_dataset, "train", pairs)
-    sentence = (
-        "These batches never end, and neither does `model.fit` with them alone. Give `epochs=1` here, or "
-        "`steps_per_epoch=tfpipe.steps_per_epoch(...)` to `fit`."
-    )
-    assert caplog.messages == [sentence] * 2
+            for config, epochs, expected in (
+                (pairs, None, steps),
+                (pairs, 2, 2 * steps),
+                (pairs, 0, -1),
+                (CONFIG, None, -1),
+            ):
+                cardinality = function(small_dataset, "train", config, epochs=epochs).cardinality
+                assert int(cardinality() if callable(cardinality) else cardinality) == expected
+    assert caplog.messages == []
+    tfpipe.build_dataset(small_dataset, "train", replace(pairs, order="throughput"))
+    assert caplog.messages == [
+        "These batches never end, and neither does `model.fit` with them alone. Give "
+        "`steps_per_epoch=tfpipe.steps_per_epoch(...)` to `fit`, or read in exact order."
+    ]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the names of `_MODULES`, for type checkers and editors
     from tfpipe.readers.data_source import data_source as data_source
     from tfpipe.readers.grain import GrainBatches as GrainBatches
     from tfpipe.readers.jax import JaxBatches as JaxBatches
+    from tfpipe.readers.keras import EndFirstEpoch as EndFirstEpoch
     from tfpipe.readers.keras import KerasBatches as KerasBatches
     from tfpipe.readers.numpy import NumpyBatches as NumpyBatches
     from tfpipe.readers.torch import TorchBatches as TorchBatches
@@ -74,7 +75,7 @@ _MODULES = {
         "tfpipe.readers.data_source": "data_source",
         "tfpipe.readers.grain": "GrainBatches",
         "tfpipe.readers.jax": "JaxBatches",
-        "tfpipe.readers.keras": "KerasBatches",
+        "tfpipe.readers.keras": "EndFirstEpoch KerasBatches",
         "tfpipe.readers.numpy": "NumpyBatches",
         "tfpipe.readers.torch": "TorchBatches data_loader",
         "tfpipe.writer.fields": "Image Images Label Labels Mask Tensor Text Values",

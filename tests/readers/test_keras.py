@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import tfpipe
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
 from tfpipe.readers.keras import KerasBatches
@@ -57,7 +62,7 @@ def test_batches_are_those_of_all_readers(small_dataset: Path) -> None:
     batches, expected = KerasBatches(small_dataset, "train", CONFIG), NumpyBatches(small_dataset, "train", CONFIG)
     for epoch in range(2):
         batches.on_epoch_begin()
-        for step in range(len(batches)):
+        for step in range(batches.num_batches):
             image, label = batches[step]
             np.testing.assert_array_equal(image, expected.read(3 * epoch + step)["image"])
             np.testing.assert_array_equal(label, expected.read(3 * epoch + step)["label"])
@@ -76,7 +81,133 @@ def test_an_evaluation_counts_each_record_once(small_dataset: Path) -> None:
     assert accuracy == pytest.approx(np.mean(predicted[:3] == label[:3]), abs=1e-6)
 
 
-def test_a_step_within_an_epoch_is_refused(small_dataset: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        KerasBatches(small_dataset, "train", CONFIG, start_step=4)
-    assert str(caught.value) == ("`start_step` must begin an epoch of 3 steps, as Keras does, got 4. Use 3 or 6.")
+def build(data: Path, **options: Any) -> Any:
+    return tfpipe.build_dataset(data, "train", CONFIG, as_supervised=True, **options)
+
+
+def distribute_to_one(data: Path, **options: Any) -> Any:
+    """Keras looks at a batch before it trains."""
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
+    return tfpipe.distribute_dataset(strategy, data, "train", CONFIG, as_supervised=True, **options)
+
+
+def open_batches(data: Path, **options: Any) -> Any:
+    return KerasBatches(data, "train", CONFIG, **options)
+
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+WAYS = [open_batches, build, *((distribute_to_one,) if ON_TENSORFLOW else ())]
+
+
+def make_decaying_model(way: Any, **options: Any) -> Any:
+    """Makes a model that a step without a batch would change."""
+    strategy = tf.distribute.OneDeviceStrategy("/CPU:0") if way is distribute_to_one else tf.distribute.get_strategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(3)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.AdamW(0.01, weight_decay=0.1), loss, jit_compile=False, **options)
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class Saving(Noting):
+    """Counts the batches of each epoch, and keeps all variables behind each step."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.states = [get_state(model)]
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.counts[-1] = batch + 1
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()
+        self.states.append(get_state(self.model))
+
+
+def get_state(model: Any) -> list[Any]:
+    return [keras.ops.convert_to_numpy(value).copy() for value in (*model.weights, *model.optimizer.variables)]
+
+
+def set_state(model: Any, state: list[Any]) -> None:
+    for variable, value in zip((*model.weights, *model.optimizer.variables), state, strict=True):
+        variable.assign(value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.filterwarnings("error:Your input ran out of data")
+def test_a_run_that_resumes_at_any_step_is_the_undisturbed_one(small_dataset: Path, way: Any) -> None:
+    model = make_decaying_model(way)
+    whole = Saving(model)
+    train = way(small_dataset)
+    model.fit(train, epochs=3, shuffle=False, verbose=0, callbacks=[tfpipe.EndFirstEpoch(train), whole])
+    assert whole.counts == [3, 3, 3]
+    validation = KerasBatches(small_dataset, "validation", CONFIG, training=False)
+    for done in (1, 3, 5):
+        set_state(model, whole.states[done])
+        again, saving = way(small_dataset, start_step=done), Saving(model)
+        callbacks = [tfpipe.EndFirstEpoch(again), saving]
+        model.fit(
+            again,
+            initial_epoch=done // 3,
+            epochs=3,
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+            validation_data=validation,
+        )
+        assert saving.counts == [3 - done % 3, 3, 3][: 3 - done // 3]
+        assert int(model.optimizer.iterations) == 9
+        for found, expected in zip(saving.states, whole.states[done:], strict=True):
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("way", [open_batches, build])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_epochs_are_whole_without_the_callback_too(small_dataset: Path, way: Any) -> None:
+    model, noting = make_decaying_model(way), Noting()
+    model.fit(way(small_dataset, start_step=4), epochs=3, shuffle=False, verbose=0, callbacks=[noting])
+    assert noting.counts == [2, 3, 3]
+
+
+@pytest.mark.parametrize("way", [open_batches, build])
+@pytest.mark.parametrize(("steps", "counts"), [(2, [2, 1, 2, 1, 2]), (5, [3, 3, 3])])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_epochs_of_another_length_take_the_batches_in_order(
+    small_dataset: Path, way: Any, steps: int, counts: list[int]
+) -> None:
+    model = make_decaying_model(way)
+    whole, other = Saving(model), Saving(model)
+    model.fit(way(small_dataset), epochs=3, shuffle=False, verbose=0, callbacks=[whole])
+    set_state(model, whole.states[0])
+    epochs = len(counts)
+    model.fit(way(small_dataset), epochs=epochs, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[other])
+    assert other.counts == counts
+    for one, expected in zip(other.states[-1], whole.states[sum(counts)], strict=True):
+        np.testing.assert_array_equal(one, expected)
+
+
+@pytest.mark.filterwarnings("error:Your input ran out of data")
+def test_several_steps_of_an_execution_end_with_the_epoch(small_dataset: Path) -> None:
+    for way in WAYS:
+        model = make_decaying_model(way, steps_per_execution=2)
+        again = way(small_dataset, start_step=4)
+        model.fit(again, epochs=3, shuffle=False, verbose=0, callbacks=[tfpipe.EndFirstEpoch(again)])
+        assert int(model.optimizer.iterations) == 2 + 3 + 3
+
+
+def test_the_callback_needs_passes_that_end(small_dataset: Path) -> None:
+    for data in (build(small_dataset, epochs=0), build(small_dataset).prefetch(1)):
+        with pytest.raises(ConfigError) as caught:
+            tfpipe.EndFirstEpoch(data)
+        assert str(caught.value) == (
+            "`EndFirstEpoch` needs a dataset whose passes end, as `build_dataset(..., epochs=1)` returns it before any "
+            f"`map`, or KerasBatches, got {type(data).__name__}."
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends(backend: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not slow", __file__]
+    subprocess.run(command, env={**os.environ, "KERAS_BACKEND": backend}, check=True, timeout=600)

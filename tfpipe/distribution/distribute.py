@@ -26,7 +26,7 @@ from tfpipe.engine.plan import BatchPlan, plan_batches
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.pipeline.build import build_host_stages, get_host, warn_endless
+from tfpipe.pipeline.build import build_host_stages, choose_epochs, get_host
 from tfpipe.pipeline.stage import Customize, prefer_textbook
 from tfpipe.storage.file_io import is_url
 from tfpipe.system.arguments import check_has
@@ -57,8 +57,8 @@ def distribute_dataset(
         split: The name of a split; None for foreign files.
         config: The options of `build_dataset`. Each replica gets an equal part of `batch_size`.
         start_step: The global step at which training begins.
-        epochs: The epochs of one pass, as for `build_dataset`: with 1 each epoch of `fit` is one of the run. None: no
-            pass ends.
+        epochs: The epochs of one pass, as for `build_dataset`: 1 unless you say so with `as_supervised`; 0: no pass
+            ends.
         options: The way in which elements reach the devices. By default they are copied there ahead of their step. With
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
         watch: A function that gets each host's pipeline whole and returns it watched: `IdleMonitor.watch`.
@@ -66,8 +66,7 @@ def distribute_dataset(
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Returns:
-        A dataset of the batches of `build_dataset`, one for each replica and step. Training repeats without end, or
-        ends after `epochs`.
+        A dataset of the batches of `build_dataset`, one for each replica and step. Training ends after `epochs`.
 
     Raises:
         ConfigError: Replicas or hosts cannot share the batch equally, a TPU would get text, a TPU on other machines
@@ -77,24 +76,26 @@ def distribute_dataset(
     """
     config = _choose_pipeline(strategy, prefer_textbook(choose_config(config, changes), customize))
     opened = open_any(data)
+    epochs = choose_epochs(get_whole_source(opened, split), config, epochs)
     plan = _make_plan(strategy, opened, split, config, start_step, epochs)
-    if epochs is None:
-        warn_endless(config)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)
+    passes: list[Any] = []
 
     def build_for_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         host = get_host(context, start_step, epochs)
         stages = build_host_stages(opened, split, config, host, fill_first=False, customize=customize)
+        passes.extend(stages.passes)
         dataset = stages.dataset()
         return dataset if watch is None else watch(dataset)
 
     dataset = strategy.distribute_datasets_from_function(build_for_host, options)
-    steps, passes = plan.steps_per_epoch, epochs if config.training else 1
-    if steps and passes and start_step % steps == 0:  # else the first pass has fewer steps than the others
+    dataset.tfpipe_passes = passes
+    steps = plan.steps_per_epoch * (epochs or 0 if config.training else 1)
+    if steps:
         # TensorFlow counts the batches of one host, of which a step takes one for each replica. Keras takes that for
         # steps, and with `validation_steps` finds the next evaluation empty. There is no public way to correct it.
-        dataset._cardinality = passes * steps
+        dataset._cardinality = steps
     return dataset
 
 

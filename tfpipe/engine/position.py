@@ -11,6 +11,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 
 _LAYER = "layer"
+_LEAST_LOOK, _LARGEST_LOOK = 4, 24
 
 
 class Position(NamedTuple):
@@ -32,6 +33,17 @@ class Position(NamedTuple):
         """Returns the state of a run, from which the run can be resumed. The first layer of a dataset is not named."""
         named = {_name_layer(k): layer for k, layer in enumerate(layers) if layer > 1}
         return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, **named}
+
+
+def count_look(steps: int) -> int:
+    """Returns the most batches of a pass that a look at its first one takes, where a framework takes others ahead.
+
+    Keras looks at a batch before it trains. A strategy of TensorFlow takes 3 ahead, and a parallel `map` 16.
+
+    Args:
+        steps: The batches of the pass.
+    """
+    return max(_LEAST_LOOK, min(_LARGEST_LOOK, steps // 2))
 
 
 class Resumable(ABC):

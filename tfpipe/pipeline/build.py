@@ -41,7 +41,7 @@ from tfpipe.pipeline.steps import count_held_threads, list_engine_stages
 from tfpipe.pipeline.textbook import list_textbook_stages
 from tfpipe.pipeline.textbook_choice import check_engine, check_textbook, explain_textbook
 from tfpipe.service.remote import serve_remotely
-from tfpipe.system.arguments import check_function, check_has
+from tfpipe.system.arguments import check_count, check_function, check_has
 
 _logger = logging.getLogger(__name__)
 
@@ -69,9 +69,9 @@ def build_dataset(
         context: This host among all hosts, as `tf.distribute` passes it; None for one host with one replica.
         start_step: The global step at which training begins; it may lie in any epoch. In exact order the batches equal
             those of a run that was never stopped.
-        epochs: The epochs of one pass over the dataset. The next pass goes on with the epochs after them, so with 1
-            each epoch of Keras' `fit` is one of the run; a pass that is left before its last batch is begun again.
-            None: no pass ends.
+        epochs: The epochs of one pass over the dataset; 0: no pass ends. The next pass goes on with the epochs after
+            them, so with 1 each epoch of Keras' `fit` is one of the run. A first pass within an epoch has the rest of
+            it. None: 1 with `as_supervised` in exact order, so that `fit` ends by itself, else 0.
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 
     Returns:
@@ -83,17 +83,20 @@ def build_dataset(
         evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
         uint8 of `decoded_size`, as masks are then, and come with "height" and "width", int64 [batch], and in training
         "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in evaluation (image, label, mask)
-        with a float32 mask. Training repeats without end, or ends after `epochs`; evaluation is one pass.
+        with a float32 mask. Training ends after `epochs`; evaluation is one pass.
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.
         DataError: There are no records, the directory is not a finished dataset, or an index cannot be read.
         FormatError: A manifest or an index is damaged.
     """
-    config = choose_config(config, changes)
-    dataset = build_stages(data, split, config, context, start_step, epochs, fill_first=False).dataset()
-    if epochs is None:
-        warn_endless(config)
+    config, opened = choose_config(config, changes), open_any(data)
+    epochs = choose_epochs(get_whole_source(opened, split), config, epochs)
+    stages = build_host_stages(
+        opened, split, config, get_host(context, start_step, epochs), fill_first=False, customize=None
+    )
+    dataset = stages.dataset()
+    dataset.tfpipe_passes = stages.passes
     return dataset
 
 
@@ -119,7 +122,7 @@ def build_stages(
         config: The options.
         context: The host's place among the hosts, or None for one host.
         start_step: The step, counted from 0, to begin with.
-        epochs: The epochs of one pass, or None for passes without end.
+        epochs: The epochs of one pass, or None or 0 for passes without end.
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.
         fill_first: Whether to return only when a cache in files is whole, so that what is timed is the steady state.
             Then a record of the source that is damaged, or a file that cannot be written, is an error (`fill_cache`).
@@ -160,17 +163,36 @@ def build_host_stages(
     return customize_stages(stages, customize)
 
 
-def warn_endless(config: PipelineConfig) -> None:
-    """Warns that Keras' `fit` does not end by itself with training batches of pairs and without `epochs`."""
-    if config.training and config.as_supervised:
-        _logger.warning(
-            "These batches never end, and neither does `model.fit` with them alone. Give `epochs=1` here, or "
-            "`steps_per_epoch=tfpipe.steps_per_epoch(...)` to `fit`."
-        )
+def choose_epochs(source: Source, config: PipelineConfig, epochs: int | None) -> int | None:
+    """Chooses the epochs of a pass: those that are asked for, else 1 for Keras, which needs an end, in exact order.
+
+    None: no pass ends.
+    """
+    if epochs is not None or not (config.training and config.as_supervised):
+        return _read_epochs(epochs)
+    if explain_textbook(source, config) is None:
+        return 1
+    _logger.warning(
+        "These batches never end, and neither does `model.fit` with them alone. Give "
+        "`steps_per_epoch=tfpipe.steps_per_epoch(...)` to `fit`, or read in exact order."
+    )
+    return None
+
+
+def _read_epochs(epochs: int | None) -> int | None:
+    """Returns a number of epochs, or None in place of 0.
+
+    Raises:
+        ConfigError: It is not a number of epochs.
+    """
+    if epochs is not None:
+        check_count("epochs", epochs)
+    return epochs or None
 
 
 def get_host(context: tf.distribute.InputContext | None, start_step: int = 0, epochs: int | None = None) -> Host:
-    """Returns the host that `tf.distribute` describes; None means one host with one replica."""
+    """Returns the host that `tf.distribute` describes; None means one host with one replica, and 0 epochs no end."""
+    epochs = _read_epochs(epochs)
     if context is None:
         return Host(start_step=start_step, epochs=epochs)
     check_has("context", context, "input_pipeline_id", "the tf.distribute.InputContext of a dataset function")

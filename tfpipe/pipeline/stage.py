@@ -53,6 +53,7 @@ class Stage:
         per_image: Whether it treats each image for itself, so that it can also run on a batch, here or on the
             accelerator. None: unknown.
         clocks: The clocks of the engine, if it makes the batches; None for a stage of tf.data's operations.
+        passes: The passes that the stage ends, for `tfpipe.EndFirstEpoch`; None if it ends none.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Stage:
     random: bool | None = None
     per_image: bool | None = None
     clocks: Clocks | None = field(default=None, repr=False, compare=False)
+    passes: Any = field(default=None, repr=False, compare=False)
 
 
 class Stages(tuple[Stage, ...]):
@@ -83,6 +85,11 @@ class Stages(tuple[Stage, ...]):
         self = super().__new__(cls, stages)
         self.options = options
         return self
+
+    @property
+    def passes(self) -> list[Any]:
+        """The passes that stages end, for `tfpipe.EndFirstEpoch`."""
+        return [stage.passes for stage in self if stage.passes is not None]
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from tfpipe.engine.ahead import PAUSE_S
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.position import count_look
 from tfpipe.pipeline.stage import Stage, without_autograph
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.storage import file_io
@@ -104,7 +105,7 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     ]
     if plan.host.epochs is not None:
         ends = "a pass ends with an epoch, and the next one goes on from there"
-        stages.append(Stage("epochs", steps.end_passes, {"epochs": plan.host.epochs}, ends))
+        stages.append(Stage("epochs", steps.end_passes, {"epochs": plan.host.epochs}, ends, passes=steps))
     return tuple(map(without_autograph, stages))
 
 
@@ -150,7 +151,11 @@ atexit.register(_CALLS.close)
 
 
 class _Steps:
-    """The calls of the engine for the elements of one dataset."""
+    """The calls of the engine for the elements of one dataset.
+
+    Attributes:
+        next_step: The global step with which the next pass begins.
+    """
 
     def __init__(self, plan: BatchPlan, maker: AnyMaker, calls: Calls) -> None:
         self._plan, self._calls = plan, calls
@@ -158,7 +163,7 @@ class _Steps:
         self._replicas = plan.batch_size // size
         self._makers = [maker.for_rows(size * k, size * (k + 1)) for k in range(self._replicas)]
         self._outputs = _list_outputs(plan)
-        self._first_step = plan.host.start_step  # of the pass whose last batch was not taken yet
+        self.next_step = plan.host.start_step
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._stored: OrderedDict[int, Any] = OrderedDict()
@@ -170,28 +175,32 @@ class _Steps:
         if self._plan.host.epochs is None:
             return tf.data.Dataset.counter(self._plan.host.start_step * self._replicas)
 
-        return tf.data.Dataset.range(1).flat_map(lambda _: tf.data.Dataset.range(*self._call_find_pass()))
+        return tf.data.Dataset.range(1).flat_map(lambda _: tf.data.Dataset.range(*self._call_find_pass()[:2]))
 
     def end_passes(self, batches: tf.data.Dataset) -> tf.data.Dataset:
-        """Ends a pass when the trainer takes its last batch. A pass that is left before is begun again."""
+        """Ends a pass with its last epoch; the next one goes on from there, also after a pass that was left.
+
+        The dataset counts as many batches as a whole pass has, also if the first one has fewer: Keras asks once.
+        """
 
         def watch_pass(_: tf.Tensor) -> tf.data.Dataset:
-            first, end = self._call_find_pass()
+            first, end, counted = self._call_find_pass()
 
             def note(element: tf.Tensor, batch: Any) -> Any:
-                def end_pass() -> tf.Tensor:
-                    return tf.numpy_function(self._end_pass, [end], tf.bool, name=CALL_NAME)
+                def count_pass() -> tf.Tensor:
+                    return tf.numpy_function(self._count_pass, [end], tf.bool, name=CALL_NAME)
 
-                tf.cond(element == end - 1, end_pass, lambda: False)
+                tf.cond(element == counted, count_pass, lambda: False)
                 return batch
 
             return batches.enumerate(first).map(note)
 
-        passes = tf.data.Dataset.range(1).flat_map(watch_pass)
-        if self._plan.host.start_step % self._plan.steps_per_epoch:
-            return passes  # the first pass has fewer batches
-        first, end = self._find_pass()
-        return passes.apply(tf.data.experimental.assert_cardinality(end - first))
+        one_pass = tf.data.Dataset.range(1).flat_map(watch_pass)
+        # The second dataset has no end, and nobody reads it. So TensorFlow takes the whole for endless until `take`,
+        # and never asks for the end of a whole pass, while a shorter one still ends with its own end.
+        always_first = tf.data.Dataset.from_tensors(np.int64(0)).repeat()
+        passes = tf.data.Dataset.choose_from_datasets([one_pass, one_pass.repeat()], always_first)
+        return passes.take(self.num_batches * self._replicas)
 
     def read(self, elements: tf.data.Dataset) -> tf.data.Dataset:
         """Replaces each element by a token for its records."""
@@ -214,20 +223,33 @@ class _Steps:
 
         return elements.map(call, num_parallel_calls=self._calls.decodes, deterministic=True)
 
-    def _find_pass(self) -> tuple[np.int64, np.int64]:
-        """Returns the first element of the pass that comes next, and the one behind its last."""
-        with _CALLS:
-            steps, first = self._plan.steps_per_epoch, self._first_step
-            end = (first // steps + (self._plan.host.epochs or 0)) * steps
-            return np.int64(first * self._replicas), np.int64(end * self._replicas)
+    @property
+    def num_batches(self) -> int:
+        """The steps of a whole pass."""
+        return (self._plan.host.epochs or 0) * self._plan.steps_per_epoch
 
-    def _call_find_pass(self) -> tuple[tf.Tensor, tf.Tensor]:
-        first, end = tf.numpy_function(self._find_pass, [], (tf.int64, tf.int64), name=CALL_NAME)
-        return tf.ensure_shape(first, []), tf.ensure_shape(end, [])
+    def count_next_steps(self) -> int:
+        """Counts the steps of the next pass."""
+        return self.num_batches - self.next_step % self._plan.steps_per_epoch
 
-    def _end_pass(self, end: Any) -> Any:
+    def _find_pass(self) -> tuple[np.int64, np.int64, np.int64]:
+        """Returns the first element of the pass that comes next, the one behind its last, and the one that counts it.
+
+        A pass counts when more is taken than by a look at its first batch; else it is begun again.
+        """
         with _CALLS:
-            self._first_step = int(end) // self._replicas
+            first, steps = self.next_step, self.count_next_steps()
+            elements = [first, first + steps, first + min(count_look(steps), steps)]
+            first, end, counted = (np.int64(step * self._replicas) for step in elements)
+            return first, end, min(counted, end - 1)
+
+    def _call_find_pass(self) -> list[tf.Tensor]:
+        elements = tf.numpy_function(self._find_pass, [], [tf.int64] * 3, name=CALL_NAME)
+        return [tf.ensure_shape(element, []) for element in elements]
+
+    def _count_pass(self, end: Any) -> Any:
+        with _CALLS:
+            self.next_step = int(end) // self._replicas
             return np.bool_(True)
 
     def _locate(self, element: int) -> tuple[AnyMaker, tuple[int, int]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyPlan
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.position import Position
+from tfpipe.engine.position import Position, count_look
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.finish import BatchTransform, Finish, ImageTransform, seed_transform
@@ -46,7 +47,8 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
         split: The name of a split.
         config: The options of `build_dataset`. Options that only tf.data supports are refused; `as_supervised` is set.
-        start_step: The global step of the run with which training begins: that of an epoch's beginning.
+        start_step: The global step of the run with which training begins. Within an epoch, the first pass has the rest
+            of it; give `fit` the callback `EndFirstEpoch` then.
         rank: The number of this process, from 0, and the number of processes that share each batch.
         transform: A function in place of crop, resize and flip: from a whole Pillow image and a
             `numpy.random.Generator` to an array, all of one shape and dtype. The record seeds the generator, so its
@@ -57,11 +59,9 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
 
     Attributes:
         config: The options of the pipeline.
-        epoch: The epoch of the batches, which Keras ends and begins.
 
     Raises:
-        ConfigError: The config does not fit this reader, the data or the number of processes; or the start step lies
-            within an epoch.
+        ConfigError: The config does not fit this reader, the data or the number of processes.
         DataError: There are no records, or the directory is not a finished dataset.
         FormatError: While reading: a file is missing or damaged, or an image is.
     """
@@ -83,16 +83,11 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         self.config = replace(choose_config(config, changes), as_supervised=True)
         self._maker = open_data(data, split, self.config, Host(index, ranks, ranks), seed_transform(transform))
         self._finish = Finish(self._maker, batch_transform)
-        self.epoch, step = self._next = locate(self._maker, start_step)
-        self._has_begun = False
+        self._begin = self._next = locate(self._maker, start_step)
+        self._taken, self._last = 0, -1  # the batches of the pass that began at `_begin`, and the number of the last
+        self._asks_for_pass = self._begins_epoch = False
         self._ahead: Generator[Any] | None = None
         self._lock = threading.Lock()
-        if step:
-            steps = len(self)
-            raise ConfigError(
-                f"`start_step` must begin an epoch of {steps} steps, as Keras does, got {start_step}. Use "
-                f"{start_step - step} or {start_step - step + steps}."
-            )
 
     def __len__(self) -> int:
         """Returns the number of batches in an epoch."""
@@ -110,15 +105,36 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         return self._maker.plan
 
     @property
+    def epoch(self) -> int:
+        """The epoch of the batches."""
+        return self._begin.epoch
+
+    @property
     def num_batches(self) -> int:
-        """The number of batches in an epoch."""
-        return len(self)
+        """The number of batches in an epoch; when Keras begins one, those of the pass that comes next."""
+        self._asks_for_pass = True
+        return self.count_next_steps() if self._begins_epoch else len(self)
+
+    @property
+    def next_step(self) -> int:
+        """The global step with which the next pass begins."""
+        epoch, step = self._find_next()
+        return epoch * len(self) + step
+
+    @next_step.setter
+    def next_step(self, step: int) -> None:
+        self._begin, self._taken = Position(*divmod(step, len(self))), 0
+
+    def count_next_steps(self) -> int:
+        """Counts the batches of the next pass."""
+        return len(self) - self._find_next().step
 
     def __getitem__(self, index: int) -> Any:
         """Returns one batch of the epoch. Batches that are asked for in order are made ahead."""
-        position = Position(self.epoch if self.config.training else 0, int(index))
+        index = int(index)
         with self._lock:
-            if not position.step:
+            position = self._locate(index)
+            if not index:
                 self._start(position)
             if self._ahead is None or position != self._next:
                 return self._finish(self._maker.make(*position, self.config.max_threads))
@@ -127,9 +143,33 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
             return batch
 
     def on_epoch_begin(self) -> None:
-        """Goes on with the next epoch, which has another order."""
-        self.epoch += self._has_begun
-        self._has_begun = True
+        """Lets a pass begin. With `steps_per_epoch` Keras goes on with the last one instead."""
+        self._begins_epoch = True
+
+    def on_epoch_end(self) -> None:
+        """Lets no pass begin before the next epoch."""
+        self._begins_epoch = False
+
+    def _find_next(self) -> Position:
+        """Finds the beginning of the next pass: it is the same again if this one was only looked at."""
+        steps = len(self) - self._begin.step
+        is_counted = self._taken > min(count_look(steps), steps - 1)
+        return Position(self._begin.epoch + 1, 0) if is_counted else self._begin
+
+    def _locate(self, index: int) -> Position:
+        """Returns the position of a batch that Keras asks for: of this pass, or of the next, which begins with it."""
+        if not self.config.training:
+            return Position(0, index)
+        # Keras asks for the number of batches when it begins a pass, and in between, too.
+        is_over = self._taken in (0, len(self) - self._begin.step)
+        is_new = self._asks_for_pass and (is_over or index != self._last + 1)
+        begin = self._find_next() if is_new else self._begin
+        if self._begins_epoch or not is_new:  # else it looks at the form of the first batches
+            self._taken = 1 if is_new else self._taken + 1
+            self._begin, self._last = begin, index
+            self._asks_for_pass = self._begins_epoch = False
+        step = begin.step + index
+        return Position(begin.epoch + step // len(self), step % len(self))
 
     def _start(self, position: Position) -> None:
         """Begins to make the batches of an epoch."""
@@ -139,3 +179,60 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         threads, waiting = self.config.max_threads, self.config.prefetch_batches
         self._ahead = close_at_exit(make_ahead(self._maker, positions, threads, self._finish, waiting))
         self._next = position
+
+
+class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
+    """The end of the epoch within which a run resumes: `fit(again, callbacks=[EndFirstEpoch(again), ...])`.
+
+    Keras takes each epoch for a whole one, and calls the step of a shorter one once too often. With TensorFlow such a
+    call fails only after it has counted in `optimizer.iterations` and decayed the weights. This ends the epoch before.
+    It also makes sure that the first batches, at which Keras looks before it trains, are trained.
+
+    Args:
+        data: The dataset that `build_dataset` or `distribute_dataset` returned, before any `map`; or `KerasBatches`.
+
+    Raises:
+        ConfigError: It is anything else.
+    """
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self._passes = [data] if isinstance(data, KerasBatches) else getattr(data, "tfpipe_passes", None)
+        if not self._passes:
+            raise ConfigError(
+                "`EndFirstEpoch` needs a dataset whose passes end, as `build_dataset(..., epochs=1)` returns it before "
+                f"any `map`, or KerasBatches, got {type(data).__name__}."
+            )
+        self._next_step = self._passes[0].next_step
+        self._left: int | None = None
+        self._silence: warnings.catch_warnings[None] | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Lets the first pass begin where this callback was made, whatever Keras has looked at."""
+        for passes in self._passes:
+            passes.next_step = self._next_step
+        steps = self._passes[0].count_next_steps()
+        self._left = steps if steps < self._passes[0].num_batches else None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Ends the epoch, as the end of the data would, if no step is left."""
+        if self._left is None:
+            return
+        if self._silence is None and batch + (self.model.steps_per_execution or 1) >= self._left:
+            self._silence = warnings.catch_warnings()
+            self._silence.__enter__()
+            warnings.filterwarnings("ignore", "Your input ran out of data")
+        if batch >= self._left and keras.backend.backend() == "tensorflow":
+            raise StopIteration  # others ask for the batch before they count the step
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Goes on without this callback, unless `steps_per_epoch` ended the epoch before the pass."""
+        if self._silence is not None:
+            self._silence.__exit__(None, None, None)
+            self._left = self._silence = None
+        elif self._left is not None:
+            self._left -= self.params["steps"]
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Keeps the step with which the next `fit` goes on."""
+        self._next_step = self._passes[0].next_step
