@@ -71,14 +71,28 @@ def test_batches_are_those_of_all_readers(small_dataset: Path) -> None:
     np.testing.assert_array_equal(later[1][0], expected.read(7)["image"])
 
 
-def test_an_evaluation_counts_each_record_once(small_dataset: Path) -> None:
-    evaluation = KerasBatches(small_dataset, "validation", replace(CONFIG, training=False))
-    assert [weights.tolist() for _, _, weights in (evaluation[0],)] == [[1.0, 1.0, 1.0, 0.0]]
+def evaluate(data: Path, size: int) -> list[Any]:
+    """Opens an evaluation in each way."""
+    options = {"training": False, "batch_size": size}
+    return [
+        KerasBatches(data, "train", CONFIG, **options),
+        tfpipe.build_dataset(data, "train", CONFIG, as_supervised=True, **options),
+    ]
+
+
+@pytest.mark.parametrize("size", [5, 12, 30])
+def test_an_evaluation_is_the_mean_over_its_records_whatever_the_batch(small_dataset: Path, size: int) -> None:
+    whole = NumpyBatches(small_dataset, "train", CONFIG, batch_size=12, training=False).read(0)
     model = make_model(weighted_metrics=["accuracy"])
-    accuracy = model.evaluate(evaluation, verbose=0, return_dict=True)["accuracy"]
-    image, label, _ = evaluation[0]
-    predicted = np.asarray(model(image)).argmax(axis=1)
-    assert accuracy == pytest.approx(np.mean(predicted[:3] == label[:3]), abs=1e-6)
+    logits = np.asarray(model.predict(whole["image"], verbose=0), np.float64)
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    expected = {
+        "loss": -np.log(shares[np.arange(12), whole["label"]]).mean(),
+        "accuracy": np.mean(logits.argmax(1) == whole["label"]),
+    }
+    for data in evaluate(small_dataset, size):
+        assert model.evaluate(data, verbose=0, return_dict=True) == pytest.approx(expected, rel=1e-5)
+        np.testing.assert_allclose(model.predict(data, verbose=0), logits, rtol=1e-5)
 
 
 def build(data: Path, **options: Any) -> Any:

@@ -46,8 +46,10 @@ def test_forms_of_a_batch(small_dataset: Path) -> None:
     evaluation = NumpyBatches(
         small_dataset, "validation", PipelineConfig(**OPTIONS, training=False, as_supervised=True)
     )
-    assert [mask.tolist() for _, _, mask in evaluation] == [[1.0, 1.0, 1.0, 0.0]]
-    assert [mask.tolist() for _, _, mask in evaluation] == [[1.0, 1.0, 1.0, 0.0]]  # each pass is whole
+    assert [(image.shape, mask.tolist()) for image, _, mask in evaluation] == [((3, 8, 8, 3), [1.0] * 3)]
+    assert [mask.tolist() for _, _, mask in evaluation] == [[1.0] * 3]  # each pass is whole
+    shared = NumpyBatches(small_dataset, "validation", evaluation.config, rank=(0, 2))
+    assert [mask.tolist() for _, _, mask in shared] == [[1.0, 0.0]]
 
 
 def test_a_step_that_is_not_there_is_refused(small_dataset: Path) -> None:

@@ -146,8 +146,9 @@ def test_tuples_one_hot_labels_and_floats(manifest: Manifest) -> None:
     white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
     torch.testing.assert_close(normalize(white).flatten(), torch.tensor([2.2489, 2.4286, 2.64]), atol=1e-4, rtol=0)
     assert normalize(plain, dtype=torch.bfloat16).dtype == torch.bfloat16
-    _, _, mask = next(iter(of(manifest, "validation", **{**options, "training": False})))
-    assert mask.tolist() == [1.0, 1.0, 1.0, 0.0]
+    image, _, mask = next(iter(of(manifest, "validation", **{**options, "training": False})))
+    assert mask.tolist() == [1.0, 1.0, 1.0]
+    assert image.is_contiguous(memory_format=torch.channels_last)
 
 
 def noisy(image) -> torch.Tensor:

@@ -46,7 +46,7 @@ def open_keras(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[
     batches = KerasBatches(data, "train", config, **functions)
     while True:
         batches.on_epoch_begin()
-        yield from (batches[step] for step in range(len(batches)))
+        yield from (batches[step] for step in range(batches.num_batches))
 
 
 def open_grain(data: Any, config: PipelineConfig, **functions: Any) -> Iterator[Any]:

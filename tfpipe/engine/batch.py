@@ -72,6 +72,21 @@ _LOGGER = logging.getLogger(__name__)
 _COUNTING = ForkLock()  # guards the damaged records of all makers
 
 
+def leave_out_masked(batch: Batch) -> Batch:
+    """Returns a batch of an evaluation without the rows whose mask is 0; a batch of nothing else stays."""
+    mask = np.asarray(batch["mask"], np.bool_)
+    count = int(mask.sum())
+    if count in (0, len(mask)):
+        return batch
+    if mask[:count].all():
+        return {name: values[:count] for name, values in batch.items()}
+    rows = np.flatnonzero(mask)
+    return {
+        name: [values[row] for row in rows] if isinstance(values, list) else values[rows]
+        for name, values in batch.items()
+    }
+
+
 @dataclass(frozen=True)
 class StoredBatch:
     """The records of a batch, read, checked and parsed.

@@ -142,6 +142,18 @@ def plan_batches(source: Source, config: PipelineConfig, host: Host | None = Non
     return BatchPlan(source, config, host, host.share(config.batch_size))
 
 
+def has_true_size(config: PipelineConfig, rows: int) -> bool:
+    """Returns whether the last batch of an evaluation has a row for each record that is left, and is not filled up.
+
+    Pairs have, where one place gets all rows: Keras takes the mean of a loss over rows, whatever their weights.
+
+    Args:
+        config: The options.
+        rows: The rows of a batch that the place gets.
+    """
+    return config.as_supervised and not config.training and rows == config.batch_size
+
+
 def draws_images(plan: BatchPlan) -> bool:
     """Returns whether the images of a record are drawn among more."""
     counts, number = plan.source.per_record, plan.num_images

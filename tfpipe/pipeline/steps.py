@@ -27,11 +27,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfpipe.engine.ahead import PAUSE_S
+from tfpipe.engine.batch import leave_out_masked
 from tfpipe.engine.features import BatchFeature
 from tfpipe.engine.mixed_batch import AnyMaker
 from tfpipe.engine.plan import BatchPlan
 from tfpipe.engine.position import count_look
 from tfpipe.pipeline.stage import Stage, without_autograph
+from tfpipe.pipeline.stages.batch import describe_shapes, is_true_size
 from tfpipe.pipeline.stages.prefetch import prefetch_batches
 from tfpipe.storage import file_io
 from tfpipe.system import host_limits
@@ -95,7 +97,7 @@ def list_engine_stages(plan: BatchPlan, maker: AnyMaker) -> tuple[Stage, ...]:
     made = "crops, resizes and converts the images" if source.has_images else "makes the arrays"
     order = "the records of a step are computed: the same for any number of hosts, from any step on"
     listing = order if config.training else "every record once, an equal share for each host"
-    form = "static shapes" + ("" if config.training else "; the last batch is filled up and masked")
+    form = describe_shapes(plan)
     stages = [
         Stage("list", steps.list_steps, listed, listing),
         Stage("read", steps.read, reading, "one call reads the records of a batch, each from its place"),
@@ -284,6 +286,8 @@ class _Steps:
         if stored is None:  # too many iterators were left, and it gave way to later ones
             stored = maker.read(*position)
         batch = maker.decode(stored, self._calls.threads)
+        if is_true_size(self._plan):
+            batch = leave_out_masked(batch)
         return [output.convert(batch) for output in self._outputs]
 
     def form(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -347,7 +351,7 @@ class _Output:
 
 def _list_outputs(plan: BatchPlan) -> list[_Output]:
     """Lists the arrays of a batch."""
-    config, source, rows = plan.config, plan.source, plan.replica_batch_size
+    config, source, rows = plan.config, plan.source, None if is_true_size(plan) else plan.replica_batch_size
     per_record = () if plan.num_images is None else (plan.num_images,)
     outputs = []
     if source.has_images:
@@ -371,7 +375,7 @@ def _list_outputs(plan: BatchPlan) -> list[_Output]:
 
 def _list_feature_outputs(plan: BatchPlan, feature: BatchFeature) -> list[_Output]:
     """Lists the arrays of a feature: the values, and the stored sizes of what is padded or ragged."""
-    name, spec, rows = feature.name, feature.spec, plan.replica_batch_size
+    name, spec, rows = feature.name, feature.spec, None if is_true_size(plan) else plan.replica_batch_size
     if name in plan.masks:
         on_device = plan.config.augment == "device"
         return [_Output(name, tf.int32, (rows, *(plan.decoded_size if on_device else plan.config.size)))]

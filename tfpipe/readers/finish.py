@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.engine.batch import Batch, Transform
+from tfpipe.engine.batch import Batch, Transform, leave_out_masked
 from tfpipe.engine.mixed_batch import AnyMaker
+from tfpipe.engine.plan import has_true_size
 from tfpipe.errors import ConfigError
 from tfpipe.readers.open_data import form_batch, weigh_mask
 from tfpipe.system.arguments import check_function
@@ -79,6 +80,12 @@ def finish_arrays(batch: Batch, maker: AnyMaker) -> Batch:
     return weigh_mask(batch, maker.plan.config)
 
 
+def leave_out_filled(batch: Batch, maker: AnyMaker) -> Batch:
+    """Returns a batch in its true size, if the config asks for pairs and this process has all of its rows."""
+    plan = maker.plan
+    return leave_out_masked(batch) if has_true_size(plan.config, plan.batch_size) else batch
+
+
 def transform_batch(batch: Batch, transform: BatchTransform | None, maker: AnyMaker) -> Batch:
     """Returns what the trainer's function makes of a batch of a maker, whose clocks count it.
 
@@ -107,13 +114,19 @@ class Finish:
     Args:
         maker: The maker of the batches.
         batch_transform: The trainer's function for finished batches.
+        fills_up: Whether the last batch of an evaluation is filled up also for pairs of one process.
     """
 
-    def __init__(self, maker: AnyMaker, batch_transform: BatchTransform | None = None) -> None:
+    def __init__(
+        self, maker: AnyMaker, batch_transform: BatchTransform | None = None, *, fills_up: bool = False
+    ) -> None:
         check_function("batch_transform", batch_transform)
-        self._maker, self._transform = maker, batch_transform
+        self._maker, self._transform, self._fills_up = maker, batch_transform, fills_up
 
     def __call__(self, batch: Batch) -> Any:
         """Returns the batch in the trainer's form: a dictionary, or a pair."""
-        changed = transform_batch(finish_arrays(batch, self._maker), self._transform, self._maker)
+        arrays = finish_arrays(batch, self._maker)
+        if not self._fills_up:
+            arrays = leave_out_filled(arrays, self._maker)
+        changed = transform_batch(arrays, self._transform, self._maker)
         return form_batch(changed, self._maker.plan.config)

@@ -40,8 +40,8 @@ with importing("`tfpipe.readers.keras`", "Keras", "keras"):
 class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
     """The batches of one process as Keras takes them: (image, label), in evaluation with weights.
 
-    Threads make them ahead. The weights of an evaluation are 0 in rows that fill a batch up, so Keras
-    counts each record once; give metrics as `weighted_metrics`.
+    Threads make them ahead. An evaluation has each record once. With several processes, or a `keras.distribution`, its
+    last batch is filled up with rows of weight 0: give metrics as `weighted_metrics`, and the loss as one of them.
 
     Args:
         data: A manifest from `load_manifest`, a dataset's directory or URL, or several datasets from `tfpipe.mix`.
@@ -82,7 +82,8 @@ class KerasBatches(keras.utils.PyDataset):  # type: ignore[misc]
         index, ranks = rank
         self.config = replace(choose_config(config, changes), as_supervised=True)
         self._maker = open_data(data, split, self.config, Host(index, ranks, ranks), seed_transform(transform))
-        self._finish = Finish(self._maker, batch_transform)
+        several = keras.distribution.distribution() is not None  # which share the rows of a batch equally
+        self._finish = Finish(self._maker, batch_transform, fills_up=several)
         self._begin = self._next = locate(self._maker, start_step)
         self._taken, self._last = 0, -1  # the batches of the pass that began at `_begin`, and the number of the last
         self._asks_for_pass = self._begins_epoch = False

@@ -54,7 +54,8 @@ class NumpyBatches(EpochBatches):
     uint16; "label", int64 [batch] or one-hot float32 [batch, classes]; the features in `extra_features`, or all if
     records have no image: text as lists of bytes, tensors of open size as lists of arrays unless `pad_to` gives them a
     size. In evaluation "mask", bool [batch], is False in rows that fill a batch up. With `as_supervised`: (image,
-    label), in evaluation with the mask as a third.
+    label), in evaluation with the mask as a third; of one process the last batch is then as small as the records that
+    are left.
 
     Raises:
         ConfigError: The config does not fit this reader, the data or the number of processes.

@@ -32,7 +32,7 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.position import Position, Resumable
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
-from tfpipe.readers.finish import BatchTransform, stack_images, transform_batch
+from tfpipe.readers.finish import BatchTransform, leave_out_filled, stack_images, transform_batch
 from tfpipe.readers.open_data import describe_reader, form_batch, list_splits, locate, open_data, weigh_mask
 from tfpipe.readers.shared_begin import SharedBegin
 from tfpipe.readers.torch_tensors import find_rank, make_images, make_tensors
@@ -77,7 +77,7 @@ class TorchBatches(IterableDataset[Any]):
     and the features in `extra_features`, or all if records have no image: text as lists of bytes, tensors of open size
     as lists of tensors unless `pad_to` gives them a size. In evaluation "mask", bool [n], is False in rows that fill a
     batch up, so that all ranks step together. With `as_supervised`: (image, label), in evaluation with the mask
-    as a third.
+    as a third; of one process the last batch is then as small as the records that are left.
 
     Raises:
         ConfigError: The config does not fit this reader, the data or the number of ranks.
@@ -181,6 +181,7 @@ class TorchBatches(IterableDataset[Any]):
             is_list = self._has_transform
             image = stack_images(image, self._maker, torch.Tensor, torch) if is_list else make_images(image)
             tensors = {"image": image, **tensors}
+        tensors = leave_out_filled(tensors, self._maker)
         return form_batch(transform_batch(tensors, self._batch_transform, self._maker), plan.config)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -34,15 +35,29 @@ def test_tuples(few: Manifest) -> None:
         few, "validation", as_supervised=True, augment="device", extra_features=("id",), batch_size=10
     )
     assert set(inputs) == {"image", "height", "width", "id"}
-    assert inputs["image"].shape == (10, 9, 9, 3)
-    assert mask.tolist() == [1.0] * 8 + [0.0] * 2
-    assert inputs["height"].tolist() == [10] * 8 + [1] * 2  # nothing is divided by zero
-    assert inputs["width"].tolist() == [14] * 8 + [1] * 2
+    assert inputs["image"].shape == (8, 9, 9, 3)  # in its true size
+    assert mask.tolist() == [1.0] * 8
+    batch = first(few, "validation", augment="device", extra_features=("id",), batch_size=10)
+    assert batch["height"].tolist() == [10] * 8 + [1] * 2  # nothing is divided by zero
+    assert batch["width"].tolist() == [14] * 8 + [1] * 2
     inputs, label = first(few, as_supervised=True, augment="device", training=True)
     assert set(inputs) == {"image", "height", "width", "seed"}
     assert inputs["seed"].shape == (8, 2)
     assert inputs["seed"].dtype == np.int32
     assert label.shape == (8,)
+
+
+@pytest.mark.parametrize("order", ["exact", "throughput"])
+def test_pairs_of_one_replica_have_each_record_once_and_nothing_else(few: Manifest, context, order: str) -> None:
+    config = PipelineConfig(**EVALUATION, as_supervised=True, order=order, extra_features=("id", "words"))
+    one = build_dataset(few, "train", config)
+    assert int(one.cardinality()) in (3, tf.data.UNKNOWN_CARDINALITY)
+    assert [(x["id"].tolist(), y.shape, mask.tolist()) for x, y, mask in one.as_numpy_iterator()] == [
+        (list(range(first, end)), (end - first,), [1.0] * (end - first)) for first, end in ((0, 8), (8, 16), (16, 23))
+    ]
+    for hosts, replicas in ((1, 2), (2, 2)):
+        batches = build_dataset(few, "train", config, context(hosts, 0, replicas)).as_numpy_iterator()
+        assert {len(mask) for _, _, mask in batches} == {4}
 
 
 def test_a_host_with_several_replicas_has_a_batch_for_each(few: Manifest, context) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfpipe.engine.plan import BatchPlan
+from tfpipe.engine.plan import BatchPlan, has_true_size
 from tfpipe.pipeline.stage import Stage
 from tfpipe.pipeline.stages.parse import Features
 
@@ -15,17 +15,31 @@ def batch_examples(plan: BatchPlan) -> Stage:
     """Makes batches of static shape, in the form that the config asks for."""
     is_ragged = any(feature.is_ragged for feature in plan.features)
 
+    is_whole = not is_true_size(plan)
+
     def apply(examples: tf.data.Dataset) -> tf.data.Dataset:
         if not plan.config.training:
-            examples = _pad_evaluation(plan, examples)
-        if is_ragged:
-            return format_batches(plan, examples.ragged_batch(plan.replica_batch_size, drop_remainder=True))
-        return format_batches(plan, examples.batch(plan.replica_batch_size, drop_remainder=True))
+            examples = _pad_evaluation(plan, examples) if is_whole else _mark(examples)
+        group = examples.ragged_batch if is_ragged else examples.batch
+        return format_batches(plan, group(plan.replica_batch_size, drop_remainder=is_whole))
 
     settings = {"batch_size": plan.config.batch_size, "per_replica": plan.replica_batch_size}
-    reason = "static shapes" + ("; tensors of open size are ragged" if is_ragged else "")
-    reason += "" if plan.config.training else "; the last batch is filled up and masked"
+    reason = describe_shapes(plan) + ("; tensors of open size are ragged" if is_ragged else "")
     return Stage("batch", apply, settings, reason)
+
+
+def is_true_size(plan: BatchPlan) -> bool:
+    """Returns whether the last batch is not filled up: it is for several replicas, and for a TPU."""
+    return has_true_size(plan.config, plan.replica_batch_size) and not tf.config.list_logical_devices("TPU")
+
+
+def describe_shapes(plan: BatchPlan) -> str:
+    """Describes the sizes of the batches."""
+    if plan.config.training:
+        return "static shapes"
+    return (
+        "the last batch is smaller" if is_true_size(plan) else "static shapes; the last batch is filled up and masked"
+    )
 
 
 def format_batches(plan: BatchPlan, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -58,7 +72,7 @@ def _pad_evaluation(plan: BatchPlan, examples: tf.data.Dataset) -> tf.data.Datas
     Every host yields the same number of batches, since hosts that step together must stop together. A padded image
     is 1 x 1 in the original: a device that divides by 0 gets NaN, and a weight of 0 in Keras does not remove it.
     """
-    marked = examples.map(lambda features: {**features, "mask": tf.constant(True)})
+    marked = _mark(examples)
     zeros = {name: _make_zeros(spec) for name, spec in marked.element_spec.items()}
     zeros |= {name: tf.ones_like(zeros[name]) for name in ("height", "width") if name in zeros}
     padding, records = tf.data.Dataset.from_tensors(zeros), plan.source.num_records
@@ -68,6 +82,11 @@ def _pad_evaluation(plan: BatchPlan, examples: tf.data.Dataset) -> tf.data.Datas
         return padded.window(plan.batch_size, drop_remainder=True).flat_map(tf.data.Dataset.zip)
     missing = plan.steps_per_epoch * plan.batch_size - len(plan.host.share(records))
     return marked.concatenate(padding.repeat(missing))
+
+
+def _mark(examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Adds "mask", which is True."""
+    return examples.map(lambda features: {**features, "mask": tf.constant(True)})
 
 
 def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
