@@ -255,7 +255,7 @@ def test_options_that_nobody_gave() -> None:
     assert options.autotune.cpu_budget is None
     assert options.autotune.ram_budget is None
     assert options.experimental_optimization.inject_prefetch is True
-    assert options.experimental_distribute.auto_shard_policy == POLICY.OFF
+    assert options.experimental_distribute.auto_shard_policy == POLICY.DATA  # workers get no record twice
     # Budgets are for what tunes.
     fixed = replace_options(CONFIG, {"tf_data.autotune": False, "cpu_budget": 0.5, "tf_data.ram_budget": "1GiB"})
     assert tf_data_options(fixed, deterministic=True).autotune.cpu_budget is None

@@ -83,7 +83,8 @@ def build_dataset(
         evaluation "mask", bool [batch], is False for the padding in the last batch. With augment="device" images are
         uint8 of `decoded_size`, as masks are then, and come with "height" and "width", int64 [batch], and in training
         "seed", int32 [batch, 2]. With `as_supervised` a batch is (image, label), and in evaluation (image, label, mask)
-        with a float32 mask. Training ends after `epochs`; evaluation is one pass.
+        with a float32 mask; for one replica that is not a TPU's the last batch is not filled up then, and rows are of
+        unknown number. Training ends after `epochs`; evaluation is one pass.
 
     Raises:
         ConfigError: The config does not fit the data or the number of hosts.

@@ -291,7 +291,7 @@ def tf_data_options(config: PipelineConfig, deterministic: bool, held_threads: i
         options.autotune.ram_budget = parse_bytes(config.tf_data.ram_budget, "ram_budget")
     options.experimental_optimization.inject_prefetch = config.tf_data.inject_prefetch
     options.experimental_optimization.map_fusion = config.tf_data.map_fusion
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     if config.threadpool_size is not None:
         options.threading.private_threadpool_size = config.threadpool_size
     if held_threads and config.tf_data.private_threadpool_size is None:

@@ -97,7 +97,8 @@ class PipelineConfig:
             a 0 for each other one. Default: ().
         max_boxes: The number of bounding boxes of an image in a batch: of the features that begin with
             "image/object/". Fewer boxes are padded, and boxes beyond it are left out. At least 1. Default: 64.
-        as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary.
+        as_supervised: Whether a batch is a pair (image, label), as Keras expects it, instead of a dictionary. In
+            evaluation the mask comes third; on one device that is not a TPU, the last batch is not filled up then.
             Default: False.
         seed: The seed of the order and of every random crop. From -2**63 to 2**64 - 1. Default: 0.
         order: The order of the records, and the pipeline that reads them. "exact": the order of `tfpipe.engine.order`,
