@@ -61,8 +61,8 @@ def distribute_dataset(
             ends.
         options: The way in which elements reach the devices. By default they are copied there ahead of their step. With
             an extra feature of text they stay in the host's memory, because no accelerator holds text.
-        watch: A function that gets each host's pipeline whole and returns another: `IdleMonitor.watch`, or one that maps
-            its batches.
+        watch: A function that gets each host's pipeline whole and returns another: `IdleMonitor.watch`, or one that
+            maps its batches.
         customize: A function that changes the stages of each host's pipeline.
         changes: Options in place of a config, or other than in it, such as `batch_size=256`.
 

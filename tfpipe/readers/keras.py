@@ -198,7 +198,8 @@ class EndFirstEpoch(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self, data: Any) -> None:
         super().__init__()
-        self._passes = [data] if isinstance(data, KerasBatches) else getattr(data, "tfpipe_passes", None)
+        found = [data] if isinstance(data, KerasBatches) else getattr(data, "tfpipe_passes", [])
+        self._passes: list[Any] = found
         if not self._passes:
             raise ConfigError(
                 "`EndFirstEpoch` needs a dataset whose passes end, as `build_dataset(..., epochs=1)` returns it before "
