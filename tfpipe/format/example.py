@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.errors import ConfigError
+from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.protobuf_wire import (
     FIXED32,
     LENGTH,
@@ -262,6 +262,14 @@ def decode_example(data: bytes | memoryview) -> dict[str, Feature]:
                 key, feature = _entry(buffer, entry_start, start, budget)
                 features[key] = feature
     return features
+
+
+def has_feature_lists(data: bytes) -> bool:
+    """Returns whether a message has `feature_lists`, as a `tf.train.SequenceExample` has beside its context."""
+    try:
+        return any(number == 2 and wire == LENGTH for number, wire, _, _ in fields(data, 0, len(data), Budget()))
+    except FormatError:
+        return False
 
 
 def _read_usual_entry(buffer: bytes, pos: int, end: int, budget: Budget) -> tuple[str, Feature, int] | None:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from tests.beam_jobs.images import make_jpeg, make_png
 from tfpipe.dataset.load import load_manifest
@@ -339,6 +340,27 @@ def test_what_is_no_tfrecord_is_refused(foreign, tmp_path: Path) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(b"\xff\xff no example")
     refuse(tmp_path, f"{path} cannot be indexed: ")
+
+
+def test_sequence_examples_are_named(tmp_path: Path) -> None:
+    """Their context alone would pass for an Example, and the frames would be lost."""
+    image = tf.train.Feature(bytes_list=tf.train.BytesList(value=[make_jpeg(1)]))
+    context = tf.train.Features(feature={"image/encoded": image})
+    frames = tf.train.FeatureLists(feature_list={"frames": tf.train.FeatureList(feature=[image, image])})
+    plain = tf.train.Example(features=context)
+    sequence = tf.train.SequenceExample(context=context, feature_lists=frames)
+    path = tmp_path / "clips-00000"
+    for place, records in (("0 at byte 0", [sequence]), (f"1 at byte {plain.ByteSize() + 16}", [plain, sequence])):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for record in records:
+                writer.write(record.SerializeToString())
+        with pytest.raises(DataError) as caught:
+            run(path)
+        assert str(caught.value) == (
+            f"{path} holds tf.train.SequenceExample (record {place} has lists of features), which tfpipe does not "
+            "read. Write each step as an Example of its own, for instance by `tfpipe.write`."
+        )
+        assert sorted(tmp_path.iterdir()) == [path]
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import get_args
 from tfpipe._version import __version__
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.compressed import detect_compression
-from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.example import Feature
 from tfpipe.format.manifest import Compression, Foreign, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.schema import Schema
@@ -26,7 +26,14 @@ from tfpipe.integrity.foreign import infer_schema
 from tfpipe.integrity.foreign.find_files import ForeignFiles, describe_missing_files, find_files, group_by_split
 from tfpipe.integrity.foreign.infer_schema import LabelBase, Labels
 from tfpipe.integrity.foreign.metadata_files import Metadata, read_metadata
-from tfpipe.integrity.foreign.scan_file import FileScan, Keys, describe_failure, iterate_payloads, scan_file
+from tfpipe.integrity.foreign.scan_file import (
+    FileScan,
+    Keys,
+    decode_foreign,
+    describe_failure,
+    iterate_payloads,
+    scan_file,
+)
 from tfpipe.integrity.foreign.write_index import Export, IndexOutput, open_output
 from tfpipe.integrity.progress import run_on_files
 from tfpipe.storage import file_io
@@ -157,8 +164,8 @@ def _first_record(files: ForeignFiles, names: Sequence[str], compression: Compre
         path = files.path(name)
         try:
             with file_io.open_file(path) as file:
-                for _, payload in iterate_payloads(HashedReader(file), compression):
-                    return decode_example(payload)
+                for name, payload in iterate_payloads(HashedReader(file), compression):
+                    return decode_foreign(payload, path, name)
         except FormatError as error:
             raise FormatError(describe_failure(path, str(error))) from None
         except OSError as error:

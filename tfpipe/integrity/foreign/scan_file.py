@@ -8,7 +8,7 @@ import numpy as np
 
 from tfpipe.errors import DataError, FormatError
 from tfpipe.format.compressed import scan_compressed
-from tfpipe.format.example import Feature, decode_example
+from tfpipe.format.example import Feature, decode_example, has_feature_lists
 from tfpipe.format.manifest import Compression
 from tfpipe.format.record_index import MAX_RECORDS, encode_index
 from tfpipe.format.recovery.hashed_reader import HashedReader
@@ -181,7 +181,7 @@ def scan_file(keys: Keys, counters: Any, job: FileJob) -> FileScan:
             reader, sizes = HashedReader(file, hashed=True), []
             scan.file_bytes = reader.size
             for name, payload in iterate_payloads(reader, job.compression):
-                scan.add(keys, _decode(payload, name), name)
+                scan.add(keys, decode_foreign(payload, job.path, name), name)
                 sizes.append(len(payload) + FRAME_BYTES)
                 if len(sizes) > MAX_RECORDS and not job.compression:
                     raise FormatError(f"it must have at most {MAX_RECORDS:,} records for its index to be read")
@@ -235,7 +235,18 @@ def _record_at(reader: HashedReader, at: int, number: int, name: str) -> int:
     return size
 
 
-def _decode(payload: bytes, name: str) -> dict[str, Feature]:
+def decode_foreign(payload: bytes, path: str, name: str) -> dict[str, Feature]:
+    """Decodes a record of a file.
+
+    Raises:
+        FormatError: It is not a `tf.train.Example`.
+        DataError: It is a `tf.train.SequenceExample`, whose context would pass for an Example without its lists.
+    """
+    if has_feature_lists(payload):
+        raise DataError(
+            f"{path} holds tf.train.SequenceExample ({name} has lists of features), which tfpipe does not read. Write "
+            "each step as an Example of its own, for instance by `tfpipe.write`."
+        )
     try:
         return decode_example(payload)
     except FormatError as error:
