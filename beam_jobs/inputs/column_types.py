@@ -81,18 +81,18 @@ class ColumnFacts:
     has_lists: bool = False
 
     @classmethod
-    def read(cls, cells: Iterable[Any], file_number: int, first_row: int, *, from_text: bool) -> "ColumnFacts":
+    def read(cls, cells: Iterable[Any], file_number: int, rows: Iterable[int], *, from_text: bool) -> "ColumnFacts":
         """Returns the facts about some cells.
 
         Args:
             cells: The values of the column: None, a scalar, or a list of scalars.
             file_number: The number of their file in the table.
-            first_row: The row of the first cell.
+            rows: The row of each cell.
             from_text: Whether all cells are texts (CSV) that may spell numbers.
         """
         firsts: dict[int, _First] = {}
         lengths, has_lists = set(), False
-        for row, cell in enumerate(cells, start=first_row):
+        for row, cell in zip(rows, cells, strict=False):
             values = [cell] if _is_nested(cell) else _to_list(cell)
             has_lists = has_lists or isinstance(cell, (list, tuple))
             lengths.add(_MISSING if cell is None else len(values))

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from beam_jobs.inputs.archive import is_compressed_tar
 from beam_jobs.inputs.column_types import Column, ColumnFacts
+from beam_jobs.inputs.faults import NO_ROWS, Rows, add_faults
 from beam_jobs.plan.image_ref import NO_IMAGE, SINGLE, UNKNOWN_NUMBER
 from beam_jobs.plan.image_table import ImageTable
 from beam_jobs.plan.listing import NOTHING_MISSING, Listing, Missing
@@ -30,7 +32,10 @@ class Facts:
         labels: The number of images by their `label`: a class, or the folder that the image lies in.
         examples: The first path of each `label` by the alphabet, for inputs in which it is a folder.
         splits: The number of images by the split that the input names.
-        first_unsplit: The first image without a split: the number of its file, its row, and its path.
+        first_unsplit: The first path without a split, for inputs that are listed as a whole.
+        unsplit: The rows of a table without a split.
+        unlabeled: The rows of a table without a label.
+        faults: The rows of a table that cannot be used, by the kind of their fault.
         skipped: The number of files that were passed over, by reason.
         unpack: The compressed tar files that hold images.
         columns: The facts about each further column of a table.
@@ -48,7 +53,10 @@ class Facts:
     labels: Counter[str | None] = field(default_factory=Counter)
     examples: Mapping[str, str] = field(default_factory=dict)
     splits: Counter[str] = field(default_factory=Counter)
-    first_unsplit: tuple[int, int, str] | None = None
+    first_unsplit: str = ""
+    unsplit: Rows = NO_ROWS
+    unlabeled: Rows = NO_ROWS
+    faults: Mapping[str, Rows] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unpack: frozenset[str] = frozenset()
     columns: tuple[ColumnFacts, ...] = ()
@@ -68,7 +76,7 @@ class Facts:
         return cls(
             num_images=len(images),
             splits=splits,
-            first_unsplit=_find_unsplit(images, splits, (0, 0)),
+            first_unsplit=next((ref.path for ref in images if not ref.split), "") if splits[""] else "",
             details=images.details,
             missing=listing.missing,
             whole=replace(listing, images=ImageTable.make_empty(images.details)),
@@ -93,20 +101,24 @@ class Facts:
         )
 
     @classmethod
-    def read_table(cls, images: ImageTable, columns: Sequence[ColumnFacts], place: tuple[int, int]) -> "Facts":
+    def read_table(
+        cls, images: ImageTable, columns: Sequence[ColumnFacts], file_number: int, rows: NDArray[np.int64]
+    ) -> "Facts":
         """Returns the facts about rows of a table.
 
         Args:
-            images: The rows.
+            images: The images of the rows.
             columns: The facts about their further columns.
-            place: The number of the file, and the row of the first image in it.
+            file_number: The number of the file.
+            rows: The row of each image in it.
         """
         splits = Counter({str(split): count for split, count in images.count_values("split").items()})
         return cls(
             num_images=len(images),
             labels=Counter(images.count_values("label")),
             splits=splits,
-            first_unsplit=_find_unsplit(images, splits, place),
+            unsplit=Rows.of(file_number, _choose_rows(images, "split", rows)),
+            unlabeled=Rows.of(file_number, _choose_rows(images, "label", rows)),
             columns=tuple(columns),
             details=images.details,
             is_embedded=bool(images.in_row_groups.any()),
@@ -126,7 +138,10 @@ class Facts:
             labels=self.labels + other.labels,
             examples=examples,
             splits=self.splits + other.splits,
-            first_unsplit=min(filter(None, (self.first_unsplit, other.first_unsplit)), default=None),
+            first_unsplit=min(filter(None, (self.first_unsplit, other.first_unsplit)), default=""),
+            unsplit=self.unsplit + other.unsplit,
+            unlabeled=self.unlabeled + other.unlabeled,
+            faults=add_faults(self.faults, other.faults),
             skipped=self.skipped + other.skipped,
             unpack=self.unpack | other.unpack,
             columns=columns,
@@ -168,12 +183,11 @@ class Facts:
         return tuple(known) if len(known) == 1 and UNKNOWN_NUMBER not in self.nums_images else None
 
 
-def _find_unsplit(images: ImageTable, splits: Counter[str], place: tuple[int, int]) -> tuple[int, int, str] | None:
-    """Returns the first image without a split, as `Facts.first_unsplit`; `place` is that of the first image."""
-    if not splits[""]:
-        return None
-    row, ref = next((row, ref) for row, ref in enumerate(images) if not ref.split)
-    return place[0], place[1] + row, ref.path
+def _choose_rows(images: ImageTable, column: str, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the rows of the images that have no `split` or no `label`."""
+    codes, texts = images.get_codes(column)
+    chosen: NDArray[np.int64] = rows[np.array([not text for text in texts], bool)[codes]]
+    return chosen
 
 
 _NUMS_KEPT = 6  # SINGLE, UNKNOWN_NUMBER, NO_IMAGE, 0, and two numbers that differ

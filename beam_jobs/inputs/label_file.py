@@ -1,5 +1,6 @@
 """Puts classes into the order of a file with one name per line (`--labels`)."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from beam_jobs.config import ShardConfig
@@ -9,23 +10,53 @@ from tfpipe.storage import file_io
 Labels = Mapping[str | None, str | None]
 
 
+_NO_CLASS = re.compile(r"[-+][0-9]+|[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|nan|NaN|<NA>")
+OF_PANDAS = (
+    "pandas writes whole numbers so where some are missing: give every row a class, and write the column by "
+    "astype('int64')."
+)
+
+
+def check_label(label: str, place: str = "") -> None:
+    """Checks that a label is not a number that no class has, and has no white space around it.
+
+    Raises:
+        DataError: It is so. The message begins with `place`.
+    """
+    if _NO_CLASS.fullmatch(label):
+        is_whole = label.lower() in ("nan", "<na>") or label.rstrip("0").endswith(".")
+        advice = f" {OF_PANDAS}" if is_whole else ""
+        raise DataError(
+            f"{place}'label' must be a name or a number from 0, got {label!r}.{advice} If it is a name, give a file "
+            "with all names as `labels`."
+        )
+    if label != label.strip():
+        raise DataError(f"{place}'label' must have no white space around it, got {label!r}.")
+
+
+def read_known_names(config: ShardConfig) -> frozenset[str]:
+    """Returns the names of classes that the user or the dataset gives."""
+    return frozenset((*config.known_labels, *(_read_names(config.labels) if config.labels else ())))
+
+
 def rename_labels(
-    path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool
+    path: str, labels: Labels, label_names: Sequence[str], *, is_numeric: bool, by_place: bool = False
 ) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
     """Returns the class of each label of the input, and all class names in their order.
 
     Args:
         path: The file.
-        labels: The class of each label of the input. If classes are numbers, they are positions in the file.
+        labels: The class of each label of the input.
         label_names: The names of the classes until now.
-        is_numeric: Whether the classes are numbers.
+        is_numeric: Whether the labels are numbers, which may be places in the file.
+        by_place: Whether numbers are places even if they are names as well.
 
     Raises:
         DataError: The file cannot be read, or does not name every class once.
     """
     names = _read_names(path)
     if is_numeric:
-        return name_numbers(path, labels, label_names, names), names
+        return (name_numbers if by_place else _match_numbers)(path, labels, names), names
     missing = sorted(set(label_names) - set(names))
     if missing:
         raise DataError(f"{path} must name every class, but {missing[0]!r} is not in it.")
@@ -41,34 +72,66 @@ def put_known_first(
         config: The configuration of the job, which knows these classes.
         labels: The class of each label of the input.
         label_names: The names of the classes until now; empty without labels.
-        is_numeric: Whether the classes are numbers, which then are those of the known classes.
+        is_numeric: Whether the labels are numbers: names of known classes, or else their places.
 
     Raises:
-        DataError: A number is that of no class, where the classes have names.
+        DataError: A number is that of no class, where the classes have names; or it may mean two classes.
     """
     known = config.known_labels
     if known and label_names and is_numeric and known != tuple(map(str, range(len(known)))):
-        return name_numbers("The dataset", labels, label_names, known), known
+        labels = _match_numbers("The dataset", labels, known, may_add=True)
+        label_names = sorted(set(map(str, labels.values())) - {*known}, key=int)
+        return labels, (*known, *label_names)
     return dict(labels), tuple(dict.fromkeys((*known, *label_names))) if label_names else ()
 
 
-def name_numbers(
-    path: str, labels: Labels, label_names: Sequence[str], names: Sequence[str]
+def _match_numbers(
+    source: str, labels: Labels, names: Sequence[str], *, may_add: bool = False
 ) -> dict[str | None, str | None]:
-    """Returns the class of each label of the input, where classes are numbers.
+    """Returns the class of each label that is a number: the class of this name, or the one at this place.
+
+    Args:
+        source: The file or dataset that gives the names, for the message.
+        labels: The labels.
+        names: The names of class 0, 1, ...
+        may_add: Whether labels that are not among the names may be new classes.
+
+    Raises:
+        DataError: A label is no class, or may be one of two.
+    """
+    texts = sorted(map(str, labels), key=lambda text: (int(text), text))
+    numbers = {int(name): name for name in names if name.isdecimal() and name.isascii()}
+    unknown = next((text for text in texts if text not in names), None)
+    has_place, has_other = int(texts[-1]) < len(names), any(numbers.get(int(text), text) != text for text in texts)
+    if unknown is None or (may_add and numbers and not has_place and not has_other):
+        return {label: label for label in labels}
+    is_like_names = may_add or any(int(text) in numbers for text in texts)
+    if numbers and is_like_names and [*names] != [*map(str, range(len(names)))]:
+        number = int(unknown)
+        meant = [repr(name) for name in (numbers.get(number), *names[number : number + 1]) if name is not None]
+        could = f", and could mean {' or '.join(meant)}" if meant else ""
+        raise DataError(
+            f"{source} names classes by numbers, so each label must be one of these names; {unknown!r} is none{could}. "
+            "Write the labels as the classes are named, or give a file with all names, new ones too, as `labels`."
+        )
+    return name_numbers(source, labels, names)
+
+
+def name_numbers(path: str, labels: Labels, names: Sequence[str]) -> dict[str | None, str | None]:
+    """Returns the class of each label of the input, where labels are the places of classes.
 
     Args:
         path: The file that gives the names, for the message.
-        labels: The number of the class of each label.
-        label_names: The numbers of all classes until now.
+        labels: The labels, which are numbers.
         names: The names of class 0, 1, ...
 
     Raises:
         DataError: There are more classes than names.
     """
-    if len(label_names) > len(names):
-        raise DataError(f"{path} names {len(names)} classes, but label {len(label_names) - 1} occurs.")
-    return {label: names[int(number or 0)] for label, number in labels.items()}
+    highest = max((int(str(label)) for label in labels), default=0)
+    if highest >= len(names):
+        raise DataError(f"{path} names {len(names)} classes, but label {highest} occurs.")
+    return {label: names[int(str(label))] for label in labels}
 
 
 def _read_names(path: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -301,7 +301,7 @@ class _PairsBuilder:
         for name, facts in self._columns.items():
             before = _NEVER if first_row and facts == ColumnFacts() else facts
             cells = [row.get(name) for row in self._rows]
-            self._columns[name] = before + ColumnFacts.read(cells, self._number, first_row + 1, from_text=False)
+            self._columns[name] = before + ColumnFacts.read(cells, self._number, count(first_row + 1), from_text=False)
         self._rows = []
 
     def finish(self) -> _Pairs:
@@ -311,7 +311,7 @@ class _PairsBuilder:
         return _Pairs(self._images.finish(), self._columns, self.skipped)
 
 
-_NEVER = ColumnFacts.read([None], 0, 0, from_text=False)
+_NEVER = ColumnFacts.read([None], 0, [0], from_text=False)
 """The facts about a column in rows that lack it."""
 
 
@@ -390,7 +390,7 @@ def _resolve(config: ShardConfig, tree: Tree, columns: tuple[Column, ...]) -> Me
     facts = Facts(
         num_images=len(images), labels=Counter(images.count_values("label")), nums_images=find_nums_images(images)
     )
-    labels, label_names, is_numeric = number_labels(facts, source)
+    labels, label_names, is_numeric = number_labels(facts, config)
     if config.labels:
         labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
     labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numeric and not config.labels)

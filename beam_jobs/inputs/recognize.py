@@ -31,6 +31,7 @@ from beam_jobs.inputs.table import (
     explain_no_labels,
     is_table_input,
     list_rows,
+    list_table_files,
     read_columns,
     read_sizes,
     resolve_table,
@@ -110,6 +111,11 @@ class Input(ABC):
             DataError: The images do not go together.
         """
 
+    @property
+    def files(self) -> Sequence[str]:
+        """The files of a table, in which `Rows` are."""
+        return ()
+
     def explain_no_classes(self) -> str | None:
         """Returns why the images have no class, as `no_classes`."""
         return self.no_classes
@@ -123,6 +129,11 @@ class TableInput(Input):
     def parts(self) -> list[TablePart]:
         """The parts of the table, in their order."""
         return list_parts(self.config.input, self.config.columns)
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The files of the table."""
+        return list_table_files(self.parts)
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:

@@ -21,9 +21,9 @@ import posixpath
 import shlex
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -32,11 +32,20 @@ from numpy.typing import NDArray
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.column_types import CAPTION, TARGET, Column, ColumnFacts
 from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.faults import Faults, RowFaults, Rows, add_faults, list_faults
 from beam_jobs.inputs.folder import Look, list_begin
-from beam_jobs.inputs.label_file import name_numbers, put_known_first, rename_labels
+from beam_jobs.inputs.label_file import (
+    OF_PANDAS,
+    check_label,
+    name_numbers,
+    put_known_first,
+    read_known_names,
+    rename_labels,
+)
 from beam_jobs.inputs.parquet_rows import EmbeddedImage
 from beam_jobs.inputs.parquet_tensors import TensorColumns, infer_tensors
 from beam_jobs.inputs.table_files import (
+    ReadRow,
     Row,
     TablePart,
     find_columns,
@@ -65,7 +74,8 @@ RUN_IMAGES = 250_000
 
 _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
-_MAX_LABEL = 10_000_000
+_MAX_PLACES = 100_000
+_MAX_DIGITS = 1000
 _LABEL = "label"
 _LIKELY_LABELS = frozenset(
     ("class", "classes", "class_id", "class_name", "classname", "labels", "category", "categories", "tag", "tags")
@@ -99,11 +109,23 @@ def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, 
         ConfigError: The manifest has no column named `group_by`, or lacks one that the user names.
         DataError: The table has no rows, or lacks a column.
     """
+    found: dict[str, Rows] = {}
     for part in parts:
-        for _, row in read_rows(part):
-            if row is not None:
+        faults = RowFaults(part.file_number)
+        for number, row in read_rows(part):
+            if isinstance(row, dict):
                 return _check_header(row, part.path, config)
+            faults.begin(number)
+            with faults:
+                raise row or DataError("the row is damaged.")
+        found = add_faults(found, faults.found)
+    Faults(config.input, list_faults(found, list_table_files(parts))).check()
     raise DataError(f"{config.input} holds no rows.")
+
+
+def list_table_files(parts: Sequence[TablePart]) -> list[str]:
+    """Returns the files of a table in their order."""
+    return list(dict.fromkeys(part.path for part in parts))
 
 
 def list_rows(
@@ -125,66 +147,63 @@ def list_rows(
     embedded = find_columns(part)
     class_names = frozenset([embedded.class_names] if embedded is not None and embedded.class_names else [])
     tensors = frozenset([embedded.tensors] if embedded is not None else [])
+    known = read_known_names(config)
     while True:
-        builder, first_row, damaged = ImageTableBuilder(), 0, 0
+        builder, numbers, damaged, faults = ImageTableBuilder(), array("q"), 0, RowFaults(part.file_number)
         for number, row in islice(rows, RUN_IMAGES):
             if row is None:
                 damaged += 1
                 continue
-            first_row = first_row or number
-            builder.append(_parse_row(row, number, part, columns, config))
+            faults.begin(number)
+            with faults:
+                image = _parse_row(row, number, part, columns, config, known, faults)
+            if faults.is_faulty:
+                continue
+            builder.append(image)
+            numbers.append(number)
             num_before += 1
             if observer is not None and num_before % TELL_EVERY == 0:
                 observer.progress(Progress(num_before))
-        if not len(builder) and not damaged:
+        if not len(builder) and not damaged and not faults.found:
             return
         images = builder.finish()
         column_facts = [
-            ColumnFacts.read(images.get_extras(position), part.file_number, first_row, from_text=from_text)
+            ColumnFacts.read(images.get_extras(position), part.file_number, numbers, from_text=from_text)
             for position in range(len(columns))
         ]
-        facts = Facts.read_table(images, column_facts, (part.file_number, first_row))
+        facts = Facts.read_table(images, column_facts, part.file_number, np.array(numbers, np.int64))
         skipped = Counter({_DAMAGED: damaged} if damaged else {})
         if _LABEL in columns:
             labels = images.get_extras(columns.index(_LABEL))
             classes = Counter[str | None](chain.from_iterable(labels))
             facts = replace(facts, labels=classes)
-        yield images, replace(facts, skipped=skipped, class_names=class_names, tensors=tensors)
+        yield images, replace(facts, skipped=skipped, class_names=class_names, tensors=tensors, faults=faults.found)
 
 
 def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], parts: Sequence[TablePart]) -> Meaning:
     """Returns the meaning of the classes and of the further columns of a table.
 
     Raises:
-        DataError: A column mixes kinds of values, or the labels of rows do not go together.
+        DataError: Rows cannot be used, a column mixes kinds of values, or the labels of rows do not go together.
     """
-    path = config.input
-    labels, label_names, is_numeric = number_labels(facts, path)
-    files = list(dict.fromkeys(part.path for part in parts))
+    path, files = config.input, list_table_files(parts)
+    faults = Faults(path, list_faults(facts.faults, files))
+    labels, classes = dict[str | None, str | None](), None
+    label_names: tuple[str, ...] = ()
+    with faults:
+        labels, label_names = _name_labels(config, facts, files)
+        if _LABEL in columns:
+            classes = Column.make_classes(label_names, labels)
+            labels, label_names = {}, ()
+    typed = tuple(_infer_columns(config, facts, columns, files, classes, faults))
+    faults.check()
     has_images = facts.check_images(path)
     if has_images:
         check_no_tensors(config)
     elif config.form != ImageForm():
         name = next(name for name, value in vars(config.form).items() if value != getattr(ImageForm(), name))
         raise ConfigError(f"`{name}` changes images, and {path} has none. Leave it out.")
-    if config.labels:
-        labels, label_names = rename_labels(config.labels, labels, label_names, is_numeric=is_numeric)
-    elif is_numeric and facts.class_names:
-        if len(facts.class_names) > 1:
-            first, second = sorted(facts.class_names)[:2]
-            raise DataError(
-                f"The files of {path} must name the same classes, but one names {_show(first)} and one "
-                f"{_show(second)}. Give the names with `labels`."
-            )
-        names = next(iter(facts.class_names))
-        labels, label_names = name_numbers(f"The metadata of {path}", labels, label_names, names), names
-    is_numbered = is_numeric and not (config.labels or facts.class_names)
-    labels, label_names = put_known_first(config, labels, label_names, is_numeric=is_numbered)
-    classes = Column.make_classes(label_names, labels) if _LABEL in columns else None
-    if classes is not None:
-        labels, label_names = {}, ()
     root = get_root(path)
-    typed = tuple(_infer_columns(config, facts, columns, files, classes))
     tensors = _infer_tensors(config, facts, parts[0])
     listing = Listing(
         make_name(path),
@@ -203,18 +222,48 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     return Meaning(listing, labels, columns=typed)
 
 
+def _name_labels(
+    config: ShardConfig, facts: Facts, files: Sequence[str]
+) -> tuple[dict[str | None, str | None], tuple[str, ...]]:
+    """Returns the class of each label, and the names of the classes."""
+    path = config.input
+    labels, label_names, is_numeric = number_labels(facts, config, files)
+    if config.labels:
+        by_place = bool(facts.class_names)
+        labels, label_names = rename_labels(
+            config.labels, labels, label_names, is_numeric=is_numeric, by_place=by_place
+        )
+    elif is_numeric and facts.class_names:
+        if len(facts.class_names) > 1:
+            first, second = sorted(facts.class_names)[:2]
+            raise DataError(
+                f"The files of {path} must name the same classes, but one names {_show(first)} and one "
+                f"{_show(second)}. Give the names with `labels`."
+            )
+        names = next(iter(facts.class_names))
+        labels, label_names = name_numbers(f"The metadata of {path}", labels, names), names
+    is_numbered = is_numeric and not (config.labels or facts.class_names)
+    return put_known_first(config, labels, label_names, is_numeric=is_numbered)
+
+
 def _infer_columns(
-    config: ShardConfig, facts: Facts, names: Sequence[str], files: Sequence[str], classes: Column | None
+    config: ShardConfig,
+    facts: Facts,
+    names: Sequence[str],
+    files: Sequence[str],
+    classes: Column | None,
+    faults: Faults,
 ) -> Iterator[Column]:
     """Yields the features that the further columns become; `classes` is that of lists of classes."""
-    for name, column in zip(names, facts.columns, strict=True):
-        if classes is not None and name == _LABEL:
-            yield classes
-        elif name == TARGET and config.target_column is not None:
-            yield column.infer_target(config.target_column, files)
-        else:
-            is_text = facts.is_embedded or name == CAPTION
-            yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
+    for name, column in zip(names, facts.columns, strict=bool(facts.columns)):
+        with faults:
+            if classes is not None and name == _LABEL:
+                yield classes
+            elif name == TARGET and config.target_column is not None:
+                yield column.infer_target(config.target_column, files)
+            elif name != _LABEL:
+                is_text = facts.is_embedded or name == CAPTION
+                yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
 
 
 def _infer_tensors(config: ShardConfig, facts: Facts, first: TablePart) -> TensorColumns:
@@ -237,7 +286,7 @@ def explain_no_labels(config: ShardConfig) -> str | None:
         return None
     column = config.label_column or _LABEL
     rows = chain.from_iterable(map(read_rows, list_parts(config.input, config.columns)))
-    names = list(next((row for _, row in rows if row is not None), {}))
+    names = list(next((row for _, row in rows if isinstance(row, dict)), {}))
     if _LABEL in names:
         return f"column `{column}` is empty"
     found = [name for name in names if name not in (*_KNOWN, CAPTION)]
@@ -304,13 +353,11 @@ def _locate(row: Row, number: int, part: TablePart, root: str) -> ImageRef:
         return ImageRef(path, image.size, location, part.split, num_images=image.num_images)
     if isinstance(image, list | tuple):
         if not (1 <= len(image) <= MAX_IMAGES and all(map(_is_path, image))):
-            raise DataError(
-                f"{part.path}, row {number}: a list of images must have 1 to {MAX_IMAGES:,} paths, got {image!r:.200}."
-            )
+            raise DataError(f"a list of images must have 1 to {MAX_IMAGES:,} paths, got {image!r:.200}.")
         paths = [_normalize(path) for path in image]
         return ImageRef(paths[0], images=tuple((path,) for path in paths), num_images=len(paths))
     if not _is_path(image):
-        raise DataError(f"{part.path}, row {number}: 'image' must be a path, got {image!r}.")
+        raise DataError(f"'image' must be a path, got {image!r}.")
     return ImageRef(_normalize(image))
 
 
@@ -322,107 +369,128 @@ def _normalize(path: str) -> str:
     return path if file_io.is_url(path) else posixpath.normpath(path)
 
 
-def _parse_row(row: Row, number: int, part: TablePart, extra_columns: Sequence[str], config: ShardConfig) -> ImageRef:
-    where = f"{part.path}, row {number}"
-    image = _locate(row, number, part, get_root(config.input))
-    unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
-    if unknown:
-        raise DataError(f"{where}: column {unknown[0]!r} is not in the first row; every row needs the same columns.")
-    boxes, box_labels = _parse_boxes(row, where), tuple(_parse_box_labels(row.get("box_label"), where))
-    if len(box_labels) not in (0, len(boxes)):
-        raise DataError(
-            f"{where}: 'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(box_labels)}."
-        )
-    if boxes and image.num_images != SINGLE:
-        raise DataError(f"{where}: boxes belong to a single image, and this row holds a list of images.")
-    if row.get("mask") is not None and image.images:
-        raise DataError(f"{where}: a mask belongs to a single image, and this row holds a list of images.")
-    split, label = row.get("split"), row.get(_LABEL)
-    if _LABEL in extra_columns:
-        row, label = row | {_LABEL: _parse_labels(label, config.label_separator, where)}, None
-    group = "" if config.group_by is None else str(row.get(_find_group(config)))
+def _parse_row(
+    row: ReadRow,
+    number: int,
+    part: TablePart,
+    extra_columns: Sequence[str],
+    config: ShardConfig,
+    known: Set[str],
+    faults: RowFaults,
+) -> ImageRef:
+    """Returns the image of a row. What is wrong with it goes into `faults`, and the rest is parsed still.
+
+    Raises:
+        DataError: Nothing of the row can be used.
+    """
+    if not isinstance(row, dict):
+        raise row or DataError("the row is damaged.")
+    image, split, label = ImageRef(""), "", row.get(_LABEL)
+    boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
+    with faults:
+        image = _locate(row, number, part, get_root(config.input))
+    with faults:
+        unknown = [name for name in row if name not in _KNOWN and name not in extra_columns]
+        if unknown:
+            raise DataError(f"column {unknown[0]!r} is not in the first row; every row needs the same columns.")
+    with faults:
+        boxes, box_labels = _parse_boxes(row, image)
+    with faults:
+        mask = _parse_mask(row.get("mask"), image)
+    with faults:
+        split = _parse_split(row["split"]) if row.get("split") is not None else image.split
+    with faults:
+        if _LABEL in extra_columns:
+            row, label = row | {_LABEL: _parse_labels(label, config.label_separator, known)}, None
+        elif label is not None:
+            label = _parse_label(label, known)
     return image._replace(
-        split=_parse_split(split, where) if split is not None else image.split,
-        label=_parse_label(label, where) if label is not None else None,
-        group=group,
+        split=split,
+        label=label,
+        group="" if config.group_by is None else str(row.get(_find_group(config))),
         boxes=boxes,
         box_labels=box_labels,
         extra=cast(
             tuple[Value, ...], tuple(row.get(name) for name in extra_columns)
         ),  # converted when all rows are known
-        mask=_parse_mask(row.get("mask"), image.location.file, where),
+        mask=mask,
     )
 
 
-def _parse_mask(value: Any, file: str, where: str) -> tuple[str | int, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, EmbeddedImage):
-        return tuple(FileRef(value.name, value.size, file, value.row, row_group=value.row_group))
-    if not _is_path(value):
-        raise DataError(f"{where}: 'mask' must be the path of a PNG, got {value!r}.")
-    return tuple(FileRef(_normalize(value)))
-
-
-def _parse_split(value: Any, where: str) -> str:
+def _parse_split(value: Any) -> str:
     try:
         return name_split(str(value))
     except ConfigError as error:
-        raise DataError(f"{where}: {error}") from error
+        raise DataError(str(error)) from error
 
 
-def _parse_labels(value: Any, separator: str | None, where: str) -> list[str]:
+def _parse_mask(value: Any, image: ImageRef) -> tuple[str | int, ...]:
+    if value is None:
+        return ()
+    if image.images:
+        raise DataError("a mask belongs to a single image, and this row holds a list of images.")
+    if isinstance(value, EmbeddedImage):
+        return tuple(FileRef(value.name, value.size, image.location.file, value.row, row_group=value.row_group))
+    if not _is_path(value):
+        raise DataError(f"'mask' must be the path of a PNG, got {value!r}.")
+    return tuple(FileRef(_normalize(value)))
+
+
+def _parse_labels(value: Any, separator: str | None, known: Set[str]) -> list[str]:
     """Returns the classes in a cell: a list, a text with a separator, or one class."""
     if isinstance(value, str) and separator is not None:
         value = list(filter(None, map(str.strip, value.split(separator))))
     if not isinstance(value, list | tuple):
         value = [] if value is None else [value]
-    return list(dict.fromkeys(_parse_label(label, where) for label in value))
+    return list(dict.fromkeys(_parse_label(label, known) for label in value))
 
 
-def _parse_label(value: Any, where: str) -> str:
+def _parse_label(value: Any, known: Set[str]) -> str:
+    """Returns the class in a cell. `known` are names that the user has given, which may look like anything."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         advice = " Allow several with `label_separator`." if isinstance(value, list | tuple) else ""
-        raise DataError(f"{where}: 'label' must be a name or a number from 0, got {value!r}.{advice}")
-    return value if isinstance(value, str) else str(value)
+        advice = f" {OF_PANDAS}" if isinstance(value, float) and not value % 1 > 0 else advice
+        raise DataError(f"'label' must be a name or a number from 0, got {value!r}.{advice}")
+    label = str(value)
+    if label not in known:
+        check_label(label)
+    return label
 
 
-def _parse_list(value: Any, where: str) -> list[Any]:
+def _parse_list(row: Row, name: str) -> list[Any]:
     """Returns a cell as a list. The cell may be empty, one value, a list, or a JSON list as text."""
+    value = row.get(name)
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: must be a number or a list of numbers, got {value!r}.") from error
+            raise DataError(f"{name!r}: must be a number or a list of numbers, got {value!r}.") from error
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _parse_boxes(row: Row, where: str) -> tuple[Box, ...]:
-    """Returns the boxes of a row."""
-    if row.keys().isdisjoint(_BOX_COLUMNS):
-        return ()
-    sides = [_parse_list(row.get(name), f"{where}: {name!r}") for name in _BOX_COLUMNS]
+def _parse_boxes(row: Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[int, ...]]:
+    """Returns the boxes of a row, and the class numbers of them."""
+    labels = tuple(_parse_list(row, "box_label"))
+    if not all(type(label) is int for label in labels):
+        raise DataError(f"'box_label' must be whole numbers, got {row['box_label']!r}.")
+    sides = [_parse_list(row, name) for name in _BOX_COLUMNS]
     if len({len(side) for side in sides}) > 1:
-        raise DataError(f"{where}: xmin, ymin, xmax and ymax must hold equally many numbers.")
+        raise DataError("xmin, ymin, xmax and ymax must hold equally many numbers.")
     boxes = tuple(zip(*sides, strict=True))
     for box in boxes:
         numbers = all(isinstance(x, (int, float)) for x in box)
         if not numbers or not (0 <= box[0] <= box[2] <= 1 and 0 <= box[1] <= box[3] <= 1):
             raise DataError(
-                f"{where}: a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and "
-                f"0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = {', '.join(map(str, box))}."
+                "a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got "
+                f"xmin, ymin, xmax, ymax = {', '.join(map(str, box))}."
             )
-    return boxes
-
-
-def _parse_box_labels(value: Any, where: str) -> Iterable[int]:
-    """Returns the class numbers in a cell `box_label`."""
-    labels = _parse_list(value, f"{where}: 'box_label'")
-    if not all(type(label) is int for label in labels):
-        raise DataError(f"{where}: 'box_label' must be whole numbers, got {value!r}.")
-    return labels
+    if len(labels) not in (0, len(boxes)):
+        raise DataError(f"'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(labels)}.")
+    if boxes and image.num_images != SINGLE:
+        raise DataError("boxes belong to a single image, and this row holds a list of images.")
+    return boxes, labels
 
 
 def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:
@@ -481,25 +549,38 @@ def _group_rows(images: ImageTable, root: str) -> Iterator[list[int]]:
     yield from (rows.tolist() for rows in remote.values())
 
 
-def number_labels(facts: Facts, path: str) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
+def number_labels(
+    facts: Facts, config: ShardConfig, files: Sequence[str] = ()
+) -> tuple[dict[str | None, str | None], tuple[str, ...], bool]:
     """Returns the class of each label, the class names in the order of their labels, and whether labels are numbers.
 
+    Numbers below `_MAX_PLACES` are places: each number up to the highest is a class. Larger ones are mere names.
+
     Raises:
-        DataError: Only some rows have a label, or a number is too large.
+        DataError: Only some rows have a label, or a label is a number that no class has.
     """
     missing = facts.labels[None]
     if missing == facts.num_images or not +facts.labels:
         return {}, (), False
     if missing:
+        which = f": {facts.unlabeled.show(files)}" if facts.unlabeled.count else ""
         raise DataError(
-            f"{path}: every row must have a 'label' or none may, but {missing} of {facts.num_images} have none. "
-            "Give them one, or take these rows out."
+            f"{config.input}: every row must have a 'label' or none may, but {missing} of {facts.num_images} have "
+            f"none{which}. Give them one, or take these rows out."
         )
     names = sorted(map(str, facts.labels))
-    if not all(name.isdecimal() and name.isascii() for name in names):
+    for name in () if files else sorted({*names} - read_known_names(config)):  # the rows of tables were checked before
+        check_label(name, f"{config.input}: ")
+    if not all(name.isdecimal() and name.isascii() and len(name) < _MAX_DIGITS for name in names):
         return {name: name for name in names}, tuple(names), False
     highest = max(map(int, names))
-    if highest > _MAX_LABEL:
-        raise DataError(f"{path}: a label must be at most {_MAX_LABEL}, got {highest}.")
-    # "007" and "7" are one class.
-    return {name: str(int(name)) for name in names}, tuple(str(i) for i in range(highest + 1)), True
+    if highest < _MAX_PLACES:
+        # "007" and "7" are one class.
+        return {name: str(int(name)) for name in names}, tuple(str(i) for i in range(highest + 1)), True
+    names.sort(key=int)
+    one, other = next((pair for pair in pairwise(names) if int(pair[0]) == int(pair[1])), ("", ""))
+    if other:
+        raise DataError(
+            f"{config.input}: labels must be different numbers or the same text, got {one!r} and {other!r}."
+        )
+    return {name: name for name in names}, tuple(names), True

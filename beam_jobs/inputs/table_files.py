@@ -41,6 +41,8 @@ _PART_BYTES = 64 << 20  # of a Parquet file, about a million rows
 _DATA_FOLDER = "data"  # the folder in which Hugging Face's hub keeps Parquet files
 
 Row = dict[str, Any]
+ReadRow = Row | DataError | None
+"""A row, or what is wrong with it; None for a damaged one of many images."""
 
 
 class TablePart(NamedTuple):
@@ -225,22 +227,22 @@ def find_columns(part: TablePart) -> ImageColumns | None:
         return find_image_columns(table, part.columns)
 
 
-def read_rows(part: TablePart) -> Iterator[tuple[int, Row | None]]:
-    """Yields the rows of a part, each with its number in the file, from 1. A damaged one of many images is None.
+def read_rows(part: TablePart) -> Iterator[tuple[int, ReadRow]]:
+    """Yields the rows of a part, each with its number in the file, from 1. The header and empty rows do not count.
 
     Raises:
         ConfigError: It lacks a column that the user names.
         DataError: The file cannot be read.
     """
     with file_io.explain_os_errors(f"read {part.path}"), file_io.open_read(part.path) as file:
-        named = part.columns.named
+        named, is_checked = part.columns.named, part.part > 0
         for number, row in _READERS[get_suffix(part.path)](file, part):
-            if row is not None and named and not isinstance(row.get("image"), EmbeddedImage):
-                if number == 1:
+            if isinstance(row, dict) and named and not isinstance(row.get("image"), EmbeddedImage):
+                if not is_checked:
                     part.columns.check(part.path, row)
-                row = _rename_columns(row, named)
-            if row is not None and "image" not in row and "images" in row:
-                row["image"] = _parse_images(row.pop("images"), part, number)
+                row, is_checked = _rename_columns(row, named), True
+            if isinstance(row, dict) and "image" not in row and "images" in row:
+                row = _parse_images(row)
             yield number, row
 
 
@@ -251,16 +253,17 @@ def _rename_columns(row: Row, named: Mapping[str, str]) -> Row:
     return {**renamed, **{name: None for name in named if name not in renamed}}  # a row of JSONL may lack some
 
 
-def _parse_images(images: Any, part: TablePart, number: int) -> Any:
-    """Returns the cell of a list of images as a list. A CSV cell holds it as JSON."""
+def _parse_images(row: Row) -> Row | DataError:
+    """Returns the row with its list of images as `image`. A CSV cell holds it as JSON."""
+    images = row.pop("images")
     with contextlib.suppress(ValueError, RecursionError):
         images = json.loads(images) if isinstance(images, str) else images
     if not isinstance(images, list | tuple):
-        raise DataError(f"{part.path}, row {number}: 'images' must be a list of paths, got {images!r:.200}.")
-    return images
+        return DataError(f"'images' must be a list of paths, got {images!r:.200}.")
+    return row | {"image": images}
 
 
-def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
+def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
     csv.field_size_limit(1 << 26)
     number = 0
     try:
@@ -275,11 +278,10 @@ def _read_csv(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
                 if not any(cells) and len(cells) != 1:  # spreadsheets leave such rows behind the table
                     continue
                 names = names or _name_columns(header, cells, part)
-                if any(cells[len(names) :]) or len(cells) > len(header):
-                    raise DataError(
-                        f"{part.path}, line {reader.line_num}: the row has more cells than the header names."
-                    )
                 number += 1
+                if any(cells[len(names) :]) or len(cells) > len(header):
+                    yield number, DataError("the row has more cells than the header names.")
+                    continue
                 yield number, {name: cell or None for name, cell in zip_longest(names, cells[: len(names)])}
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{part.path} is not a CSV file in UTF-8 ({error}). Save it in UTF-8.") from error
@@ -304,24 +306,20 @@ def _find_delimiter(header: str) -> str:
     return max(_DELIMITERS, key=lambda delimiter: len(next(csv.reader([header], delimiter=delimiter), [])))
 
 
-def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, Row]]:
-    row_number = 0
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
+def _read_jsonl(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
+    for number, line in enumerate(filter(bytes.strip, file), start=1):
         try:
             row = json.loads(line.decode("utf-8-sig"))
             if b"\\u" in line:  # half a surrogate pair is valid JSON, but not a text that can be stored
                 json.dumps(row, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{part.path}, line {number}: not valid JSON ({error}).") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{part.path}, line {number}: must be a JSON object, got {type(row).__name__}.")
-        row_number += 1
-        yield row_number, row
+            yield number, DataError(f"not valid JSON ({error}).")
+            continue
+        is_object = isinstance(row, dict)
+        yield number, row if is_object else DataError(f"must be a JSON object, got {type(row).__name__}.")
 
 
-def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, Row | None]]:
+def _read_parquet(file: Any, part: TablePart) -> Iterator[tuple[int, ReadRow]]:
     with _open_parquet(file, part) as table:
         num_groups = table.num_row_groups
         begin, end = (num_groups * k // part.num_parts for k in (part.part, part.part + 1))
@@ -345,7 +343,7 @@ def _list_rows(batch: Any) -> Iterator[Row]:
         yield dict(zip(names, cells, strict=True))
 
 
-_READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, Row | None]]]] = {
+_READERS: Mapping[str, Callable[[Any, TablePart], Iterator[tuple[int, ReadRow]]]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,

@@ -1,5 +1,6 @@
 """The first step of the planner: each task lists a piece of the input and writes its images as sorted runs."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -8,9 +9,11 @@ from numpy.typing import NDArray
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.facts import Facts, Meaning
+from beam_jobs.inputs.faults import Faults
 from beam_jobs.inputs.recognize import Input, join
 from beam_jobs.inputs.table import RUN_IMAGES
 from beam_jobs.plan.image_table import ImageTable
+from beam_jobs.plan.listing import Listing
 from beam_jobs.plan.scratch import HASH_BITS, Run, Scratch
 from beam_jobs.plan.split_and_shard import (
     DEFAULT_SPLIT,
@@ -23,8 +26,11 @@ from beam_jobs.shards.output_dir import check_dataset_output
 from beam_jobs.shards.worker_check import check_versions
 from beam_jobs.storage import job_stores
 from tfpipe.dataset.history import load_history
+from tfpipe.errors import DataError
 from tfpipe.format.digest_groups import DIGEST_BYTES
+from tfpipe.format.json_reader import MAX_PARTS
 from tfpipe.system.progress import Observer
+from tfpipe.system.units import human_count
 from tfpipe.writer.record_facts import read_digests
 
 _SIZE_BITS = 20
@@ -151,6 +157,17 @@ def list_piece(planning: Planning, number: int) -> Listed:
     return Listed(facts, tuple(runs), sizes)
 
 
+def _check_classes(listing: Listing, num_splits: int) -> None:
+    """Checks that a manifest can hold the names of the classes, and the counts of each split."""
+    count = len(listing.label_names) + sum(len(spec.names) for spec in listing.extra)
+    most = MAX_PARTS // 2 // (1 + num_splits)
+    if count > most:
+        raise DataError(
+            f"A dataset with {human_count(num_splits, 'split')} must have at most {most:,} classes, got {count:,}. "
+            "Labels that say something else of each image can be a column of another name."
+        )
+
+
 def _make_keys(images: ImageTable, facts: Facts, config: ShardConfig) -> NDArray[np.uint64]:
     """Returns the numbers by which the images of a split are sorted: hashes, or the positions of images in order.
 
@@ -189,23 +206,32 @@ def resolve(planning: Planning, listed: Listed) -> None:
     """
     config, facts = planning.config, listed.facts
     source: Input = planning.scratch.load("input")
-    meaning = source.resolve(facts)
-    facts.missing.check(config, facts.num_images)
-    folder_splits = meaning.splits or {}
-    split_counts: dict[str | None, int] = {}
-    for folder, count in facts.labels.items() if meaning.splits is not None else ():
+    faults, has_splits = Faults(config.input), False
+    meaning: Meaning | None = None
+    with faults:
+        meaning = source.resolve(facts)
+    with faults:
+        facts.missing.check(config, facts.num_images)
+    folder_splits = (meaning and meaning.splits) or {}
+    split_counts = Counter[str | None](facts.splits)
+    for folder, count in facts.labels.items() if meaning is not None and meaning.splits is not None else ():
         split = folder_splits.get(folder, "")
-        split_counts[split] = split_counts.get(split, 0) + count
-    if meaning.splits is None:
-        split_counts.update(facts.splits)
+        split_counts[split] += count
 
     def find_unsplit() -> str:
-        if facts.first_unsplit:
-            return facts.first_unsplit[-1]
-        return min(path for folder, path in facts.examples.items() if not folder_splits[folder])
+        if facts.unsplit.count:
+            return facts.unsplit.show(source.files)
+        return facts.first_unsplit or min(path for folder, path in facts.examples.items() if not folder_splits[folder])
 
-    has_splits = are_splits_named(split_counts, find_unsplit, meaning.listing.skipped, config)
+    with faults:
+        if split_counts or meaning is not None:
+            has_splits = are_splits_named(
+                split_counts, find_unsplit, meaning.listing.skipped if meaning else facts.skipped, config
+            )
+    faults.check()
+    assert meaning is not None
     splits = list_splits(config, split_counts if has_splits else [config.split or DEFAULT_SPLIT])
+    _check_classes(meaning.listing, len(splits))
     if facts.whole is not None and facts.whole.datasets is not None:
         # The shards of foreign data may lie away from its manifest.
         check_dataset_output(config, [origin.directory for origin in facts.whole.datasets.sources.values()])

@@ -102,6 +102,17 @@ def test_more_classes_than_fit_in_a_line(images: list[str], tfpipe: Tfpipe) -> N
     assert lines[0] == "classes: 8 (c0 1, c1 1, c2 1, c3 1, c4 1, and 3 more)"
 
 
+def test_classes_that_differ_only_in_case_are_named(images: list[str], tfpipe: Tfpipe) -> None:
+    write_csv("t.csv", ("image", "label"), [*zip(images, ("Owl", "owl", "cat", "owl"), strict=True)])
+    done = tfpipe("shard", "t.csv", "out")
+    assert done.code == 0
+    assert done.err.splitlines()[1] == "Classes 'Owl' and 'owl' differ only in case or white space."
+    write_csv("t.csv", ("image", "label"), [*zip(images, ("Owl", "owl", "polar bear", "polarbear"), strict=True)])
+    assert tfpipe("shard", "t.csv", "new").err.splitlines()[1] == (
+        "Classes 'Owl' and 'owl' differ only in case or white space. There are 1 more such."
+    )
+
+
 def test_an_empty_column_of_labels(images: list[str], tfpipe: Tfpipe) -> None:
     write_csv("t.csv", ("image", "label", "class"), [(image, "", "a") for image in images])
     assert shard(tfpipe, "t.csv", "out")[0] == "no classes: column `label` is empty"

@@ -306,6 +306,18 @@ def test_numbers_are_classes_by_their_names(tmp_path: Path) -> None:
         append(tmp_path / "out", source / "bad.csv")
 
 
+@pytest.mark.parametrize("names", ["1 2 3 10", "01 02 03 04"])
+def test_classes_that_are_named_by_numbers_keep_their_names(tmp_path: Path, names: str) -> None:
+    source = write_files(tmp_path / "in", {f"{name}/{name}.jpg": make_jpeg(int(name)) for name in names.split()})
+    make_dataset(source, tmp_path / "out")
+    write_files(tmp_path / "more", {f"{name}.jpg": make_jpeg(100 + int(name)) for name in (*names.split(), "5")})
+    rows = "".join(f"{name}.jpg,{name}\n" for name in (*names.split(), "5"))
+    (tmp_path / "more" / "t.csv").write_text("image,label\n" + rows)
+    append(tmp_path / "out", tmp_path / "more" / "t.csv")
+    found = {(record.name, record.label_name) for record in data_source(str(tmp_path / "out"), "train")}
+    assert found >= {(f"{name}.jpg", name) for name in (*names.split(), "5")}
+
+
 def test_the_images_get_the_form_of_the_dataset(tmp_path: Path) -> None:
     first = write_files(tmp_path / "first", {"a/1.jpg": make_jpeg(1)})
     make_dataset(first, tmp_path / "out", form=ImageForm("raw", square=8))

@@ -13,9 +13,9 @@ from tfpipe.errors import DataError
 
 def infer_column(cells: Sequence[Any], *, text: bool) -> Column:
     """Returns a column, from the facts about single cells that are added in any order."""
-    facts = [ColumnFacts.read([cell], 0, row, from_text=text) for row, cell in enumerate(cells, start=1)]
+    facts = [ColumnFacts.read([cell], 0, [row], from_text=text) for row, cell in enumerate(cells, start=1)]
     shuffled = [*facts[1::2], *facts[::2]]
-    together = ColumnFacts.read(cells, 0, 1, from_text=text)
+    together = ColumnFacts.read(cells, 0, range(1, 9), from_text=text)
     assert sum(shuffled, ColumnFacts()) == together
     return together.infer("c", ["t"], from_text=text)
 
@@ -131,5 +131,5 @@ def test_what_would_come_back_in_another_spelling_is_text(odd: str) -> None:
 
 
 def test_a_target_may_be_spelled_in_any_way() -> None:
-    column = ColumnFacts.read(["1E5", "007", " 2"], 0, 1, from_text=True).infer_target("price", ["t"])
+    column = ColumnFacts.read(["1E5", "007", " 2"], 0, (1, 2, 3), from_text=True).infer_target("price", ["t"])
     assert [column.convert(cell) for cell in ("1E5", "007", " 2")] == [100000.0, 7.0, 2.0]

@@ -145,7 +145,7 @@ def test_a_class_of_minus_one_is_none(tmp_path: Path) -> None:
     assert list_parquet(path).label_names == ()
     write_parquet(path, JPEGS[:2], metadata=describe_classes("a"), label=[0, -1])
     assert refuse(path) == (
-        f"{path}: every row must have a 'label' or none may, but 1 of 2 have none. "
+        f"{path}: every row must have a 'label' or none may, but 1 of 2 have none: row 2. "
         "Give them one, or take these rows out."
     )
 

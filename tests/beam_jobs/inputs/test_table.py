@@ -17,7 +17,9 @@ import pytest
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import table_files
+from beam_jobs.inputs.label_file import OF_PANDAS
 from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -377,10 +379,9 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
         ),
         (
             [{"image": "1", "label": "a"}, {"image": "2", "label": None}, {"image": "3"}],
-            "{path}: every row must have a 'label' or none may, but 2 of 3 have none. "
+            "{path}: every row must have a 'label' or none may, but 2 of 3 have none: rows 2 and 3. "
             "Give them one, or take these rows out.",
         ),
-        ([{"image": "1", "label": 10_000_001}], "{path}: a label must be at most 10000000, got 10000001."),
         (
             [{"image": "1", "x": 1}, {"image": "2", "x": "a"}],
             "{path}, row 2: column 'x' must hold numbers or texts of one kind, or lists of them, got 'a'.",
@@ -391,6 +392,175 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
 def test_a_wrong_table_is_refused(write_jsonl: WriteRows, rows: list[dict[str, Any]], message: str) -> None:
     path = write_jsonl(*rows)
     assert refused(path) == message.format(path=path)
+
+
+def test_all_faults_of_a_table_come_in_one_list(tmp_path: Path) -> None:
+    write_files(tmp_path, {"1.jpg": b"", "2.jpg": b""})
+    (tmp_path / "t.csv").write_text(
+        "image,label,split,xmin,ymin,xmax,ymax\n"
+        "1.jpg,cat,train\n"
+        '"1.jpg","c\nat", train \n'
+        "1.jpg,cat,test,0,0,9,9\n"
+        ",cat,test,0,0,8,8,more\n"
+        ", dog ,a b,0,0,8,8\n"
+        "2.jpg,,train\n"
+        "2.jpg,1.0,\n"
+        "2.jpg,,\n"
+        "gone.jpg,cat,train\n"
+    )
+    with pytest.raises(DataError) as caught:
+        plan_shards(ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out")))
+    where, box = f"{tmp_path}/t.csv", "fractions of width and height, 0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1"
+    name = "A split's name must be letters, digits and underscores and begin with a letter"
+    assert str(caught.value).splitlines() == [
+        f"{where} has 9 faults:",
+        f"- {where}, row 2: {name}, got ' train '. So does row 5.",
+        f"- {where}, row 3: a box must be {box}, got xmin, ymin, xmax, ymax = 0, 0, 9, 9. So does row 5.",
+        f"- {where}, row 4: the row has more cells than the header names.",
+        f"- {where}, row 5: 'image' must be a path, got None.",
+        f"- {where}, row 5: 'label' must have no white space around it, got ' dog '.",
+        f"- {where}, row 7: 'label' must be a name or a number from 0, got '1.0'. {OF_PANDAS} If it is a name, "
+        "give a file with all names as `labels`.",
+        f"- {where}: every row must have a 'label' or none may, but 2 of 4 have none: rows 6 and 8. Give them one, or "
+        "take these rows out.",
+        f"- {where} names 4 images, and 1 of their files does not exist: {tmp_path}/gone.jpg. Correct the paths, "
+        "or leave these images out with `allow_missing`.",
+        "- Every image must have a split or none may, but 1 of 4 have none, such as row 8.",
+    ]
+
+
+def test_a_fault_of_many_rows_is_told_once(write_jsonl: WriteRows) -> None:
+    path = write_jsonl(*({"image": "1", "label": k + 0.5} for k in range(9)), *({"image": 7},) * 2)
+    assert refused(path).splitlines() == [
+        f"{path} has 2 faults:",
+        f"- {path}, row 1: 'label' must be a name or a number from 0, got 0.5. So do rows 2, 3, 4, 5 and 4 more.",
+        f"- {path}, row 10: 'image' must be a path, got 7. So does row 11.",
+    ]
+
+
+def test_faults_of_two_files_name_the_file(tmp_path: Path) -> None:
+    for k in range(2):
+        (tmp_path / f"t-{k}.jsonl").write_text('{"image": "1", "x": 1}\n\n[]\n{"image": "1", "x": "%s"}\n' % ("a" * k))
+    assert refused(tmp_path / "t-*.jsonl").splitlines() == [
+        f"{tmp_path}/t-*.jsonl has 2 faults:",
+        f"- {tmp_path}/t-0.jsonl, row 2: must be a JSON object, got list. So does row 2 of {tmp_path}/t-1.jsonl.",
+        f"- {tmp_path}/t-0.jsonl, row 3: column 'x' must hold numbers or texts of one kind, or lists of them, got ''.",
+    ]
+
+
+@pytest.mark.parametrize("label", "1.0 1.5 -1 +2 .5 2. -0.5 1.0E3 nan NaN <NA>".split())
+def test_numbers_that_no_class_has_are_no_labels(tmp_path: Path, label: str) -> None:
+    for other in ("0", "cat"):
+        (tmp_path / "t.csv").write_text(f"image,label\n1.jpg,{other}\n2.jpg,{label}\n")
+        assert refused(tmp_path / "t.csv").startswith(
+            f"{tmp_path}/t.csv, row 2: 'label' must be a name or a number from 0, got {label!r}. "
+        )
+    (tmp_path / "names.txt").write_text(f"{label}\ncat\n")
+    listing = list_table(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"))
+    assert [ref.label for ref in listing.images] == ["cat", label]
+
+
+@pytest.mark.parametrize("label", "1st 1x 1.2.3 1e3 - 1-2 None Inf Nan inf ١".split())
+def test_names_may_look_like_numbers(tmp_path: Path, label: str) -> None:
+    (tmp_path / "t.csv").write_text(f"image,label\n1.jpg,{label}\n")
+    assert list_table(tmp_path / "t.csv").label_names == (label,)
+
+
+@pytest.mark.parametrize("highest", [100_000, 900_000, 10**12, 9780131103627, 10**30])
+def test_large_numbers_are_names(table: Path, highest: int) -> None:
+    rows = [{"image": f"{k}.jpg", "label": str(label)} for k, label in enumerate((highest, 5, 99_999, 5))]
+    listing = list_rows(table, rows)
+    assert listing.label_names == ("5", "99999", str(highest))
+    assert [ref.label for ref in listing.images] == [str(highest), "5", "99999", "5"]
+
+
+def test_numbers_below_a_hundred_thousand_are_places(table: Path) -> None:
+    assert len(list_rows(table, [{"image": "1.jpg", "label": 99_999}]).label_names) == 100_000
+
+
+def test_large_numbers_keep_their_zeros(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("image,label\n1.jpg,0012345678905\n2.jpg,0002345678905\n")
+    assert list_table(tmp_path / "t.csv").label_names == ("0002345678905", "0012345678905")
+    (tmp_path / "t.csv").write_text("image,label\n1.jpg,0012345678905\n2.jpg,12345678905\n")
+    assert refused(tmp_path / "t.csv") == (
+        f"{tmp_path}/t.csv: labels must be different numbers or the same text, got '0012345678905' and '12345678905'."
+    )
+
+
+def test_more_classes_than_a_manifest_holds_are_refused_before_an_image_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path, {"1.jpg": b""})
+    (tmp_path / "t.csv").write_text("image,label\n" + "".join(f"1.jpg,c{k}\n" for k in range(6)))
+    monkeypatch.setattr("beam_jobs.plan.list_step.MAX_PARTS", 20)
+    with pytest.raises(DataError) as caught:
+        plan_shards(ShardConfig(str(tmp_path / "t.csv"), str(tmp_path / "out")))
+    assert str(caught.value) == (
+        "A dataset with 1 split must have at most 5 classes, got 6. Labels that say something else of each image can "
+        "be a column of another name."
+    )
+
+
+MATCHES = [
+    # The names of classes, the labels, and the classes of these: with `labels`, and in a dataset that has the names.
+    ("1 2 10", "1 2", "1 2", "1 2"),
+    ("1 10 2", "10 2", "10 2", "10 2"),
+    ("01 02 03", "01 02", "01 02", "01 02"),
+    ("01 02 03", "1 2", None, None),
+    ("01 02 03", "0 1", None, None),
+    ("1 2 3", "01", None, None),
+    ("1 2 3", "0", "1", None),
+    ("1 2 3", "0 1", None, None),
+    ("1 2 3 10", "4", None, "4"),
+    ("1 2 3 10", "3 4", None, "3 4"),
+    ("1 2 3 10", "04", None, "04"),
+    ("1 2 3 10", "010", None, None),
+    ("20 30 stop", "0 2", "20 stop", None),
+    ("20 30 stop", "20 30", "20 30", "20 30"),
+    ("20 30 stop", "20 2", None, "20 2"),
+    ("red blue", "0 1", "red blue", "red blue"),
+    ("red blue", "2", None, None),
+    ("0 1 2", "2 0", "2 0", "2 0"),
+    ("0 1 2", "02 0", "2 0", "2 0"),
+    ("0 1 2", "4", None, "4"),
+    ("2 1 0", "2 0", "2 0", "2 0"),
+    ("5 900000", "900000", "900000", "900000"),
+    ("5 900000", "5 7000000", None, "5 7000000"),
+]
+
+
+@pytest.mark.parametrize(("names", "labels", "by_file", "by_dataset"), MATCHES)
+def test_numbers_are_names_before_they_are_places(
+    tmp_path: Path, names: str, labels: str, by_file: Any, by_dataset: Any
+) -> None:
+    """None: they are neither, or could be both."""
+    rows = "".join(f"{k}.jpg,{label}\n" for k, label in enumerate(labels.split()))
+    (tmp_path / "t.csv").write_text("image,label\n" + rows)
+    (tmp_path / "names.txt").write_text("\n".join(names.split()))
+    for expected, options in (
+        (by_file, {"labels": str(tmp_path / "names.txt")}),
+        (by_dataset, {"known_labels": tuple(names.split())}),
+    ):
+        if isinstance(expected, str):
+            listing = list_table(tmp_path / "t.csv", **options)
+            assert [ref.label for ref in listing.images] == expected.split(), options
+            assert listing.label_names[: len(names.split())] == tuple(names.split())
+        else:
+            refused(tmp_path / "t.csv", **options)
+
+
+def test_a_number_that_could_be_two_classes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("image,label\n0.jpg,1\n1.jpg,2\n")
+    advice = "Write the labels as the classes are named, or give a file with all names, new ones too, as `labels`."
+    assert refused(tmp_path / "t.csv", known_labels=("01", "02", "03")) == (
+        "The dataset names classes by numbers, so each label must be one of these names; '1' is none, and could mean "
+        f"'01' or '02'. {advice}"
+    )
+    (tmp_path / "names.txt").write_text("1\n3\n")
+    assert refused(tmp_path / "t.csv", labels=str(tmp_path / "names.txt")) == (
+        f"{tmp_path}/names.txt names classes by numbers, so each label must be one of these names; '2' is none. "
+        f"{advice}"
+    )
 
 
 def test_the_number_of_box_labels_is_checked(write_jsonl: WriteRows) -> None:
@@ -430,20 +600,20 @@ def test_a_missing_table_is_refused(tmp_path: Path, table: str) -> None:
         (
             "t.csv",
             b"image,label\na.jpg,cat,extra\n",
-            "{path}, line 2: the row has more cells than the header names.",
+            "{path}, row 1: the row has more cells than the header names.",
         ),
-        ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, line 3: the row has more cells than the header names."),
+        ("t.csv", b"image,,\na.jpg,,\nb.jpg,,x\n", "{path}, row 2: the row has more cells than the header names."),
         ("t.csv", b"image,label,label\na.jpg,1,2\n", "{path} must name each column once, got 'label' twice."),
         ("t.csv", b"", "{path} holds no rows."),
         ("t.csv", b"image\n", "{path} holds no rows."),
         ("t.jsonl", b"\n\n", "{path} holds no rows."),
-        ("t.jsonl", b'{"image": "a"}\n[1]\n', "{path}, line 2: must be a JSON object, got list."),
+        ("t.jsonl", b'{"image": "a"}\n[1]\n', "{path}, row 2: must be a JSON object, got list."),
         (
             "t.jsonl",
             b'{"image"\n',
-            "{path}, line 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9)).",
+            "{path}, row 1: not valid JSON (Expecting ':' delimiter: line 2 column 1 (char 9)).",
         ),
-        ("t.jsonl", b"[" * 100_000, "{path}, line 1: not valid JSON (maximum recursion depth exceeded"),
+        ("t.jsonl", b"[" * 100_000, "{path}, row 1: not valid JSON (maximum recursion depth exceeded"),
         (
             "t.parquet",
             b"no parquet",
@@ -469,7 +639,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, name: str, data: bytes, mess
 def test_jsonl_that_is_not_unicode_is_refused(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(line + b"\n")
-    assert refused(path).startswith(f"{path}, line 1: not valid JSON ('utf-8' codec can't ")
+    assert refused(path).startswith(f"{path}, row 1: not valid JSON ('utf-8' codec can't ")
 
 
 def explain_no_file_system(url: str) -> str:

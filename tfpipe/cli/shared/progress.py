@@ -2,8 +2,8 @@
 
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 _Self = TypeVar("_Self", bound="_Display")
 _LOG_EVERY_S = 10.0
 _RATE_OVER_S = 15.0
+
+
+def find_twins(names: Sequence[str]) -> list[list[str]]:
+    """Returns the names that differ only in case or white space, one list for those that are alike."""
+    alike = defaultdict[str, list[str]](list)
+    for name in names:
+        alike["".join(name.split()).casefold()].append(name)
+    return [twins for twins in alike.values() if len(twins) > 1]
 
 
 class _Display(Observer):
@@ -102,6 +110,9 @@ class ShardDisplay(_Display, ShardObserver):
         splits = ", ".join(dict.fromkeys(shard.split for shard in plan.shards))
         shards = f"{human_count(len(plan.shards), 'shard')} ({splits})"
         self._print(f"{human_count(plan.num_images, 'image')}, {human_bytes(plan.num_bytes)}, {shards}")
+        if twins := find_twins(plan.listing.label_names):
+            more = f" There are {len(twins) - 1:,} more such." if len(twins) > 1 else ""
+            self._print(f"Classes {' and '.join(map(repr, twins[0]))} differ only in case or white space.{more}")
         if self._live is not None:
             self._live.update(self._task, description="Sharding", total=plan.num_images)
 

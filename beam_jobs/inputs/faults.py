@@ -1,0 +1,141 @@
+"""Gathers what is wrong with an input, so that one run says all of it.
+
+faults = Faults("photos.csv")
+with faults: ...            # an error about the data is kept, and the next block goes on
+with faults: ...
+faults.check()              # raises the only error as it is, or one that lists all
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfpipe.errors import DataError
+from tfpipe.system.units import human_count
+
+_ROWS_SHOWN = 5
+_DETAILS = re.compile(r", got | \(|[0-9]+")  # what differs between faults of one kind
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a table. Those of two parts of it can be added.
+
+    Attributes:
+        count: The number of the rows.
+        first: The first of them: the number of the file, the row from 1, and what is wrong with it.
+    """
+
+    count: int = 0
+    first: tuple[tuple[int, int, str], ...] = ()
+
+    @classmethod
+    def of(cls, file_number: int, rows: Sequence[int] | NDArray[np.int64], what: str = "") -> "Rows":
+        """Returns these rows of a file."""
+        return cls(len(rows), tuple((file_number, int(row), what) for row in rows[:_ROWS_SHOWN]))
+
+    def __add__(self, other: "Rows") -> "Rows":
+        return Rows(self.count + other.count, tuple(sorted((*self.first, *other.first))[:_ROWS_SHOWN]))
+
+    def show(self, files: Sequence[str], begin: int = 0) -> str:
+        """Returns a list such as "rows 2, 7 and 30 more"; `begin` is the first row that it has."""
+        rows = [
+            f"{row:,} of {files[file_number]}" if len(files) > 1 else f"{row:,}"
+            for file_number, row, _ in self.first[begin:]
+        ]
+        more = self.count - len(self.first)
+        *most, last = [*rows, *([f"{more:,} more"] if more else [])]
+        return f"row{'s' * (self.count - begin > 1)} {', '.join(most)}{' and ' * bool(most)}{last}"
+
+
+@dataclass
+class RowFaults:
+    """The faults of rows, by their kind. In its block an error is kept with the row at hand.
+
+    Attributes:
+        file_number: The number of the file.
+        row: The row at hand, from 1.
+        found: The faulty rows by the kind of their fault.
+        is_faulty: Whether the row at hand has a fault.
+    """
+
+    file_number: int
+    row: int = 0
+    found: dict[str, Rows] = field(default_factory=dict)
+    is_faulty: bool = False
+
+    def begin(self, row: int) -> None:
+        """Begins with another row."""
+        self.row, self.is_faulty = row, False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, DataError):
+            return False
+        self.is_faulty = True
+        what = str(error)
+        self.found = add_faults(self.found, {_DETAILS.split(what)[0]: Rows.of(self.file_number, [self.row], what)})
+        return True
+
+
+def add_faults(one: Mapping[str, Rows], other: Mapping[str, Rows]) -> dict[str, Rows]:
+    """Returns the faulty rows of both by the kind of their fault."""
+    return {kind: one.get(kind, Rows()) + other.get(kind, Rows()) for kind in dict.fromkeys((*one, *other))}
+
+
+def list_faults(found: Mapping[str, Rows], files: Sequence[str]) -> Iterator[DataError]:
+    """Yields an error for each kind of fault, in the order of the rows."""
+    for rows in sorted(found.values(), key=lambda rows: rows.first[0]):
+        file_number, row, what = rows.first[0]
+        also = f" So {'do' if rows.count > 2 else 'does'} {rows.show(files, 1)}." if rows.count > 1 else ""
+        yield DataError(f"{files[file_number]}, row {row}: {what}{also}")
+
+
+NO_ROWS = Rows()
+
+
+class _ManyFaultsError(DataError):
+    """All errors about one input."""
+
+    found: tuple[DataError, ...] = ()
+
+
+class Faults:
+    """The errors about an input. In its block an error about the data is kept.
+
+    Args:
+        source: The input.
+        found: The errors that are known already.
+    """
+
+    def __init__(self, source: str, found: Iterable[DataError] = ()) -> None:
+        self._source, self.found = source, list(found)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, DataError):
+            return False
+        self.found += error.found if isinstance(error, _ManyFaultsError) else [error]
+        return True
+
+    def check(self) -> None:
+        """Raises the errors if there are some.
+
+        Raises:
+            DataError: There is one, or it lists all.
+        """
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            lines = "".join(f"\n- {error}" for error in self.found)
+            many = _ManyFaultsError(f"{self._source} has {human_count(len(self.found), 'fault')}:{lines}")
+            many.found = tuple(self.found)
+            raise many
