@@ -64,7 +64,8 @@ from tfpipe.system.progress import Observer, Progress
 _IMAGES = frozenset("jpg jpeg jpe jfif png webp gif bmp tif tiff avif heic heif jxl jp2 j2k ppm pgm pbm pnm".split())
 _BESIDE = frozenset(("txt", "json", "cls"))
 _FURTHER = "further file of a pair"
-_WITHOUT_IMAGE = "pair without an image"
+_WITHOUT_IMAGE = "pair without an image KEY.jpg (KEY ends at the first dot)"
+_DOTTED = "text behind a further dot (KEY ends at the first dot)"
 _MASK = "mask.png"
 _MASK_REASON = "mask of a pair (a table or tfpipe.write stores masks)"
 _MAX_BYTES_BESIDE = 1 << 20
@@ -157,7 +158,7 @@ def _looks_paired(path: str) -> bool:
         key, ending = _split_name(file.path)
         endings.setdefault(key, set()).add(ending)
     with_image = [found for found in endings.values() if any(map(_is_image, found))]
-    return bool(with_image) and 2 * sum(bool(found & _BESIDE) for found in with_image) >= len(with_image)
+    return bool(with_image) and 2 * sum(any(map(_is_beside, found)) for found in with_image) >= len(with_image)
 
 
 def _split_name(path: str) -> tuple[str, str]:
@@ -165,6 +166,11 @@ def _split_name(path: str) -> tuple[str, str]:
     folder, slash, name = path.rpartition("/")
     key, _, ending = name.partition(".")
     return f"{folder}{slash}{key}", ending.lower()
+
+
+def _is_beside(ending: str) -> bool:
+    """Checks whether an ending is that of a file beside an image, which may have a name before it, as in `00.txt`."""
+    return ending.rpartition(".")[2] in _BESIDE
 
 
 def _is_image(ending: str) -> bool:
@@ -243,6 +249,8 @@ def _list_one(numbered: tuple[int, Archive], group_by: str | None, *, is_input: 
             key, ending = _split_name(file.path)
             reason = file.skip or get_skip_reason(file.path)
             is_beside = ending in _BESIDE and (not reason or reason.startswith("*"))
+            if not is_beside and _is_beside(ending):
+                reason = _DOTTED
             if not is_beside and (reason or not _is_image(ending)):
                 builder.skipped[reason or (_MASK_REASON if ending == _MASK else _FURTHER)] += 1
                 continue

@@ -102,6 +102,7 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch: pytes
     files = {
         **make_captions("good"),
         "alone.txt": b"no image",
+        **{"v1.00.jpg": JPEG, "v1.00.txt": b"dotted", "v1.01.jpg": JPEG, "v1.01.json": b"{}"},
         **{"latin.jpg": JPEG, "latin.txt": "Größe".encode("latin-1")},
         **{"cut.jpg": JPEG, "cut.json": b'{"a": '},
         **{"half.jpg": JPEG, "half.json": b'{"a": "\\ud800"}'},
@@ -114,7 +115,8 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch: pytes
     listing = list_pairs(write_tar(tmp_path / "a.tar", files))
     assert get_rows(listing) == {"good.jpg": ("good",), "two.jpg": ("",)}
     assert listing.skipped == {
-        "pair without an image": 1,
+        "pair without an image KEY.jpg (KEY ends at the first dot)": 2,
+        "text behind a further dot (KEY ends at the first dot)": 2,
         "pair whose .txt is not UTF-8": 1,
         "pair whose .json cannot be parsed": 2,
         "pair whose .json is not an object": 1,
@@ -193,7 +195,7 @@ def test_files_of_a_pair_may_lie_apart(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(pairs, "_OPEN_PAIRS", 1)
     files = [("1.jpg", JPEG), ("2.jpg", JPEG), ("1.txt", b"late"), ("2.txt", b"late")]
     listing = list_pairs(write_tar(tmp_path / "a.tar", dict(files)), input_format="pairs")
-    assert listing.skipped == {"pair without an image": 2}
+    assert listing.skipped == {"pair without an image KEY.jpg (KEY ends at the first dot)": 2}
 
 
 def test_pairs_with_equal_values_come_into_one_split(tmp_path: Path) -> None:

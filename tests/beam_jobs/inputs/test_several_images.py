@@ -99,7 +99,10 @@ def test_beside_a_single_image_others_are_no_list(tmp_path: Path) -> None:
     listing = list_source(tmp_path / "in")
     assert [image.path for image in listing.images] == ["a/1.jpg"]
     assert listing.make_schema()["image/encoded"].shape == ()
-    assert listing.skipped == {"further file of a pair": 1, "pair without an image": 2}
+    assert listing.skipped == {
+        "further file of a pair": 1,
+        "pair without an image KEY.jpg (KEY ends at the first dot)": 2,
+    }
 
 
 def test_a_bad_image_is_named_by_its_number(tmp_path: Path) -> None:
