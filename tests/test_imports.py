@@ -158,11 +158,7 @@ def test_help_is_quick() -> None:
     for _ in range(3):
         before = _read_cpu_s()
         result = subprocess.run(
-            [sys.executable, "-m", "tfpipe", "--help"],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-m", "tfpipe", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=False
         )
         times.append(_read_cpu_s() - before)
         assert result.returncode == 0, result.stderr

@@ -22,19 +22,10 @@ NAME_RULE = "A split's name must be letters, digits and underscores and begin wi
         ({"split": "a=0.8,b=0.2"}, "`split` must be one name, got 'a=0.8,b=0.2'. Give shares as `splits`."),
         ({"split": "x", "splits": {"a": 1.0}}, "`split` and `splits` exclude each other. Leave one of them out."),
         ({"splits": {"1": 1.0}}, NAME_RULE + "'1'."),
-        (
-            {"splits": {"a": 0.0, "b": 1.0}},
-            "The share of split 'a' must be above 0 and at most 1, got 0.0.",
-        ),
-        (
-            {"splits": {"a": math.nan}},
-            "The share of split 'a' must be above 0 and at most 1, got nan.",
-        ),
+        ({"splits": {"a": 0.0, "b": 1.0}}, "The share of split 'a' must be above 0 and at most 1, got 0.0."),
+        ({"splits": {"a": math.nan}}, "The share of split 'a' must be above 0 and at most 1, got nan."),
         ({"splits": {"a": 0.5, "b": 0.4}}, "The shares of `splits` must add up to 1, got 0.9."),
-        (
-            {"group_by": "who"},
-            "`group_by` needs `splits`, between which it keeps groups together. Give both.",
-        ),
+        ({"group_by": "who"}, "`group_by` needs `splits`, between which it keeps groups together. Give both."),
         ({"num_shards": 0}, "`num_shards` must be at least 1, got 0."),
         ({"shard_size_bytes": 0}, "`shard_size_bytes` must be at least 1, got 0."),
         ({"max_bad": -1}, "`max_bad` must be a count or a share between 0 and 1, got -1."),

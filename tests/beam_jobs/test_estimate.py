@@ -33,11 +33,7 @@ def make_photos(count: int) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("form", "within"),
-    [
-        (ImageForm(), 0.001),
-        (ImageForm(resize_short=32), 0.1),
-        (ImageForm(encoding="raw", square=24), 0.001),
-    ],
+    [(ImageForm(), 0.001), (ImageForm(resize_short=32), 0.1), (ImageForm(encoding="raw", square=24), 0.001)],
     ids=["keep", "resize", "raw"],
 )
 def test_the_bytes_are_those_of_the_job(

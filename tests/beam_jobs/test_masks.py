@@ -111,10 +111,7 @@ def test_a_missing_mask_file_names_its_path(tmp_path: Path) -> None:
         make_dataset(source / "t.csv", tmp_path / "out", allow_missing=True)
     (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     row = json.loads(line)
-    assert (row["kind"], row["reason"]) == (
-        "unreadable",
-        "its mask gone.png cannot be read: No such file or directory",
-    )
+    assert (row["kind"], row["reason"]) == ("unreadable", "its mask gone.png cannot be read: No such file or directory")
 
 
 def test_reshard_copies_masks_resizes_them_with_their_images_and_drops_them(tmp_path: Path) -> None:

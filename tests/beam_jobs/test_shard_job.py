@@ -99,8 +99,7 @@ def test_the_dataset_holds_these_files(straight: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_args", "workers"),
-    [((), 2), ((), 3), (THREADS, 1), (PROCESSES, 1), (("--runner=DirectRunner",), 1)],
+    ("beam_args", "workers"), [((), 2), ((), 3), (THREADS, 1), (PROCESSES, 1), (("--runner=DirectRunner",), 1)]
 )
 def test_the_same_bytes_whoever_does_the_work(
     photos: Path, straight: Path, tmp_path: Path, beam_args: tuple[str, ...], workers: int
@@ -177,10 +176,7 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(straight))
-    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
-        "train": 23,
-        "validation": 8,
-    }
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {"train": 23, "validation": 8}
     assert builder.info.features["image"]["class"]["label"].names == ["cat", "dog"]
     half = list(builder.as_dataset(split="train[:50%]"))
     assert len(half) == 12

@@ -80,7 +80,7 @@ def test_reshard_keeps_every_record(made: Path, tmp_path: Path, tfpipe: Tfpipe) 
     run(tfpipe, "verify", tmp_path / "out")
     run(tfpipe, "reshard", made, tmp_path / "less", "--num-shards", "1", "--drop-feature", "frames")
     assert set(library.load_manifest(str(tmp_path / "less")).schema.names) == {
-        *("latents", "caption", "image/class/label", "image/class/text"),
+        *("latents", "caption", "image/class/label", "image/class/text")
     }
     refused = tfpipe("reshard", made, tmp_path / "none", "--num-shards", "1", "--encoding", "jpeg")
     assert "--encoding changes images, and these datasets have none. Leave it out." in refused.err

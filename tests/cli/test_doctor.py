@@ -77,12 +77,7 @@ def test_json(doctor, small_dataset: Path) -> None:
     assert code == 1
     document = json.loads(out)
     assert document["ok"] is False
-    assert document["checks"][1] == {
-        "name": "xla",
-        "status": "failure",
-        "found": "XLA does not compile.",
-        "advice": "",
-    }
+    assert document["checks"][1] == {"name": "xla", "status": "failure", "found": "XLA does not compile.", "advice": ""}
     assert json.loads(doctor([DOUBT], small_dataset, "--json")[1])["ok"] is True
 
 

@@ -16,12 +16,7 @@ FOR_TPU = {"tensorflow-tpu": "2.20.0", "libtpu": "0.0.21", "keras": "3.10.0"}
     [
         ("2.20.0", PLAIN, HERE, Check("versions", "ok", "TensorFlow 2.20.0, Keras 3.10.0.")),
         ("2.18.0rc1", PLAIN, HERE, Check("versions", "ok", "TensorFlow 2.18.0rc1, Keras 3.10.0.")),
-        (
-            "2.20.0",
-            FOR_TPU,
-            LOCAL_TPU,
-            Check("versions", "ok", "TensorFlow 2.20.0, Keras 3.10.0, libtpu 0.0.21."),
-        ),
+        ("2.20.0", FOR_TPU, LOCAL_TPU, Check("versions", "ok", "TensorFlow 2.20.0, Keras 3.10.0, libtpu 0.0.21.")),
         (
             "2.20.0",
             FOR_TPU,
@@ -178,16 +173,8 @@ def test_the_host(
         ({}, "ok", "JAX is not installed; `tfpipe.JaxBatches` would need it."),
         ({"jax": "0.10.2", "jaxlib": "0.9.1"}, "failure", "JAX 0.10.2 needs jaxlib of the same version, got 0.9.1."),
         ({"jax": "0.10.2"}, "failure", "JAX 0.10.2 needs jaxlib of the same version, got none."),
-        (
-            {"jax": "0.10.2", "jaxlib": "0.10.1"},
-            "warning",
-            "JAX 0.10.2 has no libtpu, without which it sees no TPU.",
-        ),
-        (
-            {"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.21"},
-            "ok",
-            "JAX 0.10.2, jaxlib 0.10.2, libtpu 0.0.21.",
-        ),
+        ({"jax": "0.10.2", "jaxlib": "0.10.1"}, "warning", "JAX 0.10.2 has no libtpu, without which it sees no TPU."),
+        ({"jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.21"}, "ok", "JAX 0.10.2, jaxlib 0.10.2, libtpu 0.0.21."),
     ],
 )
 def test_jax(installed: dict[str, str], status: str, found: str) -> None:

@@ -83,11 +83,7 @@ def run(*args: str) -> subprocess.CompletedProcess[str]:
 # SIGINT goes to the whole group, as a terminal sends it.
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [
-        (signal.SIGTERM, 0),
-        (signal.SIGINT, 0),
-        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, 0), (signal.SIGINT, 0), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.slow)],
 )
 def test_a_signal_ends_all_processes(start: Callable[..., Server], signum: int, code: int) -> None:
     server = start("--port", "0", "--workers", "2" if signum == signal.SIGINT else "1")

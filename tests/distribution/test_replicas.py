@@ -60,11 +60,7 @@ def joined(parts: list[list]) -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cpus", "workers"),
-    [(1, 1), (4, 1), (1, 2)],
-    ids=["one", "four", "two-workers"],
-)
+@pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
 def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
     train: Train, shades: Path, cpus: int, workers: int
 ) -> None:

@@ -87,10 +87,7 @@ def test_raw_images_of_one_size_are_cached_as_they_are(raw: tfpipe.Manifest, opt
 
 
 def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None:
-    options = {
-        "decoded_size": (20, 26),
-        "augment_options": AugmentOptions(flip=False, dct_scaling=False),
-    }
+    options = {"decoded_size": (20, 26), "augment_options": AugmentOptions(flip=False, dct_scaling=False)}
     whole = open_batches(jpegs, augment="none", image_size=(20, 26), augment_options=AugmentOptions(dct_scaling=False))
     cached = open_batches(jpegs, cache="decoded", **options)
     for step in STEPS:

@@ -119,15 +119,7 @@ def test_scalars_subclasses_and_numpy_scalars():
     class Color(enum.IntEnum):
         RED = 300
 
-    values = [
-        Color.RED,
-        np.int8(-1),
-        np.bool_(True),
-        np.float32(0.5),
-        np.float64(2.0),
-        np.str_("a"),
-        np.bytes_(b"b"),
-    ]
+    values = [Color.RED, np.int8(-1), np.bool_(True), np.float32(0.5), np.float64(2.0), np.str_("a"), np.bytes_(b"b")]
     lists = [[300], [-1], [1], [0.5], [2.0], [b"a"], [b"b"]]
     for value, same in zip(values, lists, strict=True):
         assert encode_example({"k": value}) == tensorflow_bytes({"k": same})
@@ -250,10 +242,7 @@ def test_long_runs_of_integers_cross_windows():
     [
         (b"\n", "an integer is cut off, at byte 1"),
         (b"\n\x05\n\x00", "field 1 says it has 5 bytes, but 2 are left, at byte 0"),
-        (
-            b"\n" + b"\xff" * 9 + b"\x01",
-            "field 1 says it has 18446744073709551615 bytes, but 0 are left, at byte 0",
-        ),
+        (b"\n" + b"\xff" * 9 + b"\x01", "field 1 says it has 18446744073709551615 bytes, but 0 are left, at byte 0"),
         (b"\n" + b"\x80" * 11, "an integer is longer than 10 bytes, at byte 1"),
         (b"\x80\x80\x80\x80\x80\x01\x00", "an integer is longer than 5 bytes, at byte 0"),
         (b"\xf8\xff\xff\xff\x1f\x00", "field number 1073741823 does not exist, at byte 0"),
@@ -265,18 +254,12 @@ def test_long_runs_of_integers_cross_windows():
         (b"\x4b" * 5000, "a group has no end, or is nested too deeply, at byte 101"),
         (b"\x08\x01", "Example.features has wire type 0, at byte 1"),
         (example_of(b"", b"a\xff"), "a feature's key is not UTF-8, at byte 7"),
-        (
-            example_of(part(2, 2, part(1, 2, b"abc"))),
-            "packed floats must be a multiple of 4 bytes, got 3, at byte 13",
-        ),
+        (example_of(part(2, 2, part(1, 2, b"abc"))), "packed floats must be a multiple of 4 bytes, got 3, at byte 13"),
         (example_of(part(2, 2, part(1, 0, b"\x01"))), "FloatList.value has wire type 0, at byte 12"),
         (example_of(ints(b"\x80")), "an integer is cut off, at byte 14"),
         (example_of(ints(b"\x01" * 20 + b"\x80")), "an integer is cut off, at byte 34"),
         (example_of(ints(b"\x80" * 20)), "an integer is cut off, at byte 33"),
-        (
-            example_of(ints(b"\x01" + b"\x80" * 19 + b"\x01")),
-            "an integer is longer than 10 bytes, at byte 14",
-        ),
+        (example_of(ints(b"\x01" + b"\x80" * 19 + b"\x01")), "an integer is longer than 10 bytes, at byte 14"),
     ],
 )
 def test_hostile_bytes(data, message):

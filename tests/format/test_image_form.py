@@ -23,10 +23,7 @@ def test_defaults_are_valid() -> None:
         ({"square": -1}, "`square` must be from 1 to 65500, got -1."),
         ({"quality": 101}, "`quality` must be from 1 to 100, got 101."),
         ({"max_pixels": 0}, "`max_pixels` must be at least 1, got 0."),
-        (
-            {"square": 8, "resize_short": 8},
-            "`square` and `resize_short` exclude each other. Give one of them.",
-        ),
+        ({"square": 8, "resize_short": 8}, "`square` and `resize_short` exclude each other. Give one of them."),
         ({"encoding": "raw"}, "`encoding` raw needs `square`: all raw images have the same size."),
         (
             {"encoding": "raw", "square": 8, "seekable": True},

@@ -77,9 +77,7 @@ def test_a_shard_takes_one_line():
 
 def test_an_unlabelled_empty_dataset():
     empty = replace(
-        MANIFEST,
-        label_names=(),
-        splits={"train": SplitInfo("train", (), {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))},
+        MANIFEST, label_names=(), splits={"train": SplitInfo("train", (), {}, (), ImageSizes(0, 0, 0.0, 0, 0, 0.0))}
     )
     assert loads(dumps(empty)) == empty
 
@@ -136,94 +134,38 @@ SHARD = "splits.train.shards[1]"
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (
-            "format_version",
-            2,
-            "m.json has format version 2, this tfpipe reads up to 1: it needs a newer tfpipe.",
-        ),
+        ("format_version", 2, "m.json has format version 2, this tfpipe reads up to 1: it needs a newer tfpipe."),
         ("format_version", "1", "m.json: format_version must be a whole number of at least 1, got '1'."),
         ("name", 3, "m.json: name must be text, got 3."),
         ("seed", 1.5, "m.json: seed must be a whole number of at least -9223372036854775808 and at most"),
         ("seed", 2**63, "m.json: seed must be a whole number"),
         ("quarantined", -1, "m.json: quarantined must be a whole number of at least 0, got -1."),
         ("quarantined", True, "m.json: quarantined must be a whole number of at least 0, got True."),
-        (
-            "label_names",
-            ["a", "a"],
-            "m.json: label_names[1] must be a name that no other class has, got 'a'.",
-        ),
+        ("label_names", ["a", "a"], "m.json: label_names[1] must be a name that no other class has, got 'a'."),
         ("label_names", ["a", 1], "m.json: label_names[1] must be text, got 1."),
         ("label_names", "ab", "m.json: label_names must be a list, got 'ab'."),
-        (
-            "label_names",
-            ["a"],
-            "m.json: splits.test.class_counts must be empty or a count for each of the 1 label",
-        ),
+        ("label_names", ["a"], "m.json: splits.test.class_counts must be empty or a count for each of the 1 label"),
         ("changed", {"cmyk": -1}, "m.json: changed.cmyk must be a whole number of at least 0, got -1."),
-        (
-            "skipped",
-            {"a b\n": 0.5},
-            "m.json: skipped.['a b\\n'] must be a whole number of at least 0, got 0.5.",
-        ),
+        ("skipped", {"a b\n": 0.5}, "m.json: skipped.['a b\\n'] must be a whole number of at least 0, got 0.5."),
         ("image", {"a": [1]}, "m.json: image.a must be text, a number, true, false or null, got [1]."),
         ("image", {"a": 10**30}, "m.json: image.a must be text, a number, true, false or null"),
         ("duplicates", [], "m.json: duplicates must be an object, got []."),
         ("schema", {"features": [{}]}, "m.json: schema.features[0].shape is missing."),
         ("splits", [], "m.json: splits must be an object, got []."),
         ("splits", {"../x": {}}, "m.json: splits.['../x']: A split's name must be letters"),
-        (
-            "splits.train.formats",
-            {"JPEG": 6},
-            "m.json: splits.train.formats must be counts that sum to the 7 records",
-        ),
-        (
-            "splits.train.class_counts",
-            [5, 3],
-            "m.json: splits.train.class_counts must be counts that sum to at most 7",
-        ),
+        ("splits.train.formats", {"JPEG": 6}, "m.json: splits.train.formats must be counts that sum to the 7 records"),
+        ("splits.train.class_counts", [5, 3], "m.json: splits.train.class_counts must be counts that sum to at most 7"),
         ("splits.train.class_counts", [5, -3], "m.json: splits.train.class_counts[1] must be a whole number"),
-        (
-            "splits.train.sizes.mean_width",
-            -0.5,
-            "m.json: splits.train.sizes.mean_width must be a number of at least 0",
-        ),
-        (
-            "splits.train.sizes.mean_width",
-            "1",
-            "m.json: splits.train.sizes.mean_width must be a number of at least 0",
-        ),
+        ("splits.train.sizes.mean_width", -0.5, "m.json: splits.train.sizes.mean_width must be a number of at least 0"),
+        ("splits.train.sizes.mean_width", "1", "m.json: splits.train.sizes.mean_width must be a number of at least 0"),
         (f"{SHARD}.records", "3", f"m.json: {SHARD}.records must be a whole number of at least 0, got '3'."),
         (f"{SHARD}.bytes", None, f"m.json: {SHARD}.bytes must be a whole number of at least 0, got None."),
-        (
-            f"{SHARD}.sha256",
-            SHA.upper(),
-            f"m.json: {SHARD}.sha256 must be 64 lower-case hexadecimal digits, got '01",
-        ),
-        (
-            f"{SHARD}.sha256",
-            SHA + "\n",
-            f"m.json: {SHARD}.sha256 must be 64 lower-case hexadecimal digits, got '01",
-        ),
-        (
-            f"{SHARD}.file",
-            "train-00000-of-00002.tfrecord",
-            f"m.json: {SHARD}.file must be 'train-00001-of-00002.tf",
-        ),
-        (
-            f"{SHARD}.file",
-            "test-00001-of-00002.tfrecord",
-            f"m.json: {SHARD}.file must be 'train-00001-of-00002.tf",
-        ),
-        (
-            f"{SHARD}.file",
-            "../train-00001-of-00002.tfrecord",
-            f"m.json: {SHARD}.file must be 'train-00001-of-0000",
-        ),
-        (
-            f"{SHARD}.file",
-            "train-" + "1" * 9000,
-            f"m.json: {SHARD}.file must be 'train-00001-of-00002.tfrecord', got",
-        ),
+        (f"{SHARD}.sha256", SHA.upper(), f"m.json: {SHARD}.sha256 must be 64 lower-case hexadecimal digits, got '01"),
+        (f"{SHARD}.sha256", SHA + "\n", f"m.json: {SHARD}.sha256 must be 64 lower-case hexadecimal digits, got '01"),
+        (f"{SHARD}.file", "train-00000-of-00002.tfrecord", f"m.json: {SHARD}.file must be 'train-00001-of-00002.tf"),
+        (f"{SHARD}.file", "test-00001-of-00002.tfrecord", f"m.json: {SHARD}.file must be 'train-00001-of-00002.tf"),
+        (f"{SHARD}.file", "../train-00001-of-00002.tfrecord", f"m.json: {SHARD}.file must be 'train-00001-of-0000"),
+        (f"{SHARD}.file", "train-" + "1" * 9000, f"m.json: {SHARD}.file must be 'train-00001-of-00002.tfrecord', got"),
         (SHARD, 3, f"m.json: {SHARD} must be an object, got 3."),
     ],
 )
@@ -253,10 +195,7 @@ def test_missing_fields_are_named(key):
         ("[]", "manifest.json: the document must be an object, got []."),
         ('{"format_version": NaN}', "manifest.json: NaN is not a number that JSON allows."),
         ('{"format_version": -Infinity}', "manifest.json: -Infinity is not a number that JSON allows."),
-        (
-            '{"format_version": 1e999}',
-            "manifest.json: format_version must be a whole number of at least 1, got inf.",
-        ),
+        ('{"format_version": 1e999}', "manifest.json: format_version must be a whole number of at least 1, got inf."),
         ("[" * 200_000, "manifest.json is nested too deeply."),
         ('{"a":' * 200_000, "manifest.json is nested too deeply."),
         ('{"format_version": ' + "9" * 10_000 + "}", "manifest.json holds a number with too many digits."),

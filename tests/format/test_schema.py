@@ -135,17 +135,11 @@ def one(**change):
         ({"features": [{}]}, "schema.features[0].shape is missing."),
         (one(dtype="x"), "schema.features[0].dtype must be one of bytes, int64, float, got 'x'."),
         (one(dtype=[]), "schema.features[0].dtype must be one of bytes, int64, float, got []."),
-        (
-            one(shape=[True]),
-            "schema.features[0].shape[0] must be a whole number of at least 1 and at most 2147483647",
-        ),
+        (one(shape=[True]), "schema.features[0].shape[0] must be a whole number of at least 1 and at most 2147483647"),
         (one(shape=[10**5000]), "schema.features[0].shape[0] must be a whole number of at least 1"),
         (one(shape=[1] * 9), "schema.features[0]: Feature 'a': every dimension must be at least 1"),
         (one(name="\0"), "schema.features[0]: A feature's name must be printable text, got '\\x00'."),
-        (
-            {"features": one()["features"] * 2},
-            "schema.features: A schema must name each feature once, got 'a' twice.",
-        ),
+        ({"features": one()["features"] * 2}, "schema.features: A schema must name each feature once, got 'a' twice."),
     ],
 )
 def test_hostile_json(obj, message):
@@ -284,10 +278,7 @@ def test_tensors_and_text_that_do_not_fit(change, message):
     [
         ({"latents": [b"123"]}, "Feature 'latents' must be float16 [2, 3], got 3 bytes."),
         ({"latents": None}, "Feature 'latents' must be one value of bytes."),
-        (
-            {"frames": [b"1234"], "frames.sizes": np.int64([3, 1])},
-            "Feature 'frames' must be uint8 [?, ?], got 4",
-        ),
+        ({"frames": [b"1234"], "frames.sizes": np.int64([3, 1])}, "Feature 'frames' must be uint8 [?, ?], got 4"),
         ({"caption": [b"\xc3"]}, "Feature 'caption' must be UTF-8 text, got the byte 0xc3 at 0."),
     ],
 )
@@ -306,10 +297,7 @@ def test_stored_bytes_that_do_not_fit(features, message):
             lambda: FeatureSpec.make_tensor("x", TensorType("int8", (None, None))),
             "Feature 'x': a tensor is one value, ",
         ),
-        (
-            lambda: Schema((RICH["frames"],)),
-            "The sizes of feature 'frames' must lie in a feature of int64 with",
-        ),
+        (lambda: Schema((RICH["frames"],)), "The sizes of feature 'frames' must lie in a feature of int64 with"),
     ],
 )
 def test_kinds_that_cannot_be(make, message):

@@ -76,10 +76,7 @@ def write(folder, info, encoded, forms):
             for i in range(3 * shard, 3 * shard + 3):
                 payload = encode_example(SCHEMA.check(values(i, encoded[i], forms[i])))
                 file.write(tfrecord.record_header(len(payload)) + payload + tfrecord.record_footer(payload))
-    files = {
-        "features.json": written.features_json(info),
-        "dataset_info.json": written.dataset_info_json(info),
-    }
+    files = {"features.json": written.features_json(info), "dataset_info.json": written.dataset_info_json(info)}
     for name, text in {**files, **written.label_files(info)}.items():
         (folder / name).write_text(text, encoding="utf-8")
 

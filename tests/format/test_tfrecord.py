@@ -86,10 +86,7 @@ TWO = framed([b"one", b"three"])
     ("data", "message"),
     [
         (changed(TWO, 19, b"\x06"), "Record 1 at byte 19 is damaged: the checksum of its length is wrong."),
-        (
-            changed(TWO, 32, b"x"),
-            "Record 1 at byte 19 is damaged: the checksum of its 5 bytes of payload is wrong.",
-        ),
+        (changed(TWO, 32, b"x"), "Record 1 at byte 19 is damaged: the checksum of its 5 bytes of payload is wrong."),
         (TWO[:-1], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 4 are there."),
         (TWO[:35], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 0 are there."),
         (TWO[:31], "Record 1 at byte 19 is cut off: it has 5 bytes of payload, 0 are there."),
@@ -109,12 +106,7 @@ def test_damage_is_named(data, message):
 @pytest.mark.parametrize(
     ("data", "offset", "size", "message"),
     [
-        (
-            TWO,
-            0,
-            15,
-            "Record at byte 0 cannot have 15 bytes: the file ends at byte 40 and framing alone takes 16.",
-        ),
+        (TWO, 0, 15, "Record at byte 0 cannot have 15 bytes: the file ends at byte 40 and framing alone takes 16."),
         (TWO, 19, 22, "Record at byte 19 cannot have 22 bytes"),
         (TWO, 19, 2**70, "Record at byte 19 cannot have 1180591620717411303424 bytes"),
         (TWO, -5, 20, "Record at byte -5 cannot have 20 bytes"),

@@ -42,11 +42,7 @@ def test_a_missing_end_marker_is_appended(make: Any, tf_jpeg: Any, options: dict
 def test_a_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> None:
     whole = make.jpeg(**{"width": 90, "height": 70, **options})
     rng = random.Random(20)
-    places = {
-        len(whole) // 2,
-        *range(len(whole) - 40, len(whole) - 2),
-        *rng.sample(range(1, len(whole) - 2), 200),
-    }
+    places = {len(whole) // 2, *range(len(whole) - 40, len(whole) - 2), *rng.sample(range(1, len(whole) - 2), 200)}
     for place in places:
         with pytest.raises(BadImage) as caught:
             prepare_image(whole[:place], KEEP)
@@ -131,10 +127,7 @@ def test_application_data_does_not_change_the_pixels(make: Any, tf_jpeg: Any) ->
         (lambda d, f: d.__setitem__(f + 4, 12), "JPEG of 12 bits a sample; 8 can be read"),
         (lambda d, f: d.__setitem__(f + 1, 0xC3), "JPEG of a rare kind (SOF3), which decoders do not read"),
         (lambda d, f: d.__setitem__(slice(f + 5, f + 9), bytes(4)), "0 x 0 pixels, which is not a valid size"),
-        (
-            lambda d, f: d.__setitem__(slice(f + 2, f + 4), b"\0\1"),
-            "damaged JPEG: a segment of impossible length",
-        ),
+        (lambda d, f: d.__setitem__(slice(f + 2, f + 4), b"\0\1"), "damaged JPEG: a segment of impossible length"),
         (lambda d, f: d.__setitem__(f + 1, 0xD9), "damaged JPEG: no image data"),
         (lambda d, f: d.__setitem__(f + 1, 0xE5), "damaged JPEG: no frame header"),
         (lambda d, f: d.__setitem__(f + 9, 2), "damaged JPEG: a frame header of impossible length"),

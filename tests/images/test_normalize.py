@@ -327,10 +327,7 @@ def test_exif_orientation_turns_pixels_and_boxes(make: Any, orientation: int, ki
         data = make.save(image, kind, tiffinfo={274: orientation})
     else:
         exif = make.exif(orientation, "<>"[orientation % 2])
-        special: dict[str, dict[str, Any]] = {
-            "WEBP": {"lossless": True},
-            "JPEG": {"quality": 95, "subsampling": 0},
-        }
+        special: dict[str, dict[str, Any]] = {"WEBP": {"lossless": True}, "JPEG": {"quality": 95, "subsampling": 0}}
         data = make.save(image, kind, exif=exif, **special.get(kind, {}))
     got = prepare_image(data, KEEP, boxes=[box])
     assert ("exif_rotated" in got.changed) == (orientation != 1)
@@ -356,9 +353,7 @@ def test_exif_orientation_turns_pixels_and_boxes(make: Any, orientation: int, ki
     assert (small.height, small.width) == ((24, 16) if orientation >= 5 else (16, 24))
     assert small.boxes == got.boxes
     assert is_close(
-        Image.open(io.BytesIO(small.encoded)).convert("RGB"),
-        upright.resize((small.width, small.height), 3),
-        6,
+        Image.open(io.BytesIO(small.encoded)).convert("RGB"), upright.resize((small.width, small.height), 3), 6
     )
     square = prepare_image(data, ImageForm("raw", square=16), boxes=[box])
     assert (square.height, square.width) == (got.height, got.width)
@@ -433,10 +428,7 @@ def test_a_transparent_gif_is_composited_on_white(make: Any, tf_png: Any) -> Non
         (b"BMX", "BMP that cannot be decoded: Truncated File Read"),
         (b"PK\3\4....", "a ZIP archive, not an image that can be read"),
         (b"\0\0\0\x18ftypmp42", "not an image: it begins like a video"),
-        (
-            bytes(range(130, 150)),
-            "not an image of a known format: it begins with the bytes 82 83 84 85 86 87 88 89",
-        ),
+        (bytes(range(130, 150)), "not an image of a known format: it begins with the bytes 82 83 84 85 86 87 88 89"),
     ],
 )
 def test_files_that_are_not_images_are_named(data: bytes, message: str) -> None:

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from tfpipe.images.seekable import (
-    choose_interval,
-    has_chosen_interval,
-    is_seekable,
-)
+from tfpipe.images.seekable import choose_interval, has_chosen_interval, is_seekable
 
 RGB_444, RGB_420, GRAY = {"subsampling": 0}, {"subsampling": 2}, {"mode": "L"}
 

@@ -69,11 +69,7 @@ def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
         records = [p for payloads in files for p in payloads]
         dogs = sum(b"dog/" in p for p in records)
         splits[split] = SplitInfo(
-            split,
-            tuple(infos),
-            {"PNG": len(records)},
-            (len(records) - dogs, dogs),
-            ImageSizes(4, 4, 4.0, 5, 5, 5.0),
+            split, tuple(infos), {"PNG": len(records)}, (len(records) - dogs, dogs), ImageSizes(4, 4, 4.0, 5, 5, 5.0)
         )
     manifest = Manifest(
         name="made",

@@ -741,12 +741,7 @@ def _draw_table(rng: random.Random, numbers: np.random.Generator, extreme: bool,
 
 
 def _draw_blocks(
-    one: Component,
-    table: NDArray[np.int64],
-    kind: str,
-    wild: bool,
-    rng: random.Random,
-    numbers: np.random.Generator,
+    one: Component, table: NDArray[np.int64], kind: str, wild: bool, rng: random.Random, numbers: np.random.Generator
 ) -> None:
     rows, columns, _ = one.blocks.shape
     shape = one.blocks.shape

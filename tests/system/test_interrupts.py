@@ -72,10 +72,7 @@ def ignored(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.mark.parametrize(
     "strike",
-    [
-        *(_in_a_finalizer, _in_a_callback_of_a_weak_reference, _in_three_garbage_collections),
-        _in_code_that_drops_it,
-    ],
+    [*(_in_a_finalizer, _in_a_callback_of_a_weak_reference, _in_three_garbage_collections), _in_code_that_drops_it],
 )
 def test_it_arrives_all_the_same(strike: Callable[[], None], ignored: list[object]) -> None:
     def wait() -> None:

@@ -184,10 +184,7 @@ def test_inspect_shows_the_names(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["inspect", str(dataset)])
     assert [
         line.split() for line in result.output.splitlines() if line.startswith(("tags  ", "pair  ")) and ":" in line
-    ] == [
-        ["tags", "3:", "red,", "round,", "small"],
-        ["pair", "3:", "red,", "round,", "small"],
-    ]
+    ] == [["tags", "3:", "red,", "round,", "small"], ["pair", "3:", "red,", "round,", "small"]]
     assert "red     9  ▇" in result.output
     shown = json.loads(CliRunner().invoke(command, ["inspect", str(dataset), "--json"]).output)
     assert shown["schema"]["features"][1]["names"] == list(NAMES)

@@ -66,11 +66,7 @@ def make_link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.
     ],
 )
 def test_archives_are_known_by_their_names(name: str, archive: bool, compressed: bool, stripped: str) -> None:
-    assert (is_archive(name), is_compressed_tar(name), strip_archive_suffix(name)) == (
-        archive,
-        compressed,
-        stripped,
-    )
+    assert (is_archive(name), is_compressed_tar(name), strip_archive_suffix(name)) == (archive, compressed, stripped)
 
 
 # Tar
@@ -78,15 +74,7 @@ def test_archives_are_known_by_their_names(name: str, archive: bool, compressed:
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz"])
 def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, suffix: str) -> None:
-    mode = {
-        "tar": "w",
-        "gz": "w:gz",
-        "tgz": "w:gz",
-        "bz2": "w:bz2",
-        "tbz2": "w:bz2",
-        "xz": "w:xz",
-        "txz": "w:xz",
-    }
+    mode = {"tar": "w", "gz": "w:gz", "tgz": "w:gz", "bz2": "w:bz2", "tbz2": "w:bz2", "xz": "w:xz", "txz": "w:xz"}
     path = write_tar(tmp_path / f"a.{suffix}", FILES, mode[suffix.removeprefix("tar.")])
     plain = path.read_bytes()
     if suffix != "tar":
@@ -107,10 +95,7 @@ def test_all_of_many_members_are_listed(tmp_path: Path) -> None:
 
 
 def test_tar_files_in_a_tar_file_are_listed(tmp_path: Path) -> None:
-    inner = {
-        "n01/cat.tar": make_tar({"1.jpg": b"one", "x/2.jpg": b"two"}),
-        "DOG.TAR": make_tar({"3.jpg": b"three"}),
-    }
+    inner = {"n01/cat.tar": make_tar({"1.jpg": b"one", "x/2.jpg": b"two"}), "DOG.TAR": make_tar({"3.jpg": b"three"})}
     expected = {"n01/cat/1.jpg": b"one", "n01/cat/x/2.jpg": b"two", "DOG/3.jpg": b"three"}
     path = write_tar(tmp_path / "all.tar", inner)
     files = list_members(path)

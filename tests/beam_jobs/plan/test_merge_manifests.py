@@ -233,11 +233,7 @@ def test_a_form_that_is_there_already_changes_nothing() -> None:
             "`quality` is for images that are encoded again, and none would be. Change `encoding`, `resize_short` or "
             "`square` too.",
         ),
-        (
-            {},
-            {"resize_short": 64, "square": 64},
-            "`square` and `resize_short` exclude each other. Give one of them.",
-        ),
+        ({}, {"resize_short": 64, "square": 64}, "`square` and `resize_short` exclude each other. Give one of them."),
         (
             {"encoding": "raw", "square": 64},
             {"resize_short": 32},

@@ -103,10 +103,7 @@ def place(record: Any, **options: Any) -> Any:
             make_record(7) | {"class": "cow"},
             "Record 'r7' of 'train': Label 'class' must be a class from 0 to 1 or its name, got 'cow'.",
         ),
-        (
-            make_record(7) | {"id": 7},
-            "Record 7 of 'train': Feature 'id' must be one value of text, got a int.",
-        ),
+        (make_record(7) | {"id": 7}, "Record 7 of 'train': Feature 'id' must be one value of text, got a int."),
         (
             make_record(7) | {"latents": np.float32([[0, 0], [0, np.nan]])},
             "Record 'r7' of 'train': Feature 'latents' must hold no NaN, since `refuse_nan` is set.",

@@ -135,8 +135,7 @@ def sparse(tmp_path: Path) -> Path:
     """Returns six images. With one image to a shard, the first, the third and the last shard come out empty."""
     good = make_photos({"a": 6})
     return write_files(
-        tmp_path / "in",
-        {name: b"bad" if i in (0, 2, 5) else data for i, (name, data) in enumerate(good.items())},
+        tmp_path / "in", {name: b"bad" if i in (0, 2, 5) else data for i, (name, data) in enumerate(good.items())}
     )
 
 

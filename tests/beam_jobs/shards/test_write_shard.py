@@ -52,19 +52,11 @@ def test_records_equal_the_sources(tmp_path: Path) -> None:
     assert [path.name for path in files] == [f"train-0000{k}-of-00003.tfrecord" for k in range(3)]
     spec = {
         **dict.fromkeys(
-            (
-                "image/encoded",
-                "image/format",
-                "image/filename",
-                "image/sha256",
-                "image/class/text",
-                "image/colorspace",
-            ),
+            ("image/encoded", "image/format", "image/filename", "image/sha256", "image/class/text", "image/colorspace"),
             tf.io.FixedLenFeature((), tf.string),
         ),
         **dict.fromkeys(
-            ("image/height", "image/width", "image/channels", "image/class/label"),
-            tf.io.FixedLenFeature((), tf.int64),
+            ("image/height", "image/width", "image/channels", "image/class/label"), tf.io.FixedLenFeature((), tf.int64)
         ),
     }
     seen = []
@@ -188,12 +180,7 @@ def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
-    files = {
-        "odd.J%G": b"odd bytes",
-        "same.jpg": b"same",
-        "again.jpg": b"same",
-        "ok.jpg": make_jpeg(1),
-    }
+    files = {"odd.J%G": b"odd bytes", "same.jpg": b"same", "again.jpg": b"same", "ok.jpg": make_jpeg(1)}
     files["empty.jpg"] = b""
     output = tmp_path / "out"
     _, (shard,) = write_shards(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
@@ -222,8 +209,7 @@ def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path) -> None:
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     make_dataset(
-        write_files(tmp_path / "in", {f"{name}/{name}.jpg": make_jpeg(1), f"{name}/bad.jpg": b"x"}),
-        tmp_path / "out",
+        write_files(tmp_path / "in", {f"{name}/{name}.jpg": make_jpeg(1), f"{name}/bad.jpg": b"x"}), tmp_path / "out"
     )
     (record,) = read_records(tmp_path / "out")
     assert record["image/filename"] == [b"caf\xe9/caf\xe9.jpg"]
@@ -289,8 +275,7 @@ def other_row(work: WorkDir, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [damage_shard, shorten_shard, remove_shard, remove_index, damage_index, cut_row, empty_row, other_row],
+    "damage", [damage_shard, shorten_shard, remove_shard, remove_index, damage_index, cut_row, empty_row, other_row]
 )
 def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))

@@ -170,11 +170,7 @@ def test_the_notes_of_a_trial_are_ignored(tmp_path: Path) -> None:
             '{"batch_size": 1, "augment_options": null}',
             "{}: `augment_options` must be a table of options, got None.",
         ),
-        (
-            "a.toml",
-            "tuned = 1",
-            "{}: `tuned` must be a table: `tfpipe profile --apply` keeps notes there. Rename it.",
-        ),
+        ("a.toml", "tuned = 1", "{}: `tuned` must be a table: `tfpipe profile --apply` keeps notes there. Rename it."),
         (
             "a.toml",
             "batch_size = 2024-01-01",

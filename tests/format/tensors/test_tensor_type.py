@@ -68,10 +68,7 @@ def test_sizes_that_the_bytes_do_not_tell() -> None:
     ("arguments", "message"),
     [
         (("complex64", ()), "A tensor's dtype must be one of bool, int8,"),
-        (
-            ("int8", (3, None)),
-            "A tensor must have at most 8 axes of at least 1, the unknown ones (None) first, got",
-        ),
+        (("int8", (3, None)), "A tensor must have at most 8 axes of at least 1, the unknown ones (None) first, got"),
         (("int8", (0,)), "A tensor must have at most 8 axes of at least 1"),
         (("int8", (1,) * 9), "A tensor must have at most 8 axes of at least 1"),
         (("int8", (), "text"), "A tensor's encoding must be one of raw, proto, got 'text'."),

@@ -21,13 +21,7 @@ from tfpipe.format.manifest import Manifest
 from tfpipe.integrity.foreign.index import IndexConfig, index
 from tfpipe.pipeline.build import build_dataset, build_stages
 
-IDS = PipelineConfig(
-    batch_size=8,
-    augment="none",
-    image_size=8,
-    extra_features=("id",),
-    block_records=3,
-)
+IDS = PipelineConfig(batch_size=8, augment="none", image_size=8, extra_features=("id",), block_records=3)
 
 
 @pytest.fixture(scope="module")
