@@ -3,8 +3,6 @@
 A test takes it by the fixture `browser`, and with `pytestmark = needs_browser`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

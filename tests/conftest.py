@@ -1,7 +1,5 @@
 """A small finished dataset, how its images are drawn, commands and processes; for the tests of every folder."""
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools

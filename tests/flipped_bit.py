@@ -1,7 +1,5 @@
 """A copy of a dataset in which one bit of a shard is another one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Masks, and the PNG files that hold them, with more kinds than tfpipe writes."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

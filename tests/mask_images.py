@@ -1,7 +1,5 @@
 """Images that show their masks: large fields of one class, whose red value is 40 times the class."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Libraries that the environment of the tests does not have, in a place of their own, for slow tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Records with several images, for tests. Every image tells its record and its place by its colors."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 The kinds are latents without images, images with captions, images with masks, and three or any images a record.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

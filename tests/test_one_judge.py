@@ -3,8 +3,6 @@
 Each test writes images that are hard to judge, shards them, verifies the dataset and reads it by every face.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

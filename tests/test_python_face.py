@@ -1,7 +1,5 @@
 """What all public functions have in common: what they take for a dataset, what they say, and how they look."""
 
-from __future__ import annotations
-
 import base64
 import io
 import logging

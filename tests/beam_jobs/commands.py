@@ -1,7 +1,5 @@
 """Real `tfpipe` commands as processes: started, awaited, killed, and searched for what they leave behind."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Keeps TensorFlow's log out of the tests of this folder; their helpers are `images`, `datasets` and `commands`."""
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

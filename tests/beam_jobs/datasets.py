@@ -1,7 +1,5 @@
 """Datasets made in this process, and how they are read back."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

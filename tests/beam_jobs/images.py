@@ -1,7 +1,5 @@
 """Images of random pixels, and the folders, tar files and zip archives that hold them."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile

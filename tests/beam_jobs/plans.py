@@ -1,7 +1,5 @@
 """Inputs of every kind, and their plans as files, by the launcher and by tasks over pieces in this process."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Every option's bounds, with the sentence that names them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

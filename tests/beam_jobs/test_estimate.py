@@ -1,7 +1,5 @@
 """Estimates from a sample against the job itself, and the arithmetic by hand."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TFRecords that another program wrote as input: their images, classes and other features in a dataset of tfpipe."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """The Beam graph of the steps that write a dataset, by Beam's local runner."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m beam_jobs`: the commands that --print-command prints, and what their worker processes load."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The plan by Beam: on every runner the same files as by the launcher."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Masks beside images in folders, tables, archives and pairs become features; what does not fit is quarantined."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several finished datasets become one: labels and splits go by name, records stay, copies are noticed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The process pool: results, errors, and an end within seconds when a worker or the parent dies."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,7 +1,5 @@
 """Finished datasets as input: the same records in other shards, byte for byte, or their images in another form."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

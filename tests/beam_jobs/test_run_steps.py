@@ -1,7 +1,5 @@
 """The steps of a job on this machine."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole job by Beam: the same bytes with any workers, and every run goes on where the last one ended."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

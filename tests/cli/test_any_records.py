@@ -1,7 +1,5 @@
 """A dataset of tensors and text, without an image, goes through all commands."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`tfpipe inspect --page`: the records of a dataset as a page, as it is written and as a browser shows it."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """A dataset of images with masks goes through all commands and comes back from exports."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What each command says of a wrong path or option, or a missing library: a sentence with what to do, and a code."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every command-line option for a field of a config has the type, the words and the default of that field."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """`tfpipe profile --apply`, as a user runs it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`tfpipe profile --html`, as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`tfpipe repair` as a user runs it, killed at any moment too."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A dataset of records with several images goes through all commands and comes back from an export."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

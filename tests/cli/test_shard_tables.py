@@ -1,7 +1,5 @@
 """`tfpipe shard` loses nothing of a newcomer's data without a word: what it keeps, and what it says of the rest."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`tfpipe verify` as a user runs it."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Meshes of DTensor: rows are split over `data` alone, and a model that is split learns what one device learns."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

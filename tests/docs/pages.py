@@ -1,7 +1,5 @@
 """The pages of the site and the README: their blocks of code, their links, and the anchors of their headings."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Runs blocks of a page by another Python than that of the tests, or with other libraries."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -4,8 +4,6 @@ Blocks of one page run one after another, in one folder that holds the sample im
 and 24 of them, one or more of every kind, as `images/`.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

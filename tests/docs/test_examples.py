@@ -4,8 +4,6 @@ Training in float32 on as many processes as before gives the same weights, bit f
 are rounded in another order, and the difference in the losses grows from 1e-6 to 1e-3 within fifty steps.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

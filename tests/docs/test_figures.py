@@ -1,7 +1,5 @@
 """Every figure of speed on a page comes from docs/figures.toml."""
 
-from __future__ import annotations
-
 import re
 
 import figures

@@ -1,7 +1,5 @@
 """A dataset is what docs/reference/format.md says: this reader was written by that page, without tfpipe."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

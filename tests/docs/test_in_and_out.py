@@ -1,7 +1,5 @@
 """Each row of the page about what goes in and out belongs to tests that run it."""
 
-from __future__ import annotations
-
 import ast
 import re
 

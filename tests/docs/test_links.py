@@ -1,7 +1,5 @@
 """Every link inside the project leads somewhere; links to other sites are not opened."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

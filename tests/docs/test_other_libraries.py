@@ -1,7 +1,5 @@
 """The blocks of pages that need Grain or Hugging Face's `datasets` run with them, and print what the pages say."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reference is whole: each public name, each option and each field of a JSON output has its place."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil

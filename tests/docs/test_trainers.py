@@ -1,7 +1,5 @@
 """The blocks for kauldron, MaxText and tf-models run with these packages, each in an environment of its own."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from collections.abc import Iterator

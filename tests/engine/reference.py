@@ -3,8 +3,6 @@
 It shares with the engine the definition of the order (`tfpipe.engine.order`) and of a record's key, and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

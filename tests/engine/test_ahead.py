@@ -1,7 +1,5 @@
 """Batches that are made ahead: the same as one by one, by threads that end with whoever leaves."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The batch of a step: its records, its parts, and what is wrong with them."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import time

@@ -1,7 +1,5 @@
 """Memory that is used again: never while anything still looks at it."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """Caches in memory: the same batches, and nothing is read or decoded twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

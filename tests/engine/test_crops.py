@@ -1,7 +1,5 @@
 """Windows and flips, held to what TensorFlow draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

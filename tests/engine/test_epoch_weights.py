@@ -1,7 +1,5 @@
 """The records of an epoch in which some are read more often than others."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

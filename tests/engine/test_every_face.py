@@ -1,7 +1,5 @@
 """Random configurations: every face gives the batches that a slow reference makes with TensorFlow alone."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

@@ -1,7 +1,5 @@
 """Batches of several datasets: fixed shares, spread over the rows, the same for any number of hosts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 import tfpipe
 from tests.integrity.made import payload, write_dataset
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import deal_rows
 from tfpipe.readers.numpy import NumpyBatches
 
@@ -16,7 +15,7 @@ CONFIG = PipelineConfig(batch_size=12, image_size=8, seed=5, extra_features=("im
 
 
 @pytest.fixture(scope="module")
-def mixture(tmp_path_factory: pytest.TempPathFactory) -> tfpipe.Mixture:
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     """Two datasets of 20 and 33 records."""
     folder = tmp_path_factory.mktemp("mixture")
     first = {"train": [payload(k) for k in range(9)], "train:1": [payload(k) for k in range(9, 20)]}
@@ -33,13 +32,13 @@ def test_rows_are_dealt_evenly(shares: tuple[int, ...], owners: list[int]) -> No
     assert deal_rows(shares).tolist() == owners
 
 
-def read_names(mixture: tfpipe.Mixture, hosts: int, steps: range) -> list[list[bytes]]:
+def read_names(mixture: Mixture, hosts: int, steps: range) -> list[list[bytes]]:
     """Reads the names in each global batch, host after host."""
     ranks = [NumpyBatches(mixture, "train", CONFIG, rank=(host, hosts)) for host in range(hosts)]
     return [[name for rank in ranks for name in rank.read(step)["image/filename"]] for step in steps]
 
 
-def test_a_pass_ends_with_the_records_of_all(mixture: tfpipe.Mixture) -> None:
+def test_a_pass_ends_with_the_records_of_all(mixture: Mixture) -> None:
     batches = NumpyBatches(mixture, "train", CONFIG)
     assert len(batches) == 4  # of 53 records
     names = [batch["image/filename"] for _ in range(2) for batch in batches]

@@ -1,7 +1,5 @@
 """Many shards and few files that a process may open."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

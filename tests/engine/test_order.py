@@ -1,7 +1,5 @@
 """The exact order: golden values, a second implementation in plain Python, and what must hold for any input."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from itertools import permutations

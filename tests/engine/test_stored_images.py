@@ -1,7 +1,5 @@
 """What a manifest promises about the images of a split."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """One dataset with everything that a record may hold, for all tests of exports."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

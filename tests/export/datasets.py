@@ -1,7 +1,5 @@
 """Datasets to export, and what their records hold."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable

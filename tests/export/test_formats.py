@@ -1,7 +1,5 @@
 """What each format holds, read by the format's own library or by Python's."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

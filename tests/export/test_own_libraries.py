@@ -1,7 +1,5 @@
 """WebDataset, Hugging Face's `datasets` and Grain read what `tfpipe export` wrote."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

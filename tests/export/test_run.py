@@ -1,7 +1,5 @@
 """An export appears whole or not at all, goes on where it was stopped, and refuses in one sentence."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

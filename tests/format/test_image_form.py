@@ -1,7 +1,5 @@
 """`ImageForm` refuses what cannot be meant."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

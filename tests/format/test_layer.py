@@ -1,7 +1,5 @@
 """The entries of layers: what is written is read, and damage is named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counts of images: added, merged, stored, and written into a manifest."""
 
-from __future__ import annotations
-
 import json
 import random
 

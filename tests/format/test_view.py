@@ -1,7 +1,5 @@
 """The file of a view."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import zlib

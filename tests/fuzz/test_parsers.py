@@ -5,8 +5,6 @@ What that has found is tested beside each parser's other tests.
 The seed is printed; `TFPIPE_FUZZ_SEED=N` repeats a run.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Fixtures: images drawn by code, and TensorFlow's decoders, which judge the stored images."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

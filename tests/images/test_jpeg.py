@@ -1,7 +1,5 @@
 """Damaged JPEGs: cut files are refused, a missing end marker is added, and a cheap decode finds all damage."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

@@ -1,7 +1,5 @@
 """The judge accepts nothing that a reader refuses: damaged JPEGs of many kinds."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Masks: the classes of every kind of PNG, and that a mask follows what is done to its image."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A test for each kind of image: the stored bytes, the recorded changes, and the pixels that TensorFlow reads."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Damaged PNGs: TensorFlow reads every file that is kept."""
 
-from __future__ import annotations
-
 import random
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Seekable JPEGs: the interval of their restart markers, how they are recognized, and what making them needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

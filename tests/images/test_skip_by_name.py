@@ -1,7 +1,5 @@
 """The names of files that plainly are not images."""
 
-from __future__ import annotations
-
 import pytest
 
 from tfpipe.images.skip_by_name import get_skip_reason

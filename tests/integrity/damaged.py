@@ -1,7 +1,5 @@
 """Files damaged on purpose, with the truth about them: which records are intact, where, and which are not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A dataset of hand-made shards, so that a test knows every byte."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

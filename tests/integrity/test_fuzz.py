@@ -3,8 +3,6 @@
 The seed is printed; `TFPIPE_FUZZ_SEED=N` repeats a run.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

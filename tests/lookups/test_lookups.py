@@ -1,7 +1,5 @@
 """The records of any step, and the steps of any record."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import defaultdict

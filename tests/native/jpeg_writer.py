@@ -14,8 +14,6 @@ extended, progressive), all sampling factors, any order of scans and segments, a
 Blocks that only fill up an MCU hold coefficients of their own, as a decoder must not show them.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import sys

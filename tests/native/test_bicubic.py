@@ -1,7 +1,5 @@
 """Pixels are resized to the very bytes that Pillow's bicubic filter gives."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The build of the wheel: which compiler it takes, what the wheel is for, and what it says where nothing compiles."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

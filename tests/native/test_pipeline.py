@@ -1,7 +1,5 @@
 """The native library in pipelines: the pixels of TensorFlow, in the same batches by `tf.data`, PyTorch and JAX."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """`tfpipe shard --seekable` and `reshard --seekable`: every JPEG becomes seekable, and no pixel changes."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

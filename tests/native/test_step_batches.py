@@ -1,7 +1,5 @@
 """Batches whose images the native library makes in one call: pixel for pixel those of one call for each image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A container of Azure's store in memory. It knows what one store asks of it, and checks no signature."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from urllib.parse import parse_qs, unquote, urlsplit

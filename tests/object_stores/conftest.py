@@ -1,7 +1,5 @@
 """Real protocol servers on loopback: an emulator of Google's store and one of Amazon's, each behind a proxy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

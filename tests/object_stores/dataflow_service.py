@@ -1,7 +1,5 @@
 """A Dataflow service on loopback. It takes a job, runs it by replaying the staged files, and serves its metrics."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 The emulator reads a whole object for each part of it, one request after another.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The other interface of Google's store, XML, which obstore speaks. The emulator has little of it."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import ssl

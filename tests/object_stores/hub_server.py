@@ -1,7 +1,5 @@
 """One dataset on a server that speaks as Hugging Face does: `hf://datasets/me/photos`, in memory."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

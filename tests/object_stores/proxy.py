@@ -1,7 +1,5 @@
 """A proxy on loopback between a client and an emulator. It records every request and can break some of them."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 import ssl

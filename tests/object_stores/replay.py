@@ -7,8 +7,6 @@ FOLDER and the worker, a process of this Python elsewhere, takes it from there; 
 that environment with all that it asks for. Prints what the job counted, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

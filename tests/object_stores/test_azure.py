@@ -1,7 +1,5 @@
 """The store of az://, against a small server on loopback."""
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """verify, repair, index, export and reshard in buckets: the files and the words that they give on this disk."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Jobs for Dataflow: the request to a service on loopback, and a run from that request alone."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Stores that refuse, stay silent or break connections, for a while or for good."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from pathlib import Path

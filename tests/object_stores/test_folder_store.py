@@ -1,7 +1,5 @@
 """A folder as a bucket: what TensorFlow's client asks for, and how fast it is answered."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Datasets on Hugging Face, against a small server on loopback that speaks as the real one."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from pathlib import Path

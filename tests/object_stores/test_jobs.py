@@ -1,7 +1,5 @@
 """The job from and to object stores: byte for byte the dataset that it makes on this disk."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """Datasets of gs:// and s3://, read by every reader: what comes equals what a local copy gives, byte for byte."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """The store of a scheme, against real protocol servers on loopback."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Datasets of the job, read by TensorFlow's own client, which takes the emulator for the real store."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The images and the Flex Template: what they name exists, and the template's parameters become a valid command."""
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import re

@@ -1,7 +1,5 @@
 """The distributions of a release, built as a release builds them, and installed where nothing else is."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The workflows, the forms for issues and the citation file: valid, and true of what is in the repository."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

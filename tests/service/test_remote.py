@@ -1,7 +1,5 @@
 """Batches of workers are those of this host alone, for any number of workers, whoever ends, and for every face."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Messages: what is sent comes back, and what is damaged is refused whatever it is."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

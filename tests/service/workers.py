@@ -1,7 +1,5 @@
 """Workers of the service in threads of this process."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

@@ -1,7 +1,5 @@
 """Files by path and by URL; file:// stands for an object store, which goes the same way."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

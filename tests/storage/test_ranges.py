@@ -1,7 +1,5 @@
 """The client of object stores, against real servers on loopback."""
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Processes that end with the one that started them, and Ctrl-C that they do not see."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

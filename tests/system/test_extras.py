@@ -1,7 +1,5 @@
 """The sentence about a package that is not installed."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

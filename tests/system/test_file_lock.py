@@ -1,7 +1,5 @@
 """One process holds a lock, and whoever waits gets it when that one lets go or is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

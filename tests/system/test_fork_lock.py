@@ -1,7 +1,5 @@
 """Forked processes find the locks free that threads of their parent held, and read with them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

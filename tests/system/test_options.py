@@ -1,7 +1,5 @@
 """An option knows its values: each kind refuses the others and says so, and `check_options` goes through the fields."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

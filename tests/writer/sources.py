@@ -1,7 +1,5 @@
 """Records for the tests of `tfpipe.write`: functions that worker processes and killed runs can import."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """A record counts as far as it describes itself, whoever wrote it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

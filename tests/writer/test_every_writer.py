@@ -3,8 +3,6 @@
 The folder cache, whose second process waits, has such tests of its own.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records with several classes: what is stored and refused, and what every command makes of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A working folder keeps what its job wrote, and its result appears as a whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

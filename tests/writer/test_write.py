@@ -1,7 +1,5 @@
 """`tfpipe.write`: what it writes, what it refuses, and how a killed run goes on."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

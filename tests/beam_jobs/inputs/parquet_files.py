@@ -1,7 +1,5 @@
 """Parquet files that hold images, as Hugging Face's `datasets` writes them, and damage in them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

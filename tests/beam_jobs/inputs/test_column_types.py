@@ -1,7 +1,5 @@
 """The kind of a further column, as all of its cells tell it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

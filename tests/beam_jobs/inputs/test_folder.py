@@ -1,7 +1,5 @@
 """Folders: links, loops and pipes among the files, and archives that are read by one process or by several."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

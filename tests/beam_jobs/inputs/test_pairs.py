@@ -1,7 +1,5 @@
 """Tars of images beside captions, JSON and classes: what becomes of each file, and what is left out with its reason."""
 
-from __future__ import annotations
-
 import json
 import random
 import tarfile

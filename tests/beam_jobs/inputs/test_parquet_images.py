@@ -1,7 +1,5 @@
 """Images in rows of Parquet files: their bytes, each row group read once, and a reason for all that cannot be read."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

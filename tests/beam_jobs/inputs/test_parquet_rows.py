@@ -1,7 +1,5 @@
 """Parquet files that hold the images themselves: what becomes of each column, and which files are of the kind."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path

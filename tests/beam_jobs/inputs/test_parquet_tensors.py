@@ -1,7 +1,5 @@
 """Parquet files without images: columns of every kind become tensors, and what does not fit is quarantined."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

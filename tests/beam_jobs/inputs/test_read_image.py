@@ -1,7 +1,5 @@
 """The bytes of images in files, tar files and zip archives, and the messages where they cannot be read."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several images a record: from tars of pairs, and from lists in Parquet files."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Who makes the plan, and the reason that is given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

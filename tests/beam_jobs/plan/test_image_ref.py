@@ -1,7 +1,5 @@
 """Lines of the plan: short, safe for any file name, and read back as they were written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of images against a list of tuples."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """A column of bytes in memory and in a temporary file."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

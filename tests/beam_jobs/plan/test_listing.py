@@ -1,7 +1,5 @@
 """What the planner asks a listing, of image files and of finished datasets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

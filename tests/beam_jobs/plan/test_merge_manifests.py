@@ -1,7 +1,5 @@
 """The common ground that datasets need, and the dataset that they make together, on manifests alone."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

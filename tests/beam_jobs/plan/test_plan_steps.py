@@ -1,7 +1,5 @@
 """Tasks over pieces of the input make the very plan that the launcher makes of the whole: every byte of every file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The files between the tasks: what was written comes back, from the whole range of hashes or from a part of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exact plans of listings made by hand, and properties that hold for all plans."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Records for `WriteRecords`, and pipelines that write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

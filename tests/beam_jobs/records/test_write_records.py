@@ -1,7 +1,5 @@
 """`beam_jobs.WriteRecords` in whole pipelines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One shard of records, and the working folder around it, without Beam."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The records of finished datasets as a source of records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

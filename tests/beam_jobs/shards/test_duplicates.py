@@ -1,7 +1,5 @@
 """Equal images are counted, listed line by line, and left out on request."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,7 +1,5 @@
 """From written shards to a dataset: limits, renumbering, the manifest's numbers, and a complete dataset."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Image files as a source of records."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

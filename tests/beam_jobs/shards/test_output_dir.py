@@ -1,7 +1,5 @@
 """Where the job may write, what an earlier run left there, and how a new dataset replaces an old one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The plan on disk and its fingerprint."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

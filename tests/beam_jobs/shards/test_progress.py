@@ -1,7 +1,5 @@
 """The lines that workers leave in a folder, added up."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

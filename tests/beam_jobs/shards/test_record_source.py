@@ -1,7 +1,5 @@
 """Which source a plan names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

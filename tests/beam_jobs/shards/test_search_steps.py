@@ -1,7 +1,5 @@
 """The end of a large job by tasks: the lists and the class counts that one process would write."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from functools import reduce

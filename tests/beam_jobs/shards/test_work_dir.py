@@ -1,7 +1,5 @@
 """The working folder: its paths, the plan's header, and the notes about finished shards."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which worker may take part in a job."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from collections.abc import Iterator

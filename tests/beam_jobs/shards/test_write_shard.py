@@ -1,7 +1,5 @@
 """One shard: its records, its index, what is known of it, and what becomes of bad images."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

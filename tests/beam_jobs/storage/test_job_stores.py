@@ -1,7 +1,5 @@
 """Local files, which appear whole or not at all, and URLs."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The help of every command: its groups, what --help shows first, and the order of the commands."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """`--stages module:function`: what is loaded, and what is said where nothing can be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

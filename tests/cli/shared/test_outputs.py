@@ -1,7 +1,5 @@
 """Where a command may write, and that it writes whole files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

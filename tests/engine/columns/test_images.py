@@ -1,7 +1,5 @@
 """Crops that are resized and converted, against TensorFlow."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

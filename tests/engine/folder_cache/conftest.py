@@ -1,7 +1,5 @@
 """A dataset that may be damaged, makers that see a new shard at once, and the end of whatever a test left filling."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

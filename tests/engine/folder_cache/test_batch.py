@@ -1,7 +1,5 @@
 """The batches while a cache in files is filled: the same pixels in the same order, by every framework."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The cache in files: its contents, its reuse, and that half a cache is never taken for a whole one."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import fcntl

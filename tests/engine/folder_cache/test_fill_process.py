@@ -1,7 +1,5 @@
 """The process that fills a cache in files while its source is read: no failure of it ends the training."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pickle

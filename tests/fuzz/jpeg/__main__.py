@@ -9,8 +9,6 @@ changed must not be refused. The first mismatch ends it with exit code 1; the fi
 command that repeats it is printed.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

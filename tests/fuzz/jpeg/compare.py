@@ -1,7 +1,5 @@
 """Compares the native decode of one file with TensorFlow's: many crops of it, and the file made seekable."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The files that are compared: written from drawn coefficients, by Pillow, photographs, and all of them changed."""
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Sequence

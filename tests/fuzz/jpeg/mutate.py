@@ -1,7 +1,5 @@
 """Changes to JPEGs: of one field, one segment or one scan at a time, and of plain bytes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

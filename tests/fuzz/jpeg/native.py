@@ -1,7 +1,5 @@
 """The native library, called by its C functions alone, so that any build of it can be tried."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Processes that compare files in turn, and what they found."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import queue

@@ -1,8 +1,6 @@
 """`tfpipe.integrity.foreign.index` on data that plain scripts wrote: what it finds, what it writes, and what it
 refuses."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """An indexed dataset in the pipeline: the exact order, a run that resumes at any step, and labels from 0."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from itertools import chain

@@ -1,7 +1,5 @@
 """`tfpipe index` on records of serialized tensors and no image, as trainers of diffusion models write them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

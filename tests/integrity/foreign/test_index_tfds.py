@@ -1,7 +1,5 @@
 """A dataset that TensorFlow Datasets itself wrote, indexed, verified and read with exact resume, and left untouched."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draws the cases that `cases.c` reads: JPEGs, sound and changed, batches, seeds of crops, and records."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import struct

@@ -5,8 +5,6 @@ need QEMU (Debian's `qemu-user`), and zig from the package index or `aarch64-lin
 `TFPIPE_FUZZ_SEED=N` repeats a run.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import platform
