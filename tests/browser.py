@@ -30,8 +30,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(str(DRIVER), log_output=os.devnull)
-    driver = webdriver.Chrome(options=options, service=service)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER), log_output=os.devnull))
     try:
         yield driver
     finally:

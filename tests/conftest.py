@@ -78,8 +78,7 @@ def keeps_sigint() -> Iterator[None]:
     """Checks that tests and fixtures leave Ctrl-C as it was: another handler would fail a test far from its cause."""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     yield
-    after = signal.signal(signal.SIGINT, signal.default_int_handler)
-    assert after is signal.default_int_handler
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is signal.default_int_handler
 
 
 class Ran(NamedTuple):

@@ -16,8 +16,7 @@ Records = Iterator[dict[str, Any]]
 
 def make_pixels(record: int, number: int) -> NDArray[np.uint8]:
     """Makes an image whose size and colors follow from its record and its place in it."""
-    generator = np.random.default_rng((record, number))
-    small = generator.integers(0, 256, (5, 4, 3), np.uint8)
+    small = np.random.default_rng((record, number)).integers(0, 256, (5, 4, 3), np.uint8)
     pixels = np.repeat(np.repeat(small, 7 + record % 3 + number, axis=0), 9 + number, axis=1)
     pixels[..., 0], pixels[..., 1] = 10 * record, 60 * number
     return pixels
@@ -50,6 +49,5 @@ def write_several(
 ) -> tfpipe.Manifest:
     """Writes a dataset of such records, with a fixed number of images or 2 to 5 in each."""
     schema = {"views": tfpipe.Images(number), **LABEL_AND_TEXT}
-    records = make_records(range(count), number, kind)
-    tfpipe.write(records, str(output), schema, num_shards=num_shards, workers=0)
+    tfpipe.write(make_records(range(count), number, kind), str(output), schema, num_shards=num_shards, workers=0)
     return tfpipe.load_manifest(str(output))

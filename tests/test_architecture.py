@@ -362,8 +362,7 @@ def test_every_name_in_the_tables_is_a_module_or_a_package(source: Source) -> No
 
 def test_every_exception_is_needed(source: Source) -> None:
     imports = {(module.name, target.name) for module, target in source.imports}
-    needed = {(left, right) for left, right in NEIGHBORS if any_import(imports, left, right)}
-    assert needed == NEIGHBORS
+    assert {(left, right) for left, right in NEIGHBORS if any_import(imports, left, right)} == NEIGHBORS
     for library, packages in HEAVY.items():
         assert [package for package in packages if not any_import(imports, package, library)] == [], library
 

@@ -196,8 +196,7 @@ def get_attributes(text: str) -> dict[str, str]:
 
 def get_last_name(decorator: ast.expr) -> str:
     """Returns `command` for `@click.command(...)`."""
-    function = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(function).rpartition(".")[2]
+    return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).rpartition(".")[2]
 
 
 def is_text(node: ast.expr) -> bool:

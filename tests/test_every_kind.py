@@ -93,13 +93,11 @@ def test_it_is_inspected_and_whole(dataset: Path) -> None:
 
 
 def test_a_flipped_bit_is_found_and_repaired(dataset: Path, tmp_path: Path) -> None:
-    shard = next(dataset.glob("train-00001-*.tfrecord"))
-    copy = copy_with_flipped_bit(dataset, tmp_path / "copy", shard.name)
+    copy = copy_with_flipped_bit(dataset, tmp_path / "copy", next(dataset.glob("train-00001-*.tfrecord")).name)
     records, num_damages = check(copy)
     assert records < COUNT
     assert num_damages > 0
-    result = repair(str(copy), str(tmp_path / "repaired"), workers=0)
-    assert result.records == records
+    assert repair(str(copy), str(tmp_path / "repaired"), workers=0).records == records
     assert check(tmp_path / "repaired") == (records, 0)
     assert set(read_payloads(tmp_path / "repaired")) < set(read_payloads(dataset))
 
@@ -184,8 +182,7 @@ def test_tensorflow_pytorch_and_jax_read_equal_values(dataset: Path, kind: str) 
         batch.update({name: value.astype(object) for name, value in batch.items() if value.dtype.kind == "S"})
     check_equal(in_torch, expected)
     numbers = [{name: value for name, value in batch.items() if name != "caption"} for batch in expected]
-    in_jax = list(read_epochs(JaxBatches(manifest, "train", make_config(kind, "caption"))))[:STEPS]
-    check_equal(in_jax, numbers)
+    check_equal(list(read_epochs(JaxBatches(manifest, "train", make_config(kind, "caption"))))[:STEPS], numbers)
 
 
 @pytest.mark.parametrize("to", ["parquet", "webdataset"])

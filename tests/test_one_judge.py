@@ -155,16 +155,14 @@ def test_fractional_sampling(tmp_path: Path) -> None:
     images = {"bad.jpg": draw_sampled(((3, 1), (2, 1), (2, 1))), "good.jpg": draw_sampled(((3, 1), (1, 1), (1, 1)))}
     got = shard_and_read(tmp_path, images)
     assert got.stored == {"good": images["good.jpg"]}
-    reason = "JPEG whose sampling factors do not divide each other, which no decoder reads"
-    assert got.reasons == {"bad": reason}
+    assert got.reasons == {"bad": "JPEG whose sampling factors do not divide each other, which no decoder reads"}
 
 
 @pytest.mark.parametrize("form", [ImageForm(), ImageForm(resize_short=24)], ids=["kept", "resized"])
 @pytest.mark.parametrize("luma", [(4, 2), (2, 4), (4, 1)], ids=str)
 def test_crops_of_color_at_a_quarter_and_a_half(luma: tuple[int, int], form: ImageForm, tmp_path: Path) -> None:
     """Reads crops at half the size, of which libjpeg leaves most color columns as they were in memory."""
-    data = draw_sampled((luma, (1, 1), (1, 1)))
-    got = shard_and_read(tmp_path, {"a.jpg": data}, form)
+    got = shard_and_read(tmp_path, {"a.jpg": draw_sampled((luma, (1, 1), (1, 1)))}, form)
     assert got.changed.get("rare_jpeg_reencoded", 0) == (luma != (4, 1))
     crop = tf.io.decode_and_crop_jpeg(got.stored["a"], [4, 4, 6, 6], channels=3, ratio=2).numpy()
     whole = tf.io.decode_jpeg(got.stored["a"], channels=3, ratio=2).numpy()
@@ -176,16 +174,14 @@ def test_cmyk_becomes_the_rgb_that_tensorflow_makes(adobe: int | None, tmp_path:
     data = draw_sampled(((1, 1),) * 4, Options(adobe=adobe))
     got = shard_and_read(tmp_path, {"a.jpg": data})
     assert got.changed == {"cmyk_to_rgb": 1}
-    differences = decode_by_tensorflow(got.stored["a"]).astype(int) - decode_by_tensorflow(data)
-    assert np.abs(differences).mean() < 4
+    assert np.abs(decode_by_tensorflow(got.stored["a"]).astype(int) - decode_by_tensorflow(data)).mean() < 4
 
 
 def test_a_component_that_is_named_twice(tmp_path: Path) -> None:
     data = bytearray(draw_sampled(((2, 2), (1, 1), (1, 1))))
     frame, scan = data.index(b"\xff\xc0"), data.index(b"\xff\xda")
     data[frame + 13], data[scan + 7] = data[frame + 10], data[scan + 5]
-    got = shard_and_read(tmp_path, {"a.jpg": bytes(data)})
-    assert got.changed == {"rare_jpeg_reencoded": 1}
+    assert shard_and_read(tmp_path, {"a.jpg": bytes(data)}).changed == {"rare_jpeg_reencoded": 1}
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:

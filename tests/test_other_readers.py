@@ -40,8 +40,7 @@ def _sha256(path: Path) -> str:
 
 
 def test_tf_models_finds_the_features_that_it_documents(tmp_path: Path) -> None:
-    dataset = make_photo_dataset(tmp_path)
-    for features in read_records(dataset):
+    for features in read_records(make_photo_dataset(tmp_path)):
         kinds = {name: "bytes" if isinstance(value, list) else str(value.dtype) for name, value in features.items()}
         scalars = {
             "image/encoded": "bytes",

@@ -37,8 +37,7 @@ def distribute_over_mesh(data: Any, split: str, config: Any = None, **options: A
 
 
 def open_jax(data: Any, split: str, config: Any = None, **options: Any) -> object:
-    rows = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    return JaxBatches(data, split, config, sharding=rows, **options)
+    return JaxBatches(data, split, config, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0]), **options)
 
 
 WITH_CONFIG: list[Callable[..., object]] = [
@@ -147,8 +146,7 @@ def test_texts_are_one_short_line(small_dataset: Path) -> None:
 
 def test_a_config_shows_what_was_asked_for() -> None:
     assert repr(CONFIG) == "PipelineConfig(batch_size=2, image_size=8)"
-    flips = replace(CONFIG, augment_options=tfpipe.AugmentOptions(flip=False), cache="bytes")
-    assert repr(flips) == (
+    assert repr(replace(CONFIG, augment_options=tfpipe.AugmentOptions(flip=False), cache="bytes")) == (
         "PipelineConfig(batch_size=2, image_size=8, augment_options=AugmentOptions(flip=False), cache='bytes')"
     )
     assert repr(tfpipe.TfDataOptions()) == "TfDataOptions()"
@@ -177,8 +175,7 @@ def test_a_notebook_shows_images(open_shown: Callable[[Path], Any], num_shown: i
 
 
 def test_a_notebook_shows_text_where_there_are_no_images(tmp_path: Path) -> None:
-    rows = [{"value": 1.0}]
-    manifest = tfpipe.write(rows, tmp_path / "rows", {"value": tfpipe.Values("float")}, num_shards=1)
+    manifest = tfpipe.write([{"value": 1.0}], tmp_path / "rows", {"value": tfpipe.Values("float")}, num_shards=1)
     assert manifest._repr_html_() is None
 
 

@@ -125,8 +125,7 @@ def read_plan(config: ShardConfig, plan: Plan) -> dict[str, Any]:
             for path in Path(work.base).rglob("*")
             if path.is_file() and path.name != "lock"
         }
-    counts = {"counts": plan.class_counts, "dropped": plan.listing.dropped, "bytes": plan.shard_bytes}
-    return {**files, **counts}
+    return {**files, **{"counts": plan.class_counts, "dropped": plan.listing.dropped, "bytes": plan.shard_bytes}}
 
 
 def plan_by_launcher(source: Path, output: Path, **options: Any) -> dict[str, Any]:

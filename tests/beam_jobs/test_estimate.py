@@ -24,8 +24,7 @@ def make_estimate(source: Path, **options: Any) -> estimate.Estimate:
 
 def make_photos(count: int) -> dict[str, bytes]:
     """Returns JPEG images of many sizes by name."""
-    rng = np.random.default_rng(5)
-    sides = rng.integers(8, 160, (count, 2)).tolist()
+    sides = np.random.default_rng(5).integers(8, 160, (count, 2)).tolist()
     return {f"{'ab'[i % 2]}/{i:04d}.jpg": make_jpeg(i, tuple(size)) for i, size in enumerate(sides)}
 
 
@@ -40,8 +39,7 @@ def test_the_bytes_are_those_of_the_job(
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 120)
     source = write_files(tmp_path / "in", make_photos(400))
     estimated = make_estimate(source, form=form)
-    manifest = make_dataset(source, tmp_path / "out", form=form)
-    written = sum(split.bytes for split in manifest.splits.values())
+    written = sum(split.bytes for split in make_dataset(source, tmp_path / "out", form=form).splits.values())
     assert (estimated.sampled, estimated.bad, estimated.worker_processes) == (120, 0, 2)
     assert estimated.output_bytes == pytest.approx(written, rel=within)
     assert estimated.wall_s > 1.0 + estimate.START_UP_S

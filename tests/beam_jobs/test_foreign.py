@@ -334,8 +334,7 @@ def test_names_that_tfpipe_uses(foreign: Any, tmp_path: Path, extra: str, messag
     with pytest.raises(DataError) as caught:
         join_datasets([source], tmp_path / "out")
     assert str(caught.value) == message.format(place=source)
-    manifest = join_datasets([source], tmp_path / "out", drop_features=(extra,))
-    assert manifest.schema.names == (*OWN_FEATURES, "id")
+    assert join_datasets([source], tmp_path / "out", drop_features=(extra,)).schema.names == (*OWN_FEATURES, "id")
     check_same_batches(source, tmp_path / "out")
 
 
@@ -438,8 +437,7 @@ def test_a_compressed_file_that_is_damaged(foreign: Any, tmp_path: Path) -> None
         join_datasets([source], tmp_path / "out")
     assert str(caught.value).startswith(f"{path}: Record ")
     assert not (tmp_path / "out").exists()
-    other = gzip.compress(gzip.decompress(data), compresslevel=0)[: len(data)]
-    path.write_bytes(other)
+    path.write_bytes(gzip.compress(gzip.decompress(data), compresslevel=0)[: len(data)])
     with pytest.raises(FormatError, match=r"cannot be unpacked: the GZIP data ends too early\.$"):
         join_datasets([source], tmp_path / "out")
 

@@ -60,8 +60,7 @@ def test_masks_of_every_kind_of_input(tmp_path: Path, kind: str) -> None:
         rows = [{"image": name, "mask": name.replace(".jpg", ".mask.png")} for name in names]
         write_files(source, {**files, "t.jsonl": "\n".join(map(json.dumps, rows)).encode()})
         source /= "t.jsonl"
-    manifest = make_dataset(source, tmp_path / "out")
-    stats = manifest.splits["train"].masks[IMAGE_MASK]
+    stats = make_dataset(source, tmp_path / "out").splits["train"].masks[IMAGE_MASK]
     assert (stats.records, sum(stats.pixels), stats.images, stats.higher) == (6, 16 * (6 * 24 + 15), [6] * 5, 0)
     check_all(tmp_path / "out")
 
@@ -74,8 +73,7 @@ def test_a_mask_that_does_not_fit_is_quarantined_with_its_image(tmp_path: Path) 
         "dog/4.mask.png": make_palette(make_classes(4, (28, 16))),
     }
     del files["cat/5.mask.png"]
-    source = write_files(tmp_path / "in", files)
-    manifest = make_dataset(source, tmp_path / "out", max_bad=1.0)
+    manifest = make_dataset(write_files(tmp_path / "in", files), tmp_path / "out", max_bad=1.0)
     lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert {row["path"]: row["reason"] for row in map(json.loads, lines)} == {
         "cat/1.jpg": "its mask has 5 x 5 pixels, the image 25 x 16",

@@ -144,8 +144,7 @@ def test_a_damaged_record_is_named_by_its_dataset(pair: tuple[Path, Path], tmp_p
     data[100] ^= 8
     shard.write_bytes(data)
     for options in ({}, {"drop_duplicates": True}):
-        manifest = join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options)
-        assert manifest.quarantined == 1
+        assert join_datasets([pair[0], broken], tmp_path / "out", overwrite=True, **options).quarantined == 1
         (line,) = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
         assert json.loads(line)["path"] == "pets-2/train:2"
         assert json.loads(line)["reason"].startswith("train-00001-of-00003.tfrecord: Record at byte 0 is damaged")

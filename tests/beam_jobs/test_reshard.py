@@ -117,8 +117,7 @@ def test_the_seed_shuffles(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_by_size(dataset: Path, tmp_path: Path) -> None:
-    manifest = join_datasets([dataset], tmp_path / "out", shard_size_bytes=4000)
-    split = manifest.splits["train"]
+    split = join_datasets([dataset], tmp_path / "out", shard_size_bytes=4000).splits["train"]
     assert split.num_shards == -(-load(dataset).splits["train"].bytes // 4000)
 
 
@@ -127,8 +126,7 @@ def test_the_same_bytes_whoever_does_the_work(dataset: Path, tmp_path: Path, bea
     options: Mapping[str, Any] = {"num_shards": 4, "form_changes": {"resize_short": 8}}
     join_datasets([dataset], tmp_path / "straight", **options)
     config = ShardConfig(str(dataset), str(tmp_path / "out"), datasets=(str(dataset),), workers=2, **options)
-    result = shard_job.run(config, beam_args)
-    assert result.kept_shards == 0
+    assert shard_job.run(config, beam_args).kept_shards == 0
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
     if not beam_args:
         assert shard_job.run(config).kept_shards == 8
@@ -143,8 +141,7 @@ def test_what_the_manifest_says(dataset: Path, tmp_path: Path) -> None:
         again = after.splits[name]
         assert (again.formats, again.class_counts, again.sizes) == (split.formats, split.class_counts, split.sizes)
     assert (before.quarantined, before.changed) == (1, {"exif_rotated": 1})
-    other = replace(before, splits=after.splits, quarantined=0, seed=0, fingerprint=after.fingerprint)
-    assert after == other
+    assert after == replace(before, splits=after.splits, quarantined=0, seed=0, fingerprint=after.fingerprint)
     assert after == load(tmp_path / "out")
     assert (tmp_path / "out" / "features.json").read_bytes() == (dataset / "features.json").read_bytes()
     assert not (tmp_path / "out" / "quarantine").exists()

@@ -131,8 +131,7 @@ def test_an_archive_gives_the_records_of_its_folder(photos: Path, straight: Path
 def test_a_second_run_keeps_everything(photos: Path, done: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()}
     for beam_args in ((), THREADS):
-        result = run(photos, done, *beam_args, **OPTIONS)
-        assert result.kept_shards == 8
+        assert run(photos, done, *beam_args, **OPTIONS).kept_shards == 8
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in done.rglob("*") if path.is_file()} == before
 
 
@@ -150,8 +149,7 @@ def test_damage_is_mended(photos: Path, straight: Path, done: Path) -> None:
 
 def test_the_observer_and_the_result_agree(photos: Path, tmp_path: Path) -> None:
     observer = Recorder()
-    config = ShardConfig(str(photos), str(tmp_path / "out"), workers=1, **OPTIONS)
-    result = shard_job.run(config, observer=observer)
+    result = shard_job.run(ShardConfig(str(photos), str(tmp_path / "out"), workers=1, **OPTIONS), observer=observer)
     (plan,) = observer.plans
     assert plan.num_images == 32
     assert observer.progresses[-1] == Progress(32, 32, bytes=plan.num_bytes, bad=1, shards=8, num_shards=8)
@@ -181,8 +179,7 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     assert {str(example["image"]["class"]["text"].numpy(), "utf-8") for example in half} == {"cat", "dog"}
     assert half[0]["image"]["encoded"].shape == (16, 24, 3)
     everything = list(builder.as_dataset(split="train"))
-    names = [example["image"]["filename"].numpy().decode() for example in everything]
-    assert names == [*read_images(straight)]
+    assert [example["image"]["filename"].numpy().decode() for example in everything] == [*read_images(straight)]
 
 
 # Worker processes that die
@@ -262,8 +259,7 @@ def test_a_killed_worker_ends_the_job(
     assert len([*output.glob(".tfpipe/rows/*.json")]) < MANY["num_shards"]  # the others did not go on to the end
     assert str(caught.value) == message
     assert not (output / "manifest.json").exists()
-    result = run(many, output, workers=2, **MANY)
-    assert result.kept_shards >= 2
+    assert run(many, output, workers=2, **MANY).kept_shards >= 2
     assert read_tree(output) == many_straight
 
 
@@ -333,8 +329,7 @@ def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, tmp_p
     process.kill()
     check_no_orphans(process)
     finish_command(process)
-    left = {name: data for name, data in read_tree(output).items() if not name.startswith(".tfpipe/")}
-    assert left == before
+    assert {name: data for name, data in read_tree(output).items() if not name.startswith(".tfpipe/")} == before
     assert [*read_images(output)] == [*read_images(output)]
     make_dataset(small, output)
     assert read_tree(output) == before

@@ -59,8 +59,7 @@ def test_inspect_shows_types_ranges_and_nan(made: Path, tfpipe: Tfpipe) -> None:
     assert "latents float16 [2, 3], no finite value, 6 NaN" in record
     assert "frames uint8 [2, 2, 3], 7 to 7" in record
     assert "caption picture 7" in record
-    document = json.loads(run(tfpipe, "inspect", made, "--json"))
-    assert document["splits"]["train"]["tensors"]["latents"]["nan"] == 6
+    assert json.loads(run(tfpipe, "inspect", made, "--json"))["splits"]["train"]["tensors"]["latents"]["nan"] == 6
     features = json.loads(run(tfpipe, "inspect", made, "--record", "train:0", "--json"))["features"]
     numbers = {"low": 0.0, "high": 0.0, "nan": 0, "infinite": 0}
     assert features["latents"] == {"dtype": "float16", "shape": [2, 3], **numbers}

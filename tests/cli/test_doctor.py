@@ -154,8 +154,7 @@ def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.Mon
     assert done.code == 0
     document = done.json
     checks = {check["name"]: check for check in document["checks"]}
-    failed = [name for name, check in checks.items() if check["status"] == "failure"]
-    assert (failed, document["ok"]) == ([], True)
+    assert ([name for name, check in checks.items() if check["status"] == "failure"], document["ok"]) == ([], True)
     assert checks["xla"]["status"] == "ok"
     assert checks["tpu host"]["advice"] == "Run `tfpipe doctor` with --tpu local on each of its hosts too."
     assert "Traceback" not in done.err

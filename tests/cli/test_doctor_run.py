@@ -235,8 +235,7 @@ def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch: pytes
 
 def test_the_pipeline_is_looked_at_without_filling_a_cache(manifest: Manifest, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    config = dataclasses.replace(CONFIG, cache="bytes", cache_dir=str(folder))
-    (xla,) = some(manifest, "xla", config)
+    (xla,) = some(manifest, "xla", dataclasses.replace(CONFIG, cache="bytes", cache_dir=str(folder)))
     assert xla.status == "ok"
     assert not folder.exists()
 

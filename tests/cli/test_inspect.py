@@ -102,8 +102,7 @@ def test_no_line_is_wider_than_the_terminal(inspect, small_dataset: Path, column
 
 
 def test_one_split(inspect, small_dataset: Path) -> None:
-    done = inspect(small_dataset, "--split", "validation")
-    assert "Records          3" in done.lines
+    assert "Records          3" in inspect(small_dataset, "--split", "validation").lines
     assert list(inspect(small_dataset, "--split", "validation", "--json").json["splits"]) == ["validation"]
 
 
@@ -152,8 +151,7 @@ def test_seekable_jpegs(inspect, copy: Path) -> None:
     edit(copy, splits=splits)
     assert "Seekable         4 of 6 JPEG          no" in inspect(copy).lines
     splits["train"] |= {"seekable": True, "seekable_jpegs": 6}
-    image = json.loads((copy / "manifest.json").read_text())["image"] | {"seekable": True}
-    edit(copy, splits=splits, image=image)
+    edit(copy, splits=splits, image=json.loads((copy / "manifest.json").read_text())["image"] | {"seekable": True})
     lines = inspect(copy).lines
     assert "Seekable         all JPEG             no" in lines
     assert "quality 95 where re-encoded; JPEGs are seekable, by restart markers" in " ".join(lines)
@@ -223,8 +221,7 @@ def test_duplicates_quarantine_and_counts(inspect, copy: Path) -> None:
 
 
 def test_many_classes_show_the_largest(inspect, copy: Path) -> None:
-    document = json.loads((copy / "manifest.json").read_text())
-    splits = {"train": document["splits"]["train"]}
+    splits = {"train": json.loads((copy / "manifest.json").read_text())["splits"]["train"]}
     names = [f"class {i:02d}" for i in range(20)]
     splits["train"]["class_counts"] = [0] * 18 + [9, 3]
     edit(copy, label_names=names, splits=splits)

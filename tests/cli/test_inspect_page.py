@@ -91,9 +91,7 @@ def test_masks_lie_over_their_images(tfpipe: Tfpipe, tmp_path: Path) -> None:
     (item,) = read_facts(write_page(tfpipe, tmp_path / "out", 1))["items"]
     mask, image = decode(item["mask"]), decode(item["image"])
     assert mask.size == image.size
-    manifest = load_manifest(str(tmp_path / "out"))
-    features = data_source(manifest, "train")[0].features
-    (stored,) = features[MASK_NAME]
+    (stored,) = data_source(load_manifest(str(tmp_path / "out")), "train")[0].features[MASK_NAME]
     classes = read_mask(stored, 10_000)
     step = mask.width // classes.shape[1]
     shown = np.asarray(mask.convert("RGBA"))[step // 2 :: step, step // 2 :: step]

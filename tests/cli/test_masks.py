@@ -66,8 +66,7 @@ def test_a_damaged_record_is_left_out_and_the_counts_follow(made: Path, tmp_path
     kept, whole = read_masks(tmp_path / "repaired"), read_masks(made)
     assert len(kept) == 11
     assert kept.items() <= whole.items()
-    manifest = library.load_manifest(str(tmp_path / "repaired"))
-    stats = manifest.splits["train"].masks[MASK_NAME]
+    stats = library.load_manifest(str(tmp_path / "repaired")).splits["train"].masks[MASK_NAME]
     assert stats.records == 11
     assert stats.pixels == np.bincount([c for mask in kept.values() for row in mask for c in row]).tolist()
 
@@ -83,9 +82,7 @@ def test_parquet_holds_masks_as_images(made: Path, tmp_path: Path) -> None:
     export(ExportConfig(str(made), str(tmp_path / "out"), "parquet", workers=0))
     (path, *_) = sorted((tmp_path / "out").glob("*.parquet"))
     table = pyarrow.parquet.read_table(path)
-    features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
-    assert features[MASK_NAME] == {"_type": "Image"}
+    assert json.loads(table.schema.metadata[b"huggingface"])["info"]["features"][MASK_NAME] == {"_type": "Image"}
     whole = read_masks(made)
     for row in table.to_pylist():
-        classes = read_mask(row[MASK_NAME]["bytes"], 100_000)
-        assert classes.tolist() == whole[row["image/sha256"].encode()]
+        assert read_mask(row[MASK_NAME]["bytes"], 100_000).tolist() == whole[row["image/sha256"].encode()]

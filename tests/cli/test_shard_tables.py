@@ -126,8 +126,7 @@ def test_a_missing_column_is_named_beside_the_tables_own_names(images: list[str]
 
 def test_columns_of_other_names(images: list[str], tfpipe: Tfpipe) -> None:
     folds = ("train", "val", "train", "test")
-    texts = ("one", "two", "three", "")
-    rows = [*zip(images, CLASSES, folds, texts, range(4), strict=True)]
+    rows = [*zip(images, CLASSES, folds, ("one", "two", "three", ""), range(4), strict=True)]
     write_csv("t.csv", ("path", "class", "fold", "text", "label"), rows)
     assert refuse(tfpipe, "t.csv", "out") == (
         1,
@@ -242,8 +241,7 @@ def test_several_labels(form: str, images: list[str], tfpipe: Tfpipe, tmp_path: 
 
 
 def test_several_labels_of_a_batch(images: list[str], tfpipe: Tfpipe) -> None:
-    rows = [*zip(images, ("1|0", "", "0", "2"), strict=True)]
-    write_csv("t.csv", ("image", "label"), rows)
+    write_csv("t.csv", ("image", "label"), [*zip(images, ("1|0", "", "0", "2"), strict=True)])
     shard(tfpipe, "t.csv", "out", "--label-separator", "|")
     config = package.PipelineConfig(
         batch_size=4, training=False, image_size=16, extra_features=("labels",), multi_hot=("labels",)
@@ -285,8 +283,7 @@ def test_the_target_of_a_regression(images: list[str], tfpipe: Tfpipe) -> None:
 
 @pytest.mark.parametrize("plan", ["launcher", "engine"])
 def test_half_of_the_images_missing(plan: str, images: list[str], tfpipe: Tfpipe) -> None:
-    names = [*images, "e.jpg", "d.jpg", "c.jpg", "b.jpg"]
-    write_csv("t.csv", ("image", "label"), [(name, "x") for name in names])
+    write_csv("t.csv", ("image", "label"), [(name, "x") for name in [*images, "e.jpg", "d.jpg", "c.jpg", "b.jpg"]])
     assert refuse(tfpipe, "t.csv", "out", "--plan", plan) == (
         1,
         "Error: t.csv names 8 images, and 4 of their files do not exist, such as b.jpg, c.jpg, d.jpg. Correct the "

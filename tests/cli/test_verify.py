@@ -125,8 +125,7 @@ def test_seekable_jpegs_are_intact(tmp_path: Path, verify) -> None:
 
 
 def test_schema(made: Path, verify) -> None:
-    records = [b"\xff\xff", encode_example({"image/encoded": b""}), payload(2), payload(3)]
-    rewrite(made, SHARD, records)
+    rewrite(made, SHARD, [b"\xff\xff", encode_example({"image/encoded": b""}), payload(2), payload(3)])
     damaged = verify(made, "--json").json["damaged"]
     assert [(one["record"], one["kind"]) for one in damaged if one["kind"] != "schema"] == [(0, "example")]
     assert "feature 'image/width' is missing" in [one["detail"] for one in damaged]
@@ -138,8 +137,7 @@ def test_files_and_the_manifest(made: Path, verify) -> None:
     os.remove(made / file_names.TFDS_INFO)
     validation = made / file_names.index_name("validation-00000-of-00001.tfrecord")
     validation.write_text("0 99\n")
-    found = [(one["file"], one["kind"]) for one in verify(made, "--json", "--quick").json["damaged"]]
-    assert found == [
+    assert [(one["file"], one["kind"]) for one in verify(made, "--json", "--quick").json["damaged"]] == [
         (file_names.index_name(SHARD), "index"),
         ("train-00001-of-00002.tfrecord", "missing"),
         (file_names.index_name("validation-00000-of-00001.tfrecord"), "index"),
@@ -168,8 +166,7 @@ def test_what_only_the_manifest_tells(made: Path, verify) -> None:
 
 def test_an_image_in_two_splits(made: Path, verify) -> None:
     rewrite(made, "validation-00000-of-00001.tfrecord", [payload(2)])
-    done = verify(made, "--json")
-    (one,) = done.json["damaged"]
+    (one,) = verify(made, "--json").json["damaged"]
     assert (one["file"], one["record"], one["kind"]) == ("validation-00000-of-00001.tfrecord", 0, "duplicate")
     assert one["detail"] == f"it is record 2 of {SHARD} too, in split 'train'"
     assert verify(made, "--allow-duplicates").code == 0

@@ -43,8 +43,7 @@ def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
         spec = spec_from_file_location("replicas", script)
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        results = module.run(str(shades), tf.distribute.OneDeviceStrategy("/CPU:0"), tasks)
-        return [json.loads(json.dumps(results))]
+        return [json.loads(json.dumps(module.run(str(shades), tf.distribute.OneDeviceStrategy("/CPU:0"), tasks)))]
 
     return run
 

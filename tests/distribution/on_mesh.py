@@ -42,8 +42,7 @@ def train(mesh, directory, start, stop):
     @tf.function
     def step(images):
         with tf.GradientTape() as tape:
-            products = tf.reshape(tf.cast(images, tf.float32) / 255.0, [16, SIZE]) @ weights
-            loss = tf.reduce_mean(tf.square(products))
+            loss = tf.reduce_mean(tf.square(tf.reshape(tf.cast(images, tf.float32) / 255.0, [16, SIZE]) @ weights))
         weights.assign_sub(0.01 * tape.gradient(loss, weights))
         return dtensor.relayout(loss, replicate(mesh, 0))
 
@@ -85,8 +84,7 @@ def main(directory, devices, layout, number="0", *addresses):
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * int(devices))
     dtensor.initialize_accelerator_system("CPU")
-    mesh = dtensor.create_distributed_mesh(DIMS[layout], device_type="CPU")
-    print(json.dumps(run(mesh, directory, 0, 3)))
+    print(json.dumps(run(dtensor.create_distributed_mesh(DIMS[layout], device_type="CPU"), directory, 0, 3)))
 
 
 if __name__ == "__main__":

@@ -136,8 +136,7 @@ def test_files_that_nobody_counted(shades: Path) -> None:
     source = tfpipe.tfrecord_files(str(shades / "train-*"))
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     config = replace(CONFIG, tf_data=tfpipe.TfDataOptions(shuffle_buffer_size=64))
-    batch = next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))
-    assert batch["image"].shape == (16, 8, 8, 3)
+    assert next(iter(tfpipe.distribute_dataset(strategy, source, None, config)))["image"].shape == (16, 8, 8, 3)
     sentence = (
         f"The steps of an epoch need the number of records, which is unknown for {source.name}. Choose a number "
         "of steps yourself."

@@ -34,8 +34,7 @@ def test_precision_fits_the_device(
     machine, policy, devices: dict, capability: tuple | None, precision: str, name: str, given: bool
 ) -> None:
     machine.devices, machine.capability = devices, capability
-    strategy = distribution.resolve_strategy() if given else None
-    assert distribution.set_precision(precision, strategy) == name
+    assert distribution.set_precision(precision, distribution.resolve_strategy() if given else None) == name
     assert policy() == name
 
 

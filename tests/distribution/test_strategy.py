@@ -73,8 +73,7 @@ def test_a_tpu_address_that_never_says_a_word_is_an_error_in_time(processes, sil
 
 
 def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
-    results = processes.run_workers(2, "-c", START + WORKER)
-    for i, (lines, total) in enumerate(results):
+    for i, (lines, total) in enumerate(processes.run_workers(2, "-c", START + WORKER)):
         assert lines == [
             "TF_CONFIG names 2 workers; waiting for all of them.",
             "CPU: 2 replicas in 2 processes (MultiWorkerMirroredStrategy); "

@@ -106,8 +106,7 @@ def test_the_page_for_machines_names_options_that_exist() -> None:
 def test_the_skill_for_agents_names_what_exists() -> None:
     page = ROOT / "skills" / "tfpipe" / "SKILL.md"
     text = page.read_text(encoding="utf-8")
-    header = re.match(r"---\nname: tfpipe\ndescription: (.{1,1024})\n---\n", text)
-    assert header is not None
+    assert re.match(r"---\nname: tfpipe\ndescription: (.{1,1024})\n---\n", text) is not None
     blocks = list(find_blocks(page))
     assert len(blocks) == 5
     assert [fault for block in blocks for fault in check_commands(block)] == []

@@ -133,8 +133,7 @@ def read_dataset(directory: Path) -> tuple[dict[str, Any], dict[str, list[Featur
     manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["format_version"] == 1
     root = directory / manifest.get("foreign", {}).get("root", ".")
-    splits = {name: read_split(directory, root, name, manifest) for name in manifest["splits"]}
-    return manifest, splits
+    return manifest, {name: read_split(directory, root, name, manifest) for name in manifest["splits"]}
 
 
 def read_split(directory: Path, root: Path, name: str, manifest: dict[str, Any]) -> list[Features]:
@@ -230,8 +229,7 @@ def test_raw_pixels_boxes_and_other_columns_are_read_by_the_page(tmp_path: Path,
     manifest, splits = read_dataset(tmp_path / "out")
     (record,) = splits["train"]
     side = manifest["image"]["square"]
-    pixels = np.frombuffer(record["image/encoded"][0], np.uint8).reshape(side, side, 3)
-    assert (pixels == (10, 200, 30)).all()
+    assert (np.frombuffer(record["image/encoded"][0], np.uint8).reshape(side, side, 3) == (10, 200, 30)).all()
     assert record["image/format"] == [b"RAW"]
     assert (record["image/height"], record["image/width"]) == ([20], [40])
     box = [record[f"image/object/bbox/{side}"] for side in ("xmin", "xmax", "ymin", "ymax")]

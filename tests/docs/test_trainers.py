@@ -194,8 +194,7 @@ def test_the_reader_of_tf_models_takes_the_shards(environment_folder: Path, tmp_
     make_imagenet(tmp_path / "images", tmp_path / "ILSVRC2012_img_train.tar")
     block = find(TF_MODELS, "needs tf-models-official")
     check = Block(TF_MODELS, block.line, "python", GARDEN, None)
-    blocks = [find_shell(TF_MODELS), find_shell(BOXES), block, check]
-    printed = run_blocks(blocks, tmp_path, python, environment)
+    printed = run_blocks([find_shell(TF_MODELS), find_shell(BOXES), block, check], tmp_path, python, environment)
     assert f"--- {block.place}\n{find_output(block)}" in printed
     assert printed.endswith(f"--- {check.place}\n{GARDEN_PRINTS}")
 

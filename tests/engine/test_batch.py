@@ -33,8 +33,7 @@ def maker(small_dataset: Path) -> BatchMaker:
 
 
 def test_a_pickled_copy_makes_the_same(maker: BatchMaker) -> None:
-    copied = pickle.loads(pickle.dumps(maker))
-    np.testing.assert_array_equal(copied.make(2, 1)["image"], maker.make(2, 1)["image"])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(maker)).make(2, 1)["image"], maker.make(2, 1)["image"])
 
 
 def test_a_rank_may_have_no_record_in_the_last_step_of_an_evaluation(small_dataset: Path) -> None:
@@ -83,8 +82,7 @@ def test_a_transform_has_a_clock_of_its_own(small_dataset: Path) -> None:
         time.sleep(0.01)
         return image
 
-    manifest = tfpipe.load_manifest(str(small_dataset))
-    maker = open_data(manifest, "train", PipelineConfig(batch_size=4), Host(), wait)
+    maker = open_data(tfpipe.load_manifest(str(small_dataset)), "train", PipelineConfig(batch_size=4), Host(), wait)
     maker.make(0, 0, threads=2)
     times = maker.clocks.read()
     assert times["transform"].calls == times["decode"].calls == 4
@@ -209,5 +207,4 @@ def test_a_missing_file_is_left_out_too(damaged: tuple[Manifest, list[str]]) -> 
     manifest, _ = damaged
     maker = make_maker(manifest, max_bad_records=100, training=False, batch_size=12)
     (Path(manifest.directory) / manifest.splits["train"].shards[1].file).unlink()
-    batch = maker.make(0, 0)
-    assert batch["mask"].tolist() == [True, True, False, True, True, True, True, *[False] * 5]
+    assert maker.make(0, 0)["mask"].tolist() == [True, True, False, True, True, True, True, *[False] * 5]

@@ -92,8 +92,7 @@ def test_a_crop_is_cut_out_of_the_squeezed_image(jpegs: tfpipe.Manifest) -> None
         batch, pixels = cached.read(step), whole.read(step)
         assert batch["image/filename"] == pixels["image/filename"]
         assert batch["image"].shape == (8, 12, 12, 3)
-        boxes = find_boxes(cached, step)
-        for row, (y, x, height, width) in enumerate(boxes):
+        for row, (y, x, height, width) in enumerate(find_boxes(cached, step)):
             out = np.empty((12, 12, 3), np.uint8)
             decoding = Decoding(ImageForm(), None, (12, 12), "uint8", AugmentOptions(), False, True)
             resize_pixels(pixels["image"][row, y : y + height, x : x + width], out, decoding, flip=False)
@@ -158,8 +157,7 @@ def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch: py
 def test_a_mixture_has_a_cache_of_each_dataset(
     make: Callable[..., tfpipe.Manifest], raw: tfpipe.Manifest, options: dict[str, Any]
 ) -> None:
-    other = make("PNG", ImageForm("raw", square=20), offset=100)
-    mixture = tfpipe.mix({raw.directory: 2, other.directory: 1})
+    mixture = tfpipe.mix({raw.directory: 2, make("PNG", ImageForm("raw", square=20), offset=100).directory: 1})
     cached, plain = open_batches(mixture, **options), open_batches(mixture)
     for step in STEPS:
         check_equal(cached.read(step), plain.read(step))

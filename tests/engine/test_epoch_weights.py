@@ -47,8 +47,7 @@ def test_every_epoch_has_as_many_and_each_record_its_weight(weights: list[int], 
 
 
 def test_the_parts_below_one_are_drawn_as_often_as_they_say() -> None:
-    weights = [UNIT // 10, UNIT // 2, 9 * UNIT // 10, 3 * UNIT // 2, UNIT] * 8
-    maker, count = make(weights, 3)
+    maker, count = make([UNIT // 10, UNIT // 2, 9 * UNIT // 10, 3 * UNIT // 2, UNIT] * 8, 3)
     asked = np.concatenate([maker.list_asked(epoch, np.arange(count)) for epoch in range(2000)])
     often = np.bincount(strip_copies(asked)).reshape(8, 5).mean(axis=0) / 2000
     np.testing.assert_allclose(often, [0.1, 0.5, 0.9, 1.5, 1.0], atol=0.02)

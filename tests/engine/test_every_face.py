@@ -110,8 +110,7 @@ def service() -> ServiceOptions:
 def test_all_faces_give_the_batches_of_the_reference(
     manifests: dict[str, tfpipe.Manifest], seed: int, service: ServiceOptions
 ) -> None:
-    number = random.Random(seed)
-    case = draw_case(number)
+    case = draw_case(random.Random(seed))
     print(case)
     options = AugmentOptions(dct_scaling=False)
     config = PipelineConfig(**case["options"], training=case["training"], augment_options=options)
@@ -145,8 +144,7 @@ def find_largest_difference(case: dict[str, Any], config: PipelineConfig) -> flo
 
 def make_expected(chosen: list[tfpipe.Manifest], case: dict[str, Any], config: PipelineConfig) -> dict[str, Any]:
     sources = [Dataset(manifest, "train") for manifest in chosen]
-    batch = config.batch_size
-    share, host = batch // case["hosts"], case["host"]
+    share, host = config.batch_size // case["hosts"], case["host"]
     if config.training:
         rows = list_rows(sources, case["weights"], config, case["step"])[host * share : (host + 1) * share]
     else:
@@ -211,8 +209,7 @@ def read_faces(
         assert isinstance(arrays["image"], jax.Array)
         faces["jax"] = {name: np.asarray(value) for name, value in arrays.items()}
     context = tf.distribute.InputContext(case["hosts"], case["host"], case["hosts"])
-    configs = {"tf.data": config, **({"tf.data by workers": served} if served != config else {})}
-    for face, each in configs.items():
+    for face, each in {"tf.data": config, **({"tf.data by workers": served} if served != config else {})}.items():
         batch = take(tfpipe.build_dataset(data, "train", each, context, start).as_numpy_iterator(), passed)
         if config.image_dtype == "bfloat16":
             batch["image"] = batch["image"].astype(np.float32)

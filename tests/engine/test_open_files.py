@@ -88,13 +88,11 @@ def run(program: str, *args: object) -> tuple[int, str, str]:
 
 def test_a_batch_may_have_records_of_more_shards_than_can_be_open(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "pets", 1500)
-    program = READ.format(batches=FACES["numpy"])
-    assert run(program, "numpy", folder, 700, 1) == (0, "True\n", "")
+    assert run(READ.format(batches=FACES["numpy"]), "numpy", folder, 700, 1) == (0, "True\n", "")
 
 
 def test_what_readers_keep_open_is_closed_before_one_fails(tmp_path: Path) -> None:
-    folder = write_shards(tmp_path / "pets", 200)
-    assert run(FULL, "numpy", folder, 100, 0) == (0, "True\n" * 4, "")
+    assert run(FULL, "numpy", write_shards(tmp_path / "pets", 200), 100, 0) == (0, "True\n" * 4, "")
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +138,7 @@ def test_what_is_not_damage_is_not_called_damage(
 
 def test_a_full_table_of_files_is_no_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(4)]})
-    config = PipelineConfig(batch_size=4, image_size=8, max_bad_records=100)
-    batches = NumpyBatches(folder, "train", config)
+    batches = NumpyBatches(folder, "train", PipelineConfig(batch_size=4, image_size=8, max_bad_records=100))
 
     def refuse(path: Any) -> NoReturn:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -123,8 +123,7 @@ def test_a_missing_file_is_named_unless_an_earlier_record_is_damaged(folder: Pat
 
 def test_bytes_that_are_not_an_example_are_named(tmp_path: Path) -> None:
     bad = [payload(0), b"\x0a\x05ab", payload(2), encode_example({"k": [b"x"]}).replace(b"k", b"\xff")]
-    folder = write_dataset(tmp_path / "pets", {"train": bad})
-    with open_reader(folder) as reader:
+    with open_reader(write_dataset(tmp_path / "pets", {"train": bad})) as reader:
         assert reader.read_payloads(range(4)) == bad
         assert [repr(example) for example in reader.read_examples([2, 0])] == [repr(reader[2]), repr(reader[0])]
         for number in (1, 3):
@@ -207,8 +206,7 @@ def test_unusual_examples_among_usual_ones(tmp_path: Path) -> None:
         payload(3),
         encode_example({"k": 2**40}),
     ]
-    folder = write_dataset(tmp_path / "pets", {"train": odd})
-    with open_reader(folder) as reader:
+    with open_reader(write_dataset(tmp_path / "pets", {"train": odd})) as reader:
         examples = reader.read_examples(range(len(odd)))
         for example, data in zip(examples, odd, strict=True):
             assert list(example) == list(decode_example(data))
@@ -287,14 +285,12 @@ def test_memory_is_used_again(folder: Path) -> None:
 def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)
     twice = payload(1) + encode_example({"image/class/label": 5})  # the second list adds to the first
-    rows = [payload(0), payload(1, text="y" * 4000), twice]
-    folder = write_dataset(tmp_path / "pets", {"train": rows})
+    folder = write_dataset(tmp_path / "pets", {"train": [payload(0), payload(1, text="y" * 4000), twice]})
     with open_reader(folder) as reader:
         assert decode_example(twice)["image/class/label"].tolist() == [5]
         texts = list_column(reader.read_columns([1, 0], ["image/class/text"])["image/class/text"])
         assert texts == [b"y" * 4000, b"cat"]
-        labels = reader.read_columns([2, 0], ["image/class/label"])["image/class/label"]
-        assert list_column(labels) == [5, 0]
+        assert list_column(reader.read_columns([2, 0], ["image/class/label"])["image/class/label"]) == [5, 0]
 
 
 def test_floats_have_a_column(tmp_path: Path) -> None:
@@ -314,8 +310,7 @@ def test_floats_have_a_column(tmp_path: Path) -> None:
 
 def test_a_record_without_the_value_is_named(tmp_path: Path) -> None:
     rows = [payload(0), encode_example({"image/class/label": [b"cat"]}), encode_example({"image/class/label": [1, 2]})]
-    folder = write_dataset(tmp_path / "pets", {"train": rows})
-    with open_reader(folder) as reader:
+    with open_reader(write_dataset(tmp_path / "pets", {"train": rows})) as reader:
         for number, name, must in (
             (1, "image/encoded", "one value of 'image/encoded', got 0"),
             (1, "image/class/label", "int64 values of 'image/class/label', got bytes"),
@@ -352,8 +347,7 @@ def test_payloads_are_joined_where_there_is_room() -> None:
     assert spans.table.tolist() == [[4, 0, 20, 0], [4, 20, 18, 25], [9, 3, 30, 43]]
     assert (spans.ats.tolist(), spans.num_bytes) == ([0, 25, 43], 80)
     memory = np.zeros(spans.num_bytes, np.uint8)
-    whole = np.array([True, True, False])
-    block = record_reader.frame_block(memory, spans.ats, sizes, whole)
+    block = record_reader.frame_block(memory, spans.ats, sizes, np.array([True, True, False]))
     joined = append_payloads(block, memory, join_block([b"abcde", b"", b"1234567"]))
     assert joined.list_payloads() == [bytes(4) + b"abcde", bytes(2), None]
     assert append_payloads(block, memory, join_block([None, b"", b"12"])).whole.tolist() == [False, True, False]

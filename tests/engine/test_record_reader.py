@@ -52,8 +52,7 @@ def test_every_record_is_the_one_that_scanning_finds(small_dataset: Path) -> Non
 
 def test_features_are_decoded_and_iteration_ends(small_dataset: Path) -> None:
     with reader_of(small_dataset, "validation") as reader:
-        names = [features["image/class/text"] for features in reader]
-        assert sorted(names) == [[b"cat"], [b"dog"], [b"owl"]]
+        assert sorted([features["image/class/text"] for features in reader]) == [[b"cat"], [b"dog"], [b"owl"]]
         assert (
             reader[-1]["image/filename"] == decode_example(payloads(small_dataset, "validation")[-1])["image/filename"]
         )

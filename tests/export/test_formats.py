@@ -101,8 +101,7 @@ def test_parquet(photos: Path, tmp_path: Path) -> None:
 
 
 def test_parquet_has_small_groups_of_rows(tmp_path: Path) -> None:
-    images = write_files(tmp_path / "images", make_photos({"cat": 101, "dog": 100}))
-    make_dataset(images, tmp_path / "dataset")
+    make_dataset(write_files(tmp_path / "images", make_photos({"cat": 101, "dog": 100})), tmp_path / "dataset")
     out = write(tmp_path / "dataset", tmp_path / "out", "parquet")
     file = pyarrow.parquet.ParquetFile(out / "train-00000-of-00001.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [100, 100, 1]
@@ -136,8 +135,7 @@ def test_raw_pixels_become_png(tmp_path: Path, to: Format) -> None:
     else:
         table: Any = pyarrow.parquet.read_table(out / "train-00000-of-00001.parquet")
         images_out = [row["image"]["bytes"] for row in table.to_pylist()]
-    pixels = [Image.open(io.BytesIO(data)).tobytes() for data in images_out]
-    assert sorted(pixels) == sorted(stored)
+    assert sorted([Image.open(io.BytesIO(data)).tobytes() for data in images_out]) == sorted(stored)
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])

@@ -26,8 +26,7 @@ def test_paths_are_asked_for_once_and_for_duplicates_only() -> None:
         asked.append((shard, record))
         return f"{shard}/{record}"
 
-    shards = [("train", 2), ("train", 0), ("train", 2), ("test", 3)]
-    found, lines = list_duplicates(table, shards, read_path, 5)
+    found, lines = list_duplicates(table, [("train", 2), ("train", 0), ("train", 2), ("test", 3)], read_path, 5)
     assert asked == [(0, 0), (0, 1), (3, 0), (3, 2)]
     assert (found.within, found.across, found.dropped) == ({"test": 1, "train": 1}, 1, 5)
     (line,) = map(json.loads, lines)

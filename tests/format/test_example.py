@@ -120,16 +120,14 @@ def test_scalars_subclasses_and_numpy_scalars():
         RED = 300
 
     values = [Color.RED, np.int8(-1), np.bool_(True), np.float32(0.5), np.float64(2.0), np.str_("a"), np.bytes_(b"b")]
-    lists = [[300], [-1], [1], [0.5], [2.0], [b"a"], [b"b"]]
-    for value, same in zip(values, lists, strict=True):
+    for value, same in zip(values, [[300], [-1], [1], [0.5], [2.0], [b"a"], [b"b"]], strict=True):
         assert encode_example({"k": value}) == tensorflow_bytes({"k": same})
         assert encode_example({"k": [value]}) == tensorflow_bytes({"k": same})
 
 
 def test_arrays_of_every_dtype():
     for dtype in (np.bool_, np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, ">i4"):
-        array = np.array([[0, 1], [1, 1]], dtype)
-        assert encode_example({"k": array}) == tensorflow_bytes({"k": [0, 1, 1, 1]})
+        assert encode_example({"k": np.array([[0, 1], [1, 1]], dtype)}) == tensorflow_bytes({"k": [0, 1, 1, 1]})
     for dtype in (np.float16, np.float32, np.float64, ">f8"):
         assert encode_example({"k": np.array([0.5, -2], dtype)}) == tensorflow_bytes({"k": [0.5, -2.0]})
 
@@ -143,8 +141,7 @@ def test_empty_arrays_keep_their_kind():
 
 
 def test_key_order_is_that_of_protobuf():
-    keys = ["z", "é", "\U0001f600", "\uffee", "a", "ab", "", "image/a", "image"]
-    features = {key: [1] for key in keys}
+    features = {key: [1] for key in ["z", "é", "\U0001f600", "\uffee", "a", "ab", "", "image/a", "image"]}
     assert encode_example(features) == tensorflow_bytes(features)
     assert list(decode_example(encode_example(features))) == [
         "ab", "a", "image/a", "image", "z", "é", "\uffee", "\U0001f600", "",

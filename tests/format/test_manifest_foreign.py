@@ -153,8 +153,7 @@ def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog: pytes
 
 
 def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = written(tmp_path / "index", "/data/others")
-    manifest = load_manifest(str(folder), root="gs://bucket/others")
+    manifest = load_manifest(str(written(tmp_path / "index", "/data/others")), root="gs://bucket/others")
     assert manifest.shard_directory(manifest.directory) == "gs://bucket/others"
     assert not caplog.records
 

@@ -167,8 +167,7 @@ def test_any_json_is_read_or_refused(obj, at):
 
 
 def test_image_schema():
-    plain = image_schema(labeled=False, boxes=False, box_labels=False)
-    assert plain.names == (
+    assert image_schema(labeled=False, boxes=False, box_labels=False).names == (
         "image/encoded",
         "image/format",
         "image/height",
@@ -178,8 +177,7 @@ def test_image_schema():
         "image/filename",
         "image/sha256",
     )
-    extra = FeatureSpec("price", "float", ())
-    full = image_schema(labeled=True, boxes=True, box_labels=True, extra=[extra])
+    full = image_schema(labeled=True, boxes=True, box_labels=True, extra=[FeatureSpec("price", "float", ())])
     assert full.names[8:] == (
         "image/class/label",
         "image/class/text",

@@ -162,8 +162,7 @@ def test_features_are_those_that_tfds_writes():
 @pytest.mark.parametrize(("formats", "kept"), [({"PNG": 6}, "png"), ({"JPEG": 6}, "jpeg"), ({}, None)])
 def test_the_encoding_is_kept_where_there_is_one(formats, kept):
     features = json.loads(written.features_json(manifest(formats)))["featuresDict"]["features"]
-    image = features["image"]["featuresDict"]["features"]["encoded"]["image"]
-    assert image.get("encodingFormat") == kept
+    assert features["image"]["featuresDict"]["features"]["encoded"]["image"].get("encodingFormat") == kept
 
 
 def test_label_files():

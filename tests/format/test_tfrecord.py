@@ -56,8 +56,7 @@ def test_reads_what_tensorflow_writes(tmp_path_factory, payloads):
 
 
 def test_a_scan_begins_where_the_file_stands():
-    data = framed([b"one", b"three"])
-    file = io.BytesIO(data)
+    file = io.BytesIO(framed([b"one", b"three"]))
     file.seek(19)
     assert list(tfrecord.scan_records(file)) == [(19, b"three")]
 

@@ -98,8 +98,7 @@ def test_a_small_file_cannot_take_much_memory() -> None:
     bomb = zlib.compress(bytes(50_000_000))
     with pytest.raises(zlib.error):
         zlib.decompress(bomb[:10])
-    split = make_split([0])
-    rebuild, (_, weights, *facts) = split.__reduce__()
+    rebuild, (_, weights, *facts) = make_split([0]).__reduce__()
     with pytest.raises(ValueError, match="does not decompress to 2 bytes"):
         rebuild(bomb, weights, *facts)  # type: ignore[operator]
 

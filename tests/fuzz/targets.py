@@ -140,8 +140,7 @@ def _schema(data: bytes) -> None:
 
 def _form(data: bytes) -> None:
     root = parse_json(_text(data), "f.json")
-    form = ImageForm.recorded({key: node.scalar() for key, node in root.items()})
-    assert 1 <= form.quality <= 100
+    assert 1 <= ImageForm.recorded({key: node.scalar() for key, node in root.items()}).quality <= 100
 
 
 def _json(data: bytes) -> None:

@@ -27,8 +27,7 @@ def encode(pixels: NDArray[np.generic], kind: str, mode: str | None = None, **op
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
 def test_lossless_files_give_their_pixels(kind: str) -> None:
     assert np.array_equal(decode_pixels(encode(COLOR, kind), ImageForm()), COLOR)
-    gray = decode_pixels(encode(GRAY, kind), ImageForm())
-    assert np.array_equal(gray, np.stack([GRAY] * 3, axis=-1))
+    assert np.array_equal(decode_pixels(encode(GRAY, kind), ImageForm()), np.stack([GRAY] * 3, axis=-1))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])

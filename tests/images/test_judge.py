@@ -94,8 +94,7 @@ def test_an_arithmetic_file_is_left_to_pillow_and_its_segments_are_followed_to_t
     data = make.jpeg()
 
     def read(middle: bytes) -> jpeg.JpegHeader:
-        header = jpeg.read_header(data[:-2] + middle + data[-2:], KEEP.max_pixels)
-        return replace(header, arithmetic=True)
+        return replace(jpeg.read_header(data[:-2] + middle + data[-2:], KEEP.max_pixels), arithmetic=True)
 
     assert not judge(read(b""))
     assert not judge(read(b"\xff\xfe\0\4ab"))

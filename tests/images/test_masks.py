@@ -86,8 +86,7 @@ def test_a_mask_turns_with_its_image(orientation: int) -> None:
 
 @pytest.mark.parametrize(("form", "size"), [(ImageForm(resize_short=8), (8, 12)), (ImageForm("raw", square=5), (5, 5))])
 def test_a_mask_is_resized_with_its_image(form: ImageForm, size: tuple[int, int]) -> None:
-    image = make_file((24, 16), orientation=6)
-    prepared = prepare_image(image, form, mask=make_mask(3))
+    prepared = prepare_image(make_file((24, 16), orientation=6), form, mask=make_mask(3))
     assert prepared.mask is not None
     assert check_mask(prepared.mask, MAX) == size
     turned = Image.fromarray(make_classes(3)).transpose(Image.Transpose.ROTATE_270)
@@ -130,5 +129,4 @@ def test_pixels_and_images_of_each_class_are_counted() -> None:
     other = ShardStats()
     count_masks(other, schema, {IMAGE_MASK: large}, MAX)
     stats.merge(ShardStats.from_json(other.to_json()))
-    pixels = [3, 0, 6, *[0] * 252, 1]
-    assert stats.masks == {IMAGE_MASK: MaskStats(3, pixels, [3, 0, 2, *[0] * 252, 1], 2)}
+    assert stats.masks == {IMAGE_MASK: MaskStats(3, [3, 0, 6, *[0] * 252, 1], [3, 0, 2, *[0] * 252, 1], 2)}

@@ -142,8 +142,7 @@ def test_another_format_with_the_name_of_a_jpeg_is_noticed(
 
 def test_alpha_is_composited_on_white(make: Any, tf_png: Any) -> None:
     pixels = np.dstack([make.pixels(), np.arange(40 * 24, dtype=np.uint8).reshape(24, 40)])
-    data = make.save(Image.fromarray(pixels), "PNG")
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.save(Image.fromarray(pixels), "PNG"), KEEP)
     assert (got.format, got.channels, got.changed) == ("PNG", 3, ("alpha_composited",))
     alpha = pixels[:, :, 3:] / 255
     assert np.abs(tf_png(got.encoded) - (pixels[:, :, :3] * alpha + 255 * (1 - alpha))).max() <= 0.51
@@ -153,16 +152,14 @@ def test_alpha_is_composited_on_white(make: Any, tf_png: Any) -> None:
 
 
 def test_gray_alpha_stays_gray(make: Any, tf_png: Any) -> None:
-    data = make.png((3, 1), 8, 4, [bytes([100, 255, 100, 0, 100, 51])])
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.png((3, 1), 8, 4, [bytes([100, 255, 100, 0, 100, 51])]), KEEP)
     assert (got.channels, got.colorspace, got.changed) == (1, "Grayscale", ("alpha_composited",))
     assert tf_png(got.encoded, 1).ravel().tolist() == [100, 255, 224]
 
 
 def test_transparent_palettes_and_colors_are_composited_on_white(make: Any, tf_png: Any) -> None:
     plte = make.chunk(b"PLTE", bytes([255, 0, 0, 0, 0, 255]))
-    data = make.png((2, 1), 8, 3, [b"\0\1"], plte, make.chunk(b"tRNS", bytes([0, 255])))
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.png((2, 1), 8, 3, [b"\0\1"], plte, make.chunk(b"tRNS", bytes([0, 255]))), KEEP)
     assert got.changed == ("alpha_composited",)
     assert tf_png(got.encoded).tolist() == [[[255, 255, 255], [0, 0, 255]]]
     half = make.png((2, 1), 8, 3, [b"\0\1"], plte, make.chunk(b"tRNS", bytes([51, 255])))
@@ -182,8 +179,7 @@ def test_transparent_gray_of_few_bits_becomes_white(make: Any, tf_png: Any, dept
         255,
     ]
     # A transparent white pixel stays white, and black stays black.
-    white = make.chunk(b"tRNS", struct.pack(">H", key))
-    got = prepare_image(make.png((2, 1), depth, 0, [row], white), KEEP)
+    got = prepare_image(make.png((2, 1), depth, 0, [row], make.chunk(b"tRNS", struct.pack(">H", key))), KEEP)
     assert got.changed == ("alpha_composited",)
     assert tf_png(got.encoded, 1).ravel().tolist() == [255, 0]
 
@@ -193,8 +189,7 @@ SCALED = [round(v * 255 / 65535) for v in SAMPLES]
 
 
 def test_16_bit_gray_png_is_scaled(make: Any, tf_png: Any) -> None:
-    data = make.png((8, 1), 16, 0, [struct.pack(">8H", *SAMPLES)])
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.png((8, 1), 16, 0, [struct.pack(">8H", *SAMPLES)]), KEEP)
     assert (got.format, got.channels, got.changed) == ("PNG", 1, ("depth_16_to_8",))
     assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
     key = make.chunk(b"tRNS", struct.pack(">H", 300))
@@ -208,8 +203,7 @@ def test_16_bit_gray_png_is_scaled(make: Any, tf_png: Any) -> None:
 @pytest.mark.parametrize(("color_type", "channels"), [(2, 3), (4, 2), (6, 4)])
 def test_16_bit_color_and_alpha_png_is_scaled(make: Any, tf_png: Any, color_type: int, channels: int) -> None:
     values = np.random.default_rng(5).integers(0, 65536, (6, 5, channels), np.uint16)
-    data = make.png((5, 6), 16, color_type, [row.astype(">u2").tobytes() for row in values])
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.png((5, 6), 16, color_type, [row.astype(">u2").tobytes() for row in values]), KEEP)
     exact = values.astype(np.float64) / 65535
     if color_type in (4, 6):
         exact = exact[:, :, :-1] * exact[:, :, -1:] + 1 - exact[:, :, -1:]
@@ -224,8 +218,7 @@ def test_16_bit_color_and_alpha_png_is_scaled(make: Any, tf_png: Any, color_type
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_16_bit_tiff_is_scaled(make: Any, tf_png: Any, compression: str | None, order: str) -> None:
     gray = Image.fromarray(np.array([SAMPLES], np.dtype(order + "u2")))
-    data = make.save(gray, "TIFF", **({"compression": compression} if compression else {}))
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.save(gray, "TIFF", **({"compression": compression} if compression else {})), KEEP)
     assert got.changed == ("depth_16_to_8", "tiff_to_png")
     assert tf_png(got.encoded, 1).ravel().tolist() == SCALED
 
@@ -398,8 +391,7 @@ def test_hostile_exif_is_ignored(make: Any) -> None:
 def test_a_gif_becomes_a_png(make: Any, tf_png: Any, animated: bool) -> None:
     frames = [make.image(mode="P"), make.image(mode="P", seed=1)]
     options = {"save_all": True, "append_images": frames[1:]} if animated else {}
-    data = make.save(frames[0], "GIF", **options)
-    got = prepare_image(data, KEEP)
+    got = prepare_image(make.save(frames[0], "GIF", **options), KEEP)
     assert got.changed == (("first_frame", "gif_to_png") if animated else ("gif_to_png",))
     assert (tf_png(got.encoded) == np.asarray(frames[0].convert("RGB"))).all()
 
@@ -538,8 +530,7 @@ def test_an_image_that_is_encoded_anew_gets_markers(make: Any, mode: str, option
     assert not is_seekable(plain.encoded)
     assert has_chosen_interval(got.encoded)
     assert (got.changed, got.noticed, got.format, got.height) == (plain.changed, plain.noticed, "JPEG", plain.height)
-    pixels = [np.asarray(Image.open(io.BytesIO(image.encoded))) for image in (plain, got)]
-    np.testing.assert_array_equal(*pixels)
+    np.testing.assert_array_equal(*[np.asarray(Image.open(io.BytesIO(image.encoded))) for image in (plain, got)])
 
 
 def test_a_seekable_jpeg_and_a_png_stay(make: Any) -> None:

@@ -80,8 +80,7 @@ def test_damage_as_json_and_back() -> None:
 
 
 def test_masks() -> None:
-    schema = Schema((*SCHEMA.features, MASK))
-    check = ContentCheck(schema, label_names=LABELS)
+    check = ContentCheck(Schema((*SCHEMA.features, MASK)), label_names=LABELS)
     record = decode_example(payload(0))
     width, height = int(record["image/width"][0]), int(record["image/height"][0])
 

@@ -63,8 +63,7 @@ def test_with_an_index_every_record_is_placed(seed: int) -> None:
         places = np.array([file.begins, file.sizes], np.int64).T.copy()
         found = list(scan(HashedReader(io.BytesIO(bytes(file.data))), places))
         what = f"file {k}: {file.edits} of {len(file.original)}"
-        intact = {one.number: one.offset for one in found if isinstance(one, Intact)}
-        assert intact == file.intact(), what
+        assert {one.number: one.offset for one in found if isinstance(one, Intact)} == file.intact(), what
         damaged = [one for one in found if isinstance(one, Damage)]
         lost = [one for one in damaged if one.kind != "garbage"]
         assert [one.number for one in lost] == sorted(file.damaged()), what
@@ -80,8 +79,7 @@ def _is_at_its_place(file: DamagedFile, one: Damage) -> bool:
         return one.offset == file.origin.index(begin)
     intact = file.intact()
     low = max((at + file.sizes[n] for n, at in intact.items() if n < one.number), default=0)
-    high = min((at for n, at in intact.items() if n > one.number), default=len(file.data))
-    return low <= one.offset <= high
+    return low <= one.offset <= min((at for n, at in intact.items() if n > one.number), default=len(file.data))
 
 
 def test_without_an_index_too(seed: int) -> None:

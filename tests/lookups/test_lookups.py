@@ -142,8 +142,7 @@ def test_a_lock_names_the_column_that_has_other_values(
     for name in ("score", "other"):
         tfpipe.add_column(copy, name, lambda record: record.index, tfpipe.Values("int64"))
     training = lock(copy, extra_features=("score",))
-    manifest = tfpipe.load_manifest(copy)
-    (score,) = (column for column in manifest.columns if column.name == "score")
+    (score,) = (column for column in tfpipe.load_manifest(copy).columns if column.name == "score")
     assert training.columns == {"score": score.splits["train"].fingerprint}
     path = save(training, tmp_path)
     assert read_lock(path) == training

@@ -217,8 +217,7 @@ def transform_plane(plane: NDArray[np.float64], table: NDArray[np.int64]) -> NDA
     rows, columns = plane.shape[0] // 8, plane.shape[1] // 8
     blocks = (plane - 128).reshape(rows, 8, columns, 8).swapaxes(1, 2)
     blocks = _COSINES @ blocks @ _COSINES.T
-    values = np.rint(blocks.reshape(rows, columns, 64)[..., ZIGZAG] / table).astype(np.int64)
-    return limit_blocks(values)
+    return limit_blocks(np.rint(blocks.reshape(rows, columns, 64)[..., ZIGZAG] / table).astype(np.int64))
 
 
 def limit_blocks(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -465,8 +464,7 @@ def odd_table(needed: Iterable[int], key: int, rng: random.Random) -> tuple[list
     symbols = set(needed)
     allowed = range(256) if key >= _AC else range(16)
     others = [symbol for symbol in allowed if symbol not in symbols]
-    most = len(others) if rng.random() < 0.3 else min(len(others), 20)
-    symbols.update(rng.sample(others, rng.randint(0, most)))
+    symbols.update(rng.sample(others, rng.randint(0, len(others) if rng.random() < 0.3 else min(len(others), 20))))
     leaves = [0]
     dropped = 1 + (rng.randrange(8) if rng.random() < 0.5 else 0)
     deep = rng.random()
@@ -731,11 +729,9 @@ def _draw_table_numbers(rng: random.Random, count: int) -> list[int]:
 
 def _draw_table(rng: random.Random, numbers: np.random.Generator, extreme: bool, wide: bool) -> NDArray[np.int64]:
     if extreme:
-        top = rng.choice((300, 5000, 65535)) if wide else 255
-        return numbers.integers(1, top, 64, endpoint=True)
+        return numbers.integers(1, rng.choice((300, 5000, 65535)) if wide else 255, 64, endpoint=True)
     steps = np.add.outer(np.arange(8), np.arange(8)).reshape(-1)[ZIGZAG]
-    strength = rng.choice((0.0, 0.5, 2, 6))
-    return (1 + strength * steps + numbers.integers(0, 3, 64)).clip(1, 255).astype(np.int64)
+    return (1 + rng.choice((0.0, 0.5, 2, 6)) * steps + numbers.integers(0, 3, 64)).clip(1, 255).astype(np.int64)
 
 
 def _draw_blocks(
@@ -857,8 +853,7 @@ def _draw_progression(rng: random.Random, image: Image, interleaved: bool) -> li
     begun: set[int] = set()
     waiting += chains
     while waiting:
-        ready = [chain for chain in waiting if chain[0].first == 0 or chain[0].components[0] in begun]
-        chain = rng.choice(ready)
+        chain = rng.choice([chain for chain in waiting if chain[0].first == 0 or chain[0].components[0] in begun])
         scan = chain.pop(0)
         begun.update(scan.components)
         scan.dc = tuple(rng.randrange(4) for _ in scan.components)

@@ -57,8 +57,7 @@ def test_symbols_and_coefficients_give_the_same_bytes(draw_jpeg: Draw, options: 
     ],
 )
 def test_markers_divide_a_row(draw_jpeg: Draw, width: int, options: dict[str, object], interval: int) -> None:
-    seekable = make_seekable(draw_jpeg(100, width, **options))
-    assert read_interval(seekable) == interval
+    assert read_interval(make_seekable(draw_jpeg(100, width, **options))) == interval
 
 
 def test_markers_cost_nothing(draw_jpeg: Draw) -> None:

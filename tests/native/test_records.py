@@ -158,10 +158,8 @@ def test_usual_examples_are_not_left_to_python() -> None:
 
 def test_joined_examples_are_not_left_to_python() -> None:
     """The features of columns follow those of a record."""
-    parts = [{"a": 1, "b": b"x"}, {"c": [0.5, 2.5]}, {}, {"d": "text"}]
-    joined = b"".join(map(encode_example, parts))
-    found = records.parse_examples(bytearray(joined), np.array([[0, len(joined)]]))
-    assert found.num_features.tolist() == [4]
+    joined = b"".join(map(encode_example, [{"a": 1, "b": b"x"}, {"c": [0.5, 2.5]}, {}, {"d": "text"}]))
+    assert records.parse_examples(bytearray(joined), np.array([[0, len(joined)]])).num_features.tolist() == [4]
     assert decode_all([joined, encode_example({"a": 2})])[0] == decode_one(joined)
     assert list(decode_example(joined)) == ["a", "b", "c", "d"]
     cut = [joined[:size] for size in range(len(joined))]

@@ -174,8 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self) -> None:
         body = self._body()
-        seen = self.server_of.note(self.command, self.path, self.headers.get("Range", ""))
-        fault = seen.fault
+        fault = self.server_of.note(self.command, self.path, self.headers.get("Range", "")).fault
         if isinstance(fault, float):
             time.sleep(fault)
         elif isinstance(fault, int):

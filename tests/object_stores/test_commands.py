@@ -94,8 +94,7 @@ def test_damage_is_found_and_repaired_as_on_a_disk(cloud: Cloud, damaged: Path, 
 
 def test_a_repair_here_of_what_is_there(cloud: Cloud, damaged: Path, tmp_path: Path) -> None:
     (damaged / file_names.MANIFEST).write_bytes(b"{")
-    source = put(cloud, damaged)
-    repair(source, str(tmp_path / "one"), workers=0)
+    repair(put(cloud, damaged), str(tmp_path / "one"), workers=0)
     repair(str(damaged), f"{cloud.new()}/two", workers=0)
     assert load_manifest(str(tmp_path / "one")).splits["train"].records == 5
 
@@ -105,8 +104,7 @@ def test_foreign_files_are_indexed_where_they_are(cloud: Cloud, local: Path, tmp
     for name in ("manifest.json", "dataset_info.json", "features.json", *(f"index/{name}.idx" for name in NAMES)):
         (local / name).unlink(missing_ok=True)
     source = put(cloud, local)
-    report = index(IndexConfig(f"{source}{target}", export=("dali",)))
-    assert translate(asdict(report), source, local) == translate(
+    assert translate(asdict(index(IndexConfig(f"{source}{target}", export=("dali",)))), source, local) == translate(
         asdict(index(IndexConfig(f"{local}{target}", export=("dali",)))), source, local
     )
     assert cloud.tree(source) == read_tree(local)

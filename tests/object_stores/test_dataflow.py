@@ -136,8 +136,7 @@ def submit(service: Service, cloud: Google, photos: dict[str, bytes], *more: str
 
 def test_the_request_names_machines_and_staged_files(cloud: Google, service: Service, photos: dict[str, bytes]) -> None:
     """The request is as large for many shards. Images do not count either: they stand in the plan."""
-    message = submit(service, cloud, photos, num_shards=2)
-    assert message == (
+    assert submit(service, cloud, photos, num_shards=2) == (
         "The Dataflow job was ended before it was done (it is cancelled). Finished shards are kept; run the same "
         "command again to go on."
     )

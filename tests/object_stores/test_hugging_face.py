@@ -112,8 +112,7 @@ def test_a_dataset_is_written(hub: HubServer, tmp_path: Path) -> None:
     written = {name[8:]: data for name, data in hub.files.items() if name.startswith("records/")}
     assert written == read_tree(tmp_path / "out")
     job_stores.configure(())
-    config = ExportConfig(str(tmp_path / "out"), str(tmp_path / "parquet"), "parquet", workers=0)
-    report = export(config)
+    report = export(ExportConfig(str(tmp_path / "out"), str(tmp_path / "parquet"), "parquet", workers=0))
     hub.files.clear()
     hub.files["README.md"] = b""
     assert export(ExportConfig(str(tmp_path / "out"), URL, "parquet", workers=0)) == report

@@ -191,8 +191,7 @@ def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: py
     for step, numbers in enumerate(steps):
         maker.announce(numbers, steps[step : step + maker.block_steps])
         maker.read(0, step, numbers)
-    asked = [request for request in store.log if request.path.endswith("tfrecord")]
-    assert len(asked) <= begins.sum() < rows.size
+    assert len([request for request in store.log if request.path.endswith("tfrecord")]) <= begins.sum() < rows.size
     monkeypatch.setattr(batch, "_MOST_BLOCK_BYTES", 5 * plan.source.record_bytes)  # two batches and a half
     assert open_maker(plan).block_steps == 2
 

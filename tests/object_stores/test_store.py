@@ -159,8 +159,7 @@ def test_a_bucket_is_opened_once(google: Google, monkeypatch: pytest.MonkeyPatch
 def test_amazon_tells_the_region_of_a_bucket(amazon: Amazon) -> None:
     import boto3
 
-    where = {"LocationConstraint": "eu-west-1"}
-    amazon._client.create_bucket(Bucket="elsewhere", CreateBucketConfiguration=where)
+    amazon._client.create_bucket(Bucket="elsewhere", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     assert buckets._find_region(boto3.Session(), "elsewhere", "us-east-1") == "eu-west-1"
     assert buckets._find_region(boto3.Session(), "none", "us-east-2") == "us-east-2"
 

@@ -92,8 +92,7 @@ def test_the_image_has_a_beam_that_pyproject_allows() -> None:
 
 def test_each_parameter_is_an_option_with_a_pattern_that_is_valid() -> None:
     assert set(TEMPLATE) == {"name", "description", "parameters"}
-    shard = commands.commands["shard"]
-    names = {param.name for param in shard.params}
+    names = {param.name for param in commands.commands["shard"].params}
     for parameter in TEMPLATE["parameters"]:
         assert parameter["name"] in names
         assert (
@@ -121,8 +120,7 @@ def test_the_parameters_become_a_command() -> None:
         "--runner=R",
     ]
     with click.Context(commands.commands["shard"]) as context:
-        parser = commands.commands["shard"].make_parser(context)
-        options, _, _ = parser.parse_args(words[1:6])
+        options, _, _ = commands.commands["shard"].make_parser(context).parse_args(words[1:6])
     assert (options["resize_short"], options["plan"]) == ("256", "launcher")
     values = {"splits": "train=1", "num_shards": "4", "encoding": "raw", "square": "8", "seed": "1", "max_bad": "1%"}
     every = load_flex_template().make_command([f"--{name}={value}" for name, value in values.items()])

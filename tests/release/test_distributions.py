@@ -48,8 +48,7 @@ def test_tfpipe(builder: Path, tmp_path: Path) -> None:
     assert {*("beam_jobs", "containers", "docs", "sample_data", "tests", "tfpipe", ".ci", ".github")} <= top
     for name in ("hatch_build.py", "docs/llms.txt", ".github/workflows/tests.yml", "CITATION.cff", "LICENSE"):
         assert name in names
-    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfpipe/native/csrc").rglob("*.[ch]")}
-    assert sources <= names
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "tfpipe/native/csrc").rglob("*.[ch]")} <= names
     left_out = (".so", ".pyc")
     assert not [name for name in names if name.endswith(left_out) or "__pycache__" in name]
     assert re.fullmatch(rf"tfpipe-{__version__}-py3-none-\w+\.whl", wheel.name)

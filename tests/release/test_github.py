@@ -31,8 +31,7 @@ def read_yaml(path: Path) -> Any:
 
 def list_steps(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """Returns each step of a workflow with the name of its job."""
-    jobs = read_yaml(path)["jobs"]
-    return [(name, step) for name, job in jobs.items() for step in job["steps"]]
+    return [(name, step) for name, job in read_yaml(path)["jobs"].items() for step in job["steps"]]
 
 
 def check_command(line: str) -> list[str]:

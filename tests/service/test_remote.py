@@ -45,8 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def take(data: Any, config: PipelineConfig, steps: int = STEPS, **options: Any) -> list[dict[str, Any]]:
-    split = options.pop("split", "train")
-    batches = NumpyBatches(data, split, config, num_threads=1, **options)
+    batches = NumpyBatches(data, options.pop("split", "train"), config, num_threads=1, **options)
     passes = itertools.chain.from_iterable(itertools.repeat(batches) if config.training else [batches])
     return list(itertools.islice(passes, steps))
 
@@ -164,8 +163,7 @@ def test_a_run_goes_on_with_other_workers(made: Path) -> None:
 def test_a_pickled_maker_connects_anew(made: Path) -> None:
     served = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(2))))
     served._maker.make(0, 0)
-    copied = pickle.loads(pickle.dumps(served._maker))
-    check_same(copied.make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
+    check_same(pickle.loads(pickle.dumps(served._maker)).make(0, 3), NumpyBatches(made, "train", CONFIG).read(3))
 
 
 @pytest.fixture
@@ -351,8 +349,7 @@ def test_errors_of_the_engine_come_from_the_worker(made: Path, tmp_path: Path) -
 
 def test_a_dataset_that_a_worker_lacks_is_a_sentence(made: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(made, tmp_path / "copied"))
-    config = replace(CONFIG, service=ServiceOptions(workers=start_workers(1)))
-    batches = NumpyBatches(copied, "train", config)
+    batches = NumpyBatches(copied, "train", replace(CONFIG, service=ServiceOptions(workers=start_workers(1))))
     copied.rename(tmp_path / "moved")
     with pytest.raises(DataError, match=rf"^At the worker .*: Workers must reach the dataset under .* {copied}: "):
         batches.read(0)

@@ -55,8 +55,7 @@ def test_what_is_not_there(folder: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_finding(folder: Path, form: str) -> None:
-    found = file_io.find(f"{form}{folder}/a-[0-9]")
-    assert found == [f"{form}{folder}/a-0", f"{form}{folder}/a-1"]
+    assert file_io.find(f"{form}{folder}/a-[0-9]") == [f"{form}{folder}/a-0", f"{form}{folder}/a-1"]
 
 
 def test_a_folder_fits_no_pattern_and_a_pipe_is_not_waited_for(folder: Path) -> None:

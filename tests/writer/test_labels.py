@@ -118,8 +118,7 @@ def test_names_of_a_manifest_are_checked(tmp_path: Path) -> None:
         FormatError, match=r"label_counts\.tags must be at most 3 counts, each at most 12, got \[13\]\.$"
     ):
         manifest_json.loads(text.replace("[9, 6, 3]", "[13]"))
-    older = manifest_json.loads(text.replace('"label_counts"', '"unknown"'))
-    assert older.splits["train"].label_counts == {}
+    assert manifest_json.loads(text.replace('"label_counts"', '"unknown"')).splits["train"].label_counts == {}
 
 
 def test_verify_finds_a_number_that_is_not_a_class(tmp_path: Path) -> None:
@@ -150,8 +149,7 @@ def test_copies_keep_numbers_and_names(tmp_path: Path) -> None:
 
 def test_merge_refuses_other_names(tmp_path: Path) -> None:
     first = write(tmp_path / "first")
-    other = (*NAMES, "a", "b", "c")
-    second = write(tmp_path / "second", {**SCHEMA, "tags": tfpipe.Labels(other)})
+    second = write(tmp_path / "second", {**SCHEMA, "tags": tfpipe.Labels((*NAMES, "a", "b", "c"))})
     with pytest.raises(DataError) as error:
         join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1)
     assert str(error.value) == (
@@ -171,8 +169,7 @@ def test_merge_refuses_other_names(tmp_path: Path) -> None:
 def test_exports_hold_the_numbers(tmp_path: Path, to: Any) -> None:
     schema = {"image": tfpipe.Image(), "id": tfpipe.Values("int64"), "tags": tfpipe.Labels(NAMES)}
     records = ({"image": make_png(k), "id": k, "tags": make_record(k)["tags"]} for k in range(12))
-    dataset = write(tmp_path / "out", schema, records)
-    export(ExportConfig(str(dataset), str(tmp_path / to), to, workers=0))
+    export(ExportConfig(str(write(tmp_path / "out", schema, records)), str(tmp_path / to), to, workers=0))
     make_dataset(tmp_path / to, tmp_path / "back", num_shards=1, workers=1)
     assert read(tmp_path / "back") == TAGS
 

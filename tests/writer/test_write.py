@@ -87,8 +87,7 @@ def test_a_plain_reader_opens_it(tmp_path: Path) -> None:
     rows = [{"x": tf.cast(tf.fill([k, 2], k), tf.bfloat16), "caption": str(k)} for k in range(3)]
     manifest = write(tmp_path / "out", rows, schema=schema, num_shards=1)
     features = {"x": tf.io.FixedLenFeature([], tf.string)}
-    shard = tmp_path / "out" / manifest.splits["train"].shards[0].file
-    (last,) = list(tf.data.TFRecordDataset(str(shard)).skip(2))
+    (last,) = list(tf.data.TFRecordDataset(str(tmp_path / "out" / manifest.splits["train"].shards[0].file)).skip(2))
     raw = tf.io.parse_single_example(last, features)["x"]
     assert tf.io.decode_raw(raw, tf.bfloat16).numpy().tolist() == [2, 2, 2, 2]
 
@@ -228,8 +227,7 @@ def test_a_killed_run_goes_on(tmp_path: Path, key: str) -> None:
     whole = tmp_path / "b" / "out"
     whole.parent.mkdir()
     write(whole, map(make_record, range(60)), key=key or None)
-    order = range(59, -1, -1) if key else range(60)
-    write(tmp_path / "a" / "out", map(make_record, order), key=key or None)
+    write(tmp_path / "a" / "out", map(make_record, range(59, -1, -1) if key else range(60)), key=key or None)
     if key:  # in any order
         assert sorted(itertools.chain(*read_ids(tmp_path / "a" / "out"))) == list(range(60))
         assert [ids[:2] for ids in read_ids(tmp_path / "a" / "out")] == [[0, 3], [1, 4], [2, 5]]
@@ -411,5 +409,4 @@ def test_a_killed_run_counts_its_images_again(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tfpipe.write(make_some(5), tmp_path / "out", schema, num_shards=2, workers=0)
     manifest = tfpipe.write(make_some(8), tmp_path / "out", schema, num_shards=2, workers=0)
-    whole = tfpipe.write(make_some(8), tmp_path / "whole", schema, num_shards=2, workers=0)
-    assert manifest.splits == whole.splits
+    assert manifest.splits == tfpipe.write(make_some(8), tmp_path / "whole", schema, num_shards=2, workers=0).splits

@@ -178,8 +178,7 @@ def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
 def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path: Path) -> None:
     old, new = make_tar({"cat/1.jpg": b"old", "cat/2.jpg": b"two"})[:2048], make_tar({"cat/1.jpg": b"newer"})
     (tmp_path / "a.tar").write_bytes(old + new)
-    images = list_tree(str(tmp_path / "a.tar")).images
-    assert [(image.path, image.size, image.label) for image in images] == [
+    assert [(image.path, image.size, image.label) for image in list_tree(str(tmp_path / "a.tar")).images] == [
         ("cat/2.jpg", 3, "cat"),
         ("cat/1.jpg", 5, "cat"),
     ]

@@ -200,8 +200,7 @@ def test_a_copy_is_made_of_some_row_groups_after_the_other(
 
 
 def test_more_rows_than_bytes_are_not_believed(tmp_path: Path, groups: list[int]) -> None:
-    path = write_parquet(tmp_path / "t.parquet", [None] * 100_000, group_rows=100_000)
-    assert path.stat().st_size < 100_000
+    assert write_parquet(tmp_path / "t.parquet", [None] * 100_000, group_rows=100_000).stat().st_size < 100_000
     copy_rows(str(tmp_path), USUAL_COLUMNS, 1 << 20, ("t.parquet", str(tmp_path / "t.rows")))
     assert CopiedRows.open(str(tmp_path / "t.rows")).read(Cell("t.parquet", 0, 0, 1)) is None
     assert groups == []
@@ -214,8 +213,7 @@ def test_a_damaged_file_gives_an_empty_copy(tmp_path: Path) -> None:
 
 
 def test_copies_are_found_in_different_row_groups(tmp_path: Path) -> None:
-    images = [JPEGS[0], JPEGS[1], JPEGS[2], JPEGS[0], JPEGS[0]]
-    path = write_parquet(tmp_path / "t.parquet", images)
+    path = write_parquet(tmp_path / "t.parquet", [JPEGS[0], JPEGS[1], JPEGS[2], JPEGS[0], JPEGS[0]])
     manifest = make_dataset(path, tmp_path / "out", drop_duplicates=True)
     assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (3, 2)
     assert sorted(read_images(tmp_path / "out").values()) == sorted(JPEGS[:3])

@@ -201,8 +201,7 @@ STRUCTS = [{"bytes": mask, "path": None} for mask in MASKS]
 
 @pytest.mark.parametrize("name", ["image/mask", "mask", "annotation", "label", "segmentation", "segmentation_mask"])
 def test_a_column_of_masks_is_recognized(tmp_path: Path, name: str) -> None:
-    path = write_parquet(tmp_path / "t.parquet", JPEGS, **{name: STRUCTS}, text=["x"] * 5)
-    listing = list_parquet(path)
+    listing = list_parquet(write_parquet(tmp_path / "t.parquet", JPEGS, **{name: STRUCTS}, text=["x"] * 5))
     assert (listing.label_names, listing.extra) == ((), (FeatureSpec.make_text("text"),))
     (size,) = {FileRef(*ref.mask).size for ref in list(listing.images)[:2]}
     assert [FileRef(*ref.mask) for ref in listing.images][:2] == [
@@ -231,15 +230,13 @@ def test_masks_of_parquet_files_are_stored_with_their_images(tmp_path: Path) -> 
 def test_masks_that_are_bytes_or_paths(tmp_path: Path) -> None:
     write_files(tmp_path, {f"{k}.png": mask for k, mask in enumerate(MASKS)})
     for name, values in (("bytes", MASKS), ("paths", [f"{k}.png" for k in range(5)])):
-        path = write_parquet(tmp_path / f"{name}.parquet", JPEGS, mask=values)
-        make_dataset(path, tmp_path / name)
+        make_dataset(write_parquet(tmp_path / f"{name}.parquet", JPEGS, mask=values), tmp_path / name)
         assert read_pairs(tmp_path / name) == set(zip(JPEGS, MASKS, strict=True))
 
 
 def test_a_row_without_a_mask_is_quarantined(tmp_path: Path) -> None:
     masks = [*STRUCTS[:2], None, {"bytes": b"GIF89a", "path": None}, {"bytes": None, "path": "gone.png"}]
-    path = write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks)
-    make_dataset(path, tmp_path / "out", max_bad=3)
+    make_dataset(write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks), tmp_path / "out", max_bad=3)
     lines = map(json.loads, (tmp_path / "out/quarantine/quarantined.jsonl").read_text().splitlines())
     assert {(line["path"], line["kind"], line["reason"]) for line in lines} == {
         ("t/00000003", "unreadable", "its mask: the row holds neither bytes nor a path"),
@@ -273,8 +270,7 @@ def test_rows_of_a_damaged_row_group_are_counted(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_bytes_are_refused(tmp_path: Path) -> None:
-    table = pyarrow.table({"image": pyarrow.array([b"x"] * 100_000)})
-    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"image": pyarrow.array([b"x"] * 100_000)}), tmp_path / "t.parquet")
     size = (tmp_path / "t.parquet").stat().st_size
     assert size < 100_000
     assert refuse(tmp_path / "t.parquet") == (
@@ -313,8 +309,7 @@ def test_either_planner_takes_it(tmp_path: Path) -> None:
 
 
 def test_lists_in_lists_beside_images_become_json(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "t.parquet", JPEGS[:1], mean=[[[0.5, 1.0], [2.0, 3.0]]])
-    listing = list_parquet(path)
+    listing = list_parquet(write_parquet(tmp_path / "t.parquet", JPEGS[:1], mean=[[[0.5, 1.0], [2.0, 3.0]]]))
     assert listing.extra == (FeatureSpec.make_text("mean"),)
     assert [ref.extra for ref in listing.images] == [("[[0.5, 1.0], [2.0, 3.0]]",)]
 

@@ -121,8 +121,7 @@ def test_hugging_faces_arrays_say_their_shapes(tmp_path: Path) -> None:
     table = pyarrow.parquet.read_table(path)
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
-    schema = list_images(ShardConfig(str(path), "/out")).make_schema()
-    assert str(schema["latents"].tensor) == "float32 [?, 3]"
+    assert str(list_images(ShardConfig(str(path), "/out")).make_schema()["latents"].tensor) == "float32 [?, 3]"
 
 
 def test_what_does_not_fit_is_quarantined(tmp_path: Path) -> None:
@@ -249,8 +248,7 @@ def test_a_file_of_numbers_beside_images_is_not_the_input(tmp_path: Path) -> Non
 
 def test_nan_can_be_refused(tmp_path: Path) -> None:
     path = write_latents(tmp_path / "t.parquet", [*make_latents(2), [[float("nan")] * 3] * 2])
-    manifest = make_dataset(path, tmp_path / "out")
-    assert manifest.splits["train"].tensors["latents"].nan_records == 1
+    assert make_dataset(path, tmp_path / "out").splits["train"].tensors["latents"].nan_records == 1
     with pytest.raises(DataError) as caught:
         make_dataset(path, tmp_path / "refused", refuse_nan=True)
     assert str(caught.value) == "t/00000003: Feature 'latents' must hold no NaN, since `refuse_nan` is set."

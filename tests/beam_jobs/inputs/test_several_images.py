@@ -62,8 +62,7 @@ def read_reasons(output: Path) -> list[str]:
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_named_images_of_a_tar_become_a_list(tmp_path: Path, suffix: str) -> None:
-    files = make_files([3, 3, 3])
-    source = write_tar(tmp_path / f"a.{suffix}", files, "w:gz" if suffix == "tar.gz" else "w")
+    source = write_tar(tmp_path / f"a.{suffix}", make_files([3, 3, 3]), "w:gz" if suffix == "tar.gz" else "w")
     manifest = make_dataset(source, tmp_path / "out")
     assert manifest.schema["image/encoded"].shape == (3,)
     assert manifest.splits["train"].images_per_record == ImagesPerRecord(9, 3, 3)
@@ -77,8 +76,7 @@ def test_named_images_of_a_tar_become_a_list(tmp_path: Path, suffix: str) -> Non
 
 def test_images_come_in_the_order_of_their_names_and_numbers(tmp_path: Path) -> None:
     names = ("10", "9", "right", "left", "img2", "img10", "007")
-    source = write_tar(tmp_path / "a.tar", make_files([len(names)], names))
-    (image,) = list_source(source).images
+    (image,) = list_source(write_tar(tmp_path / "a.tar", make_files([len(names)], names))).images
     ordered = ("007", "9", "10", "img2", "img10", "left", "right")
     assert [part[0] for part in image.images] == [f"000.{name}.jpg" for name in ordered]
     assert image.size == sum(len(make_jpeg(k)) for k in range(len(names)))
@@ -127,8 +125,7 @@ def test_equal_lists_of_a_tar_are_copies(tmp_path: Path, suffix: str) -> None:
     source = write_tar(tmp_path / f"a.{suffix}", files, "w:gz" if suffix == "tar.gz" else "w")
     manifest = make_dataset(source, tmp_path / "out", drop_duplicates=True)
     assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (2, 1)
-    kept = make_dataset(source, tmp_path / "kept")
-    assert kept.duplicates.within == {"train": 1}
+    assert make_dataset(source, tmp_path / "kept").duplicates.within == {"train": 1}
 
 
 def test_a_sample_unpacks_all_images_of_a_record(tmp_path: Path) -> None:
@@ -158,8 +155,7 @@ def test_lists_in_a_parquet_file_become_records(
     lists = make_lists([3] * 7)
     source = write_captioned(tmp_path / "t.parquet", lists)
     monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
-    manifest = make_dataset(source, tmp_path / "out", num_shards=3, workers=1)
-    assert manifest.schema["image/encoded"].shape == (3,)
+    assert make_dataset(source, tmp_path / "out", num_shards=3, workers=1).schema["image/encoded"].shape == (3,)
     assert read_lists(tmp_path / "out") == {f"caption {row}": images for row, images in enumerate(lists)}
     names = sorted(record["image/filename"] for record in read_records(tmp_path / "out"))
     assert names[0] == [b"t/00000001/0", b"t/00000001/1", b"t/00000001/2"]
@@ -208,8 +204,7 @@ def test_files_beside_the_table_are_read(tmp_path: Path) -> None:
 def test_other_kinds_of_lists_are_taken(tmp_path: Path, kind: Any) -> None:
     rows = [[{"bytes": image, "path": None} for image in images] for images in make_lists([2, 2])]
     pyarrow.parquet.write_table(pyarrow.table({"views": pyarrow.array(rows, kind)}), tmp_path / "t.parquet")
-    manifest = make_dataset(tmp_path / "t.parquet", tmp_path / "out")
-    assert manifest.schema["image/encoded"].shape == (2,)
+    assert make_dataset(tmp_path / "t.parquet", tmp_path / "out").schema["image/encoded"].shape == (2,)
 
 
 def test_without_paths_the_number_is_open(tmp_path: Path) -> None:

@@ -68,8 +68,7 @@ def test_trailing_defaults_are_dropped() -> None:
 
 
 def test_a_name_that_is_not_utf8_is_kept() -> None:
-    name = b"caf\xe9.jpg".decode("utf-8", "surrogateescape")
-    line = encode_line(PlannedImage(name, 1))
+    line = encode_line(PlannedImage(b"caf\xe9.jpg".decode("utf-8", "surrogateescape"), 1))
     assert line == b'["caf\\udce9.jpg",1]\n'
     assert decode_line(line).path.encode("utf-8", "surrogateescape") == b"caf\xe9.jpg"
 

@@ -180,8 +180,7 @@ def test_jpegs_are_looked_at_if_a_manifest_counts_seekable_ones() -> None:
 
 
 def test_a_dataset_becomes_seekable_and_stays_so() -> None:
-    before = make_manifest("/a", image=make_form(square=64, quality=80))
-    after = merge(before, seekable=True)
+    after = merge(make_manifest("/a", image=make_form(square=64, quality=80)), seekable=True)
     assert after.form == ImageForm(square=64, quality=80, seekable=True)
     assert (after.datasets.image, after.datasets.reformed) == (make_form(square=64, quality=80, seekable=True), True)
     seekable = make_manifest("/a", image=after.datasets.image)

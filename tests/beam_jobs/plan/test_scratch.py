@@ -37,8 +37,7 @@ def test_a_range_of_hashes_comes_back(count: int, tmp_path: Path) -> None:
         rows = slice(part.first, part.first + len(part.hashes))
         assert list(part.images) == list(whole.images)[rows]
         assert part.hashes.tolist() == whole.hashes[rows].tolist()
-        inside = {int(value) for value in hashes if begin <= value < end}
-        assert inside <= set(part.hashes.tolist())
+        assert {int(value) for value in hashes if begin <= value < end} <= set(part.hashes.tolist())
 
 
 def test_runs_in_a_store_come_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

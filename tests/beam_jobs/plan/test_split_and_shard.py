@@ -159,8 +159,7 @@ def test_order_changes_with_the_seed() -> None:
 
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_equal_paths_keep_the_order_of_the_table(shuffle: bool) -> None:
-    refs = [ImageRef("1.jpg", 1, extra=(k,)) for k in range(20)]
-    plan = plan_refs(refs, shuffle=shuffle)
+    plan = plan_refs([ImageRef("1.jpg", 1, extra=(k,)) for k in range(20)], shuffle=shuffle)
     assert [tuple(image.extra) for image in plan.read_lines(plan.shards[0])] == [(k,) for k in range(20)]
 
 
@@ -255,8 +254,7 @@ def test_shares_are_roughly_right() -> None:
 
 
 def test_splits_come_in_the_order_asked_for() -> None:
-    plan = plan_refs(make_refs(60), splits={"z": 0.5, "a": 0.5})
-    assert [shard.split for shard in plan.shards] == ["z", "a"]
+    assert [shard.split for shard in plan_refs(make_refs(60), splits={"z": 0.5, "a": 0.5}).shards] == ["z", "a"]
 
 
 def test_one_split_gets_the_given_name() -> None:
@@ -283,8 +281,7 @@ def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] 
 
 def test_an_input_without_images_is_refused() -> None:
     assert refuse(DataError, []) == "No images were found in /photos."
-    skipped = Counter({"hidden": 2, "*.txt": 3})
-    assert refuse(DataError, [], skipped=skipped) == (
+    assert refuse(DataError, [], skipped=Counter({"hidden": 2, "*.txt": 3})) == (
         "No images were found in /photos. Skipped by name: 3 *.txt, 2 hidden."
     )
 
@@ -297,8 +294,7 @@ def test_splits_named_twice_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_splits_of_some_images_only_are_refused() -> None:
-    refs = [ImageRef("1.jpg", split="train"), ImageRef("2.jpg"), ImageRef("3.jpg")]
-    assert refuse(DataError, refs) == (
+    assert refuse(DataError, [ImageRef("1.jpg", split="train"), ImageRef("2.jpg"), ImageRef("3.jpg")]) == (
         "Every image must have a split or none may, but 2 of 3 have none, such as 2.jpg."
     )
 

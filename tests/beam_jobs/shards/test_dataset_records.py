@@ -54,8 +54,7 @@ def test_labels_of_the_others_become_those_of_the_same_name(datasets: tuple[Path
 
 def test_an_image_in_another_form(datasets: tuple[Path, Path]) -> None:
     source, images = open_records(datasets, form_changes={"resize_short": 8})
-    record = source.read(images[0])
-    (image,) = record.images
+    (image,) = source.read(images[0]).images
     assert (image.height, image.width, image.changed) == (8, 12, ("resized",))
     assert source.image_form["resize_short"] == 8
 

@@ -70,8 +70,7 @@ def test_a_line_of_the_quarantine(mixed: Path, tmp_path: Path) -> None:
         "reason": "the file is empty",
         "exception": "BadImage: the file is empty",
     }
-    first = json.loads(lines[0])
-    assert (tmp_path / "out" / "quarantine" / first["bytes"]).read_bytes() == b"bad 0"
+    assert (tmp_path / "out" / "quarantine" / json.loads(lines[0])["bytes"]).read_bytes() == b"bad 0"
 
 
 @pytest.mark.parametrize(("max_bad", "allowed"), [(3, 3), (0, 0), (0.3, 3), (0.0, 0)])

@@ -279,8 +279,7 @@ def _cut_short(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
 def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write_files(tmp_path / "in", make_photos({"cat": 3}))
-    config = ShardConfig(str(source), str(tmp_path / "out"))
+    config = ShardConfig(str(write_files(tmp_path / "in", make_photos({"cat": 3}))), str(tmp_path / "out"))
     with contextlib.suppress(RuntimeError), open_work_dir(config, plan_shards(config)) as work:
         write_shard(work, work.read_header(), 0)
         raise RuntimeError

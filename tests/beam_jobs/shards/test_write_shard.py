@@ -189,8 +189,7 @@ def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
         "again.jpg": f"bytes/{same}.jpg",
         "empty.jpg": None,
     }
-    kept = read_tree(output / "quarantine")
-    assert kept == {f"bytes/{odd}": b"odd bytes", f"bytes/{same}.jpg": b"same"}
+    assert read_tree(output / "quarantine") == {f"bytes/{odd}": b"odd bytes", f"bytes/{same}.jpg": b"same"}
 
 
 def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ def command(**options: Any) -> None:
 
 def test_the_help_shows_types_and_defaults() -> None:
     lines = CliRunner().invoke(command, ["--help"], terminal_width=100).output.splitlines()
-    shown = [" ".join(line.split()) for line in lines if line.startswith("  --")]
-    assert shown == [
+    assert [" ".join(line.split()) for line in lines if line.startswith("  --")] == [
         "--num-files N The number. [default: one for each core]",
         "--rate R The rate. [default: 0.0001]",
         "--smoothing FLOAT The share. [default: 0]",

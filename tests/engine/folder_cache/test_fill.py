@@ -106,8 +106,7 @@ def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_pat
         assert shard.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     old, new = RecordReader(source.directory, source, "train"), RecordReader(cached.directory, cached, "train")
     for one, other in zip(old, new, strict=True):
-        image = np.array(Image.open(io.BytesIO(one["image/encoded"][0])).convert("RGB"))
-        expected = resize_slowly(image, SIDE)
+        expected = resize_slowly(np.array(Image.open(io.BytesIO(one["image/encoded"][0])).convert("RGB")), SIDE)
         pixels = np.frombuffer(other["image/encoded"][0], np.uint8).reshape(SIDE, SIDE, 3)
         assert np.abs(pixels - expected).max() <= LEVELS[one["image/format"][0]]
         assert other["image/format"] == [b"RAW"]
@@ -263,8 +262,7 @@ def test_killed_and_simultaneous_fillers_leave_whole_caches(source: Manifest, tm
         cache = folder.name.split("-")[0]
         for whole in whole_caches(folder):
             assert files_in(whole) == undisturbed[cache]
-        cached = fill_cache(source, "train", config_of(cache, folder))
-        assert files_in(cached.directory) == undisturbed[cache]
+        assert files_in(fill_cache(source, "train", config_of(cache, folder)).directory) == undisturbed[cache]
         assert not list(folder.rglob("*.tmp"))
     (both,) = whole_caches(tmp_path / "both")
     assert files_in(both) == undisturbed["bytes"]
@@ -297,8 +295,7 @@ def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
 
 def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = config_of("bytes", tmp_path / "cache")
-    cached = fill_cache(source, "train", config)
-    shutil.rmtree(cached.directory)
+    shutil.rmtree(fill_cache(source, "train", config).directory)
     (lock,) = (tmp_path / "cache").glob(".lock-*")
     caplog.set_level(logging.INFO, "tfpipe")
     with open(lock, "ab") as file:

@@ -283,8 +283,7 @@ def test_copies_of_a_maker_look_at_the_cache_and_fill_nothing(source: Manifest, 
         copy_shard(whole, live, 0)
         shutil.rmtree(source.directory)
         check_equal(copied.make(0, 1), expected.read(1))
-        rows = copied.for_rows(1, 3).make(0, 1)
-        np.testing.assert_array_equal(rows["image"], expected.read(1)["image"][1:3])
+        np.testing.assert_array_equal(copied.for_rows(1, 3).make(0, 1)["image"], expected.read(1)["image"][1:3])
     assert not fill_process._fillings
 
 

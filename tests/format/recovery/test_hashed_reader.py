@@ -44,8 +44,7 @@ def test_a_record_of_any_size(size: int) -> None:
 
 
 def test_a_huge_length_takes_no_memory() -> None:
-    data = record_header(2**62) + bytes(100)
-    assert HashedReader(io.BytesIO(data)).record_at(0) == 0
+    assert HashedReader(io.BytesIO(record_header(2**62) + bytes(100))).record_at(0) == 0
 
 
 def test_read_in_order() -> None:

@@ -44,8 +44,7 @@ def test_every_header_is_found(background: str) -> None:
 
 @pytest.mark.parametrize("size", range(HEADER_BYTES + 1))
 def test_too_few_bytes(size: int) -> None:
-    found = find_headers(record_header(3)[:size], 10)
-    assert found == ([(0, 3)] if size >= HEADER_BYTES else [])
+    assert find_headers(record_header(3)[:size], 10) == ([(0, 3)] if size >= HEADER_BYTES else [])
 
 
 def test_headers_on_the_edge_of_a_piece() -> None:

@@ -61,8 +61,7 @@ def test_cut_off(file: DamagedFile) -> None:
     assert damages(bytes(file.data)) == [Damage(3, file.begins[3], 40, "truncated", detail)]
     after = Damage(4, end, 0, "truncated", f"the file ends before it, at byte {end}")
     assert damages(bytes(file.data), file) == [Damage(3, file.begins[3], 40, "truncated", detail), after]
-    header = damages(bytes(file.data[: file.begins[3] + 5]))
-    assert [(one.number, one.kind, one.detail) for one in header] == [
+    assert [(one.number, one.kind, one.detail) for one in damages(bytes(file.data[: file.begins[3] + 5]))] == [
         (3, "truncated", "5 of 12 header bytes are there")
     ]
 
@@ -88,8 +87,7 @@ def test_records_that_moved_to_the_end_of_a_damaged_one_are_not_a_part_of_it() -
 
 
 def test_an_index_of_another_file_is_left(file: DamagedFile) -> None:
-    other = DamagedFile([bytes(7)] * 5)
-    assert [one.offset for one in found(file.original, other)] == file.begins
+    assert [one.offset for one in found(file.original, DamagedFile([bytes(7)] * 5))] == file.begins
 
 
 def test_records_inside_a_payload_are_none() -> None:

@@ -17,8 +17,7 @@ def test_what_tensorflow_writes_is_read(dtype: str, shape: tuple[int, ...]) -> N
     proto = read_tensor_proto(data)
     assert proto is not None
     assert proto[:2] == (dtype, shape)
-    kind = TensorType(dtype, (None,) * len(shape), "proto")
-    assert kind.read_bits(data).tobytes() == tensor.numpy().tobytes()
+    assert TensorType(dtype, (None,) * len(shape), "proto").read_bits(data).tobytes() == tensor.numpy().tobytes()
 
 
 def test_anything_else_is_not_a_tensor() -> None:

@@ -16,8 +16,7 @@ ODD = (math.nan, -math.nan, math.inf, -math.inf)
 
 def make_stats(dtype: str, values: np.ndarray) -> TensorStats:
     kind, stats = TensorType(dtype, (None,)), TensorStats()
-    array = values.astype(get_numpy_dtype(dtype))
-    stats.add(kind, np.frombuffer(array.tobytes(), kind.bits))
+    stats.add(kind, np.frombuffer(values.astype(get_numpy_dtype(dtype)).tobytes(), kind.bits))
     return stats
 
 

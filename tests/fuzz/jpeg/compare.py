@@ -37,8 +37,7 @@ def compare_file(native: Native, seed: int, given: Sequence[Path], counts: Count
     file = draw_file(seed, given)
     rng = random.Random(seed ^ 0x5EED)
     counts["files"] += 1
-    size = _read_size(file.data)
-    _Comparison(native, file, size, rng, counts).run()
+    _Comparison(native, file, _read_size(file.data), rng, counts).run()
 
 
 def _read_size(data: bytes) -> tuple[int, int] | None:
@@ -165,8 +164,7 @@ class _Comparison:
         if height * width > crop.max_pixels:
             wanted = TOO_LARGE
         code, pixels = self._native.decode(data, crop, crop.size if crop.size != (0, 0) else (shape[0], shape[1]))
-        theirs = self._decode_whole(data, crop.ratio)
-        self._judge(data, crop, wanted, code, pixels, theirs)
+        self._judge(data, crop, wanted, code, pixels, self._decode_whole(data, crop.ratio))
 
     def _judge(
         self,

@@ -107,8 +107,7 @@ def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path
         def progress(self, progress: Progress) -> None:
             seen.append(progress)
 
-    options = IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk"))
-    index(options, Watcher())
+    index(IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk")), Watcher())
     assert hashes(imagenet) == before
     assert (seen[-1].records, seen[-1].done) == (40, seen[-1].total)
     manifest = load_manifest(str(tmp_path / "out"))

@@ -166,8 +166,7 @@ def test_exact_order_of_compressed_files_is_refused(packed: Manifest) -> None:
     "cache", ["bytes", pytest.param("none", marks=pytest.mark.slow), pytest.param("decoded", marks=pytest.mark.slow)]
 )
 def test_compressed_files_are_evaluated_once(packed: Manifest, cache) -> None:
-    config = dataclasses.replace(IDS, training=False, cache=cache)
-    batches = list(build_dataset(packed, "validation", config))
+    batches = list(build_dataset(packed, "validation", dataclasses.replace(IDS, training=False, cache=cache)))
     assert [i for b in batches for i in b["id"].numpy()[b["mask"].numpy()]] == list(range(40, 47))
 
 
@@ -179,11 +178,9 @@ def test_compressed_files_cannot_be_shared_out_for_evaluation(packed: Manifest) 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB"])
 def test_files_by_a_pattern_are_unpacked_by_their_first_bytes(foreign, tmp_path: Path, compression) -> None:
-    folder = foreign.imagenet(tmp_path, compression)
-    source = tfrecord_files(str(folder / "train-*"))
+    source = tfrecord_files(str(foreign.imagenet(tmp_path, compression) / "train-*"))
     assert source.compression == compression
-    once = dataclasses.replace(IDS, training=False)
-    assert sorted(flat(ids(source, None, once, 5))) == list(range(40))
+    assert sorted(flat(ids(source, None, dataclasses.replace(IDS, training=False), 5))) == list(range(40))
 
 
 def test_what_needs_files_of_its_own_says_so(indexed: Manifest, tmp_path: Path) -> None:

@@ -66,8 +66,7 @@ def test_names_of_classes_come_from_their_file(tmp_path: Path) -> None:
 
 def test_a_feature_whose_name_no_file_can_have(tmp_path: Path) -> None:
     name = "c" * 5000
-    features = json.dumps(FEATURES).replace('"class"', f'"{name}"')
-    write(tmp_path, features_json=features)
+    write(tmp_path, features_json=json.dumps(FEATURES).replace('"class"', f'"{name}"'))
     found = read_metadata(str(tmp_path))
     assert (found.classes, found.notes) == ({f"deep/{name}": ("0", "1", "2")}, [])
 

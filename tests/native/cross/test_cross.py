@@ -58,8 +58,7 @@ def write_cases(path: Path, count: int) -> Path:
 
 
 def compare(lines: Sequence[str], expected: Sequence[str]) -> None:
-    pairs = itertools.zip_longest(expected, lines)
-    different = [pair for pair in pairs if pair[0] != pair[1]]
+    different = [pair for pair in itertools.zip_longest(expected, lines) if pair[0] != pair[1]]
     assert different[:5] == [], f"{len(different)} of {len(expected)} lines differ"
 
 
@@ -98,8 +97,7 @@ def test_results_are_the_same_without_avx2(own_build: Path, tmp_path: Path) -> N
     cases = write_cases(tmp_path / "drawn", FEW)
     expected = run(cases, own_build)
     compare(run(cases, build(COMPILER or [], tmp_path, WITHOUT_AVX2)), expected)
-    pixels = [line for line in expected if " decode" in line and ": 0 " in line]
-    assert len(pixels) > 12 * len(VARIANTS)
+    assert len([line for line in expected if " decode" in line and ": 0 " in line]) > 12 * len(VARIANTS)
 
 
 @pytest.mark.slow
