@@ -74,9 +74,6 @@ def check_undamaged(folder: Path) -> None:
     assert verify(str(folder), VerifyConfig(workers=0)).damaged == []
 
 
-# The records
-
-
 def test_the_pipeline_gives_the_same(imagenet: Path, tmp_path: Path) -> None:
     manifest = join_datasets([imagenet], tmp_path / "out", num_shards=2)
     check_undamaged(tmp_path / "out")
@@ -216,9 +213,6 @@ def test_without_labels(foreign: Any, tmp_path: Path) -> None:
     check_same_batches(source, tmp_path / "out")
 
 
-# Another form
-
-
 def test_smaller_images(imagenet: Path, tmp_path: Path) -> None:
     manifest = join_datasets([imagenet], tmp_path / "out", form_changes={"resize_short": 8})
     check_undamaged(tmp_path / "out")
@@ -248,9 +242,6 @@ def test_restart_markers(foreign: Any, tmp_path: Path) -> None:
     assert manifest.splits["train"].seekable
     assert manifest.image["seekable"] is True
     check_same_batches(source, tmp_path / "out")
-
-
-# Features that are left out
 
 
 def test_a_feature_is_left_out(foreign: Any, tmp_path: Path) -> None:
@@ -338,9 +329,6 @@ def test_names_that_tfpipe_uses(foreign: Any, tmp_path: Path, extra: str, messag
     check_same_batches(source, tmp_path / "out")
 
 
-# Several datasets
-
-
 def test_merged_with_a_dataset_of_tfpipe(foreign: Any, tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "photos", make_photos({"cat": 3, "dog": 2})), tmp_path / "own")
     records = [{"image": make_jpeg(50 + k), "label": k + 1, "id": k} for k in range(2)]
@@ -381,9 +369,6 @@ def test_copies_are_dropped_unless_the_files_are_compressed(imagenet: Path, tmp_
         return
     manifest = join_datasets([imagenet, other], tmp_path / "out", drop_duplicates=True)
     assert (manifest.splits["train"].records, manifest.duplicates.dropped) == (40, 47)
-
-
-# What is damaged
 
 
 def test_a_damaged_record_is_listed(foreign: Any, tmp_path: Path) -> None:

@@ -76,9 +76,6 @@ def load(folder: Path) -> Manifest:
     return manifest_json.loads((folder / "manifest.json").read_text())
 
 
-# The records
-
-
 @pytest.mark.parametrize("num_shards", [1, 4, 50])
 def test_the_same_records_in_another_order(dataset: Path, tmp_path: Path, num_shards: int) -> None:
     manifest = join_datasets([dataset], tmp_path / "out", num_shards=num_shards)
@@ -132,9 +129,6 @@ def test_the_same_bytes_whoever_does_the_work(dataset: Path, tmp_path: Path, bea
         assert shard_job.run(config).kept_shards == 8
 
 
-# The manifest
-
-
 def test_what_the_manifest_says(dataset: Path, tmp_path: Path) -> None:
     before, after = load(dataset), join_datasets([dataset], tmp_path / "out", num_shards=2)
     for name, split in before.splits.items():
@@ -156,9 +150,6 @@ def test_duplicates_keep_their_names(tmp_path: Path) -> None:
     lists = [(tmp_path / name / "duplicates.jsonl").read_text().splitlines() for name in ("ds", "out")]
     paths = [{record["path"] for line in lines for record in json.loads(line)["records"]} for lines in lists]
     assert paths == [{*photos, "test/cat/3.jpg"}] * 2
-
-
-# Seekable JPEGs; tests/native has those that are transcoded
 
 
 def test_copied_records_stay_seekable(tmp_path: Path) -> None:
@@ -187,9 +178,6 @@ def test_markers_that_nobody_asked_for_are_not_counted(tmp_path: Path) -> None:
     assert join_datasets([tmp_path / "ds"], tmp_path / "out").splits["train"].seekable_jpegs == 0
     for name in ("ds", "out"):
         assert "seekable" not in (tmp_path / name / "manifest.json").read_text()
-
-
-# Another form
 
 
 def by_name(folder: Path, split: str = "train") -> dict[str, dict[str, Any]]:
@@ -265,9 +253,6 @@ def test_squares_know_the_size_of_the_original(dataset: Path, tmp_path: Path) ->
     assert {name: manifest.changed[name] for name in kinds} == kinds
     pixels = Image.open(io.BytesIO(by_name(tmp_path / "3")["train/02.jpg"]["image/encoded"][0]))
     assert pixels.tobytes() == by_name(tmp_path / "2")["train/02.jpg"]["image/encoded"][0]
-
-
-# Damage
 
 
 def places(folder: Path, shard: str = SHARD) -> list[tuple[int, int]]:
@@ -374,9 +359,6 @@ def test_an_image_that_cannot_be_reformed(
     assert (line["kind"], line["reason"]) == ("bad", reason)
 
 
-# Refused
-
-
 def refused(kind: type[TfpipeError], dataset: Path, output: Path, **options: Any) -> str:
     with pytest.raises(kind) as caught:
         join_datasets([dataset], output, **options)
@@ -444,9 +426,6 @@ def test_labels_without_names(broken: Path, tmp_path: Path) -> None:
     manifest = join_datasets([broken], tmp_path / "out", shuffle=False)
     assert read_payloads(tmp_path / "out") == read_payloads(broken)
     assert (manifest.label_names, manifest.splits["train"].class_counts, manifest.quarantined) == ((), (), 0)
-
-
-# Interruptions
 
 
 def test_another_place_is_the_same_dataset_and_another_manifest_is_another(broken: Path, tmp_path: Path) -> None:

@@ -182,9 +182,6 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
     assert [example["image"]["filename"].numpy().decode() for example in everything] == [*read_images(straight)]
 
 
-# Worker processes that die
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with enough images for something to happen in the middle of the work."""
@@ -261,9 +258,6 @@ def test_a_killed_worker_ends_the_job(
     assert not (output / "manifest.json").exists()
     assert run(many, output, workers=2, **MANY).kept_shards >= 2
     assert read_tree(output) == many_straight
-
-
-# A real command
 
 
 def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(

@@ -187,9 +187,6 @@ def test_tars_hold_numbered_files(made: Path, number: Number, tmp_path: Path) ->
         ]
 
 
-# The manifest
-
-
 def edit(made: Path, change: dict[str, Any], **split: Any) -> str:
     document = json.loads((made / file_names.MANIFEST).read_text())
     document["splits"]["train"] |= split
@@ -214,9 +211,6 @@ def test_images_have_lists_of_one_shape(made: Path) -> None:
     next(spec for spec in document["schema"]["features"] if spec["name"] == "image/width")["shape"] = [7]
     with pytest.raises(FormatError, match=r"several images need lists of one shape in image/encoded"):
         manifest_json.loads(json.dumps(document))
-
-
-# Other readers
 
 
 def test_a_data_source_decodes_all_images(made: Path, number: Number) -> None:

@@ -21,9 +21,6 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-# Processes
-
-
 @pytest.fixture
 def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
     """Runs tasks of `replicas.py` on logical CPUs in several processes; returns the results of each process.
@@ -48,9 +45,6 @@ def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
     return run
 
 
-# A dataset
-
-
 @pytest.fixture(scope="session")
 def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of 250 PNGs of 12 x 12 in each of `train` and `validation`: five classes, each of another shade."""
@@ -67,9 +61,6 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(rng.integers(0, 60, (12, 12, 3), np.uint8) + np.uint8(40 * label)).save(path)
     shard_job.run(ShardConfig(input=str(folder / "images"), output=str(folder / "data"), num_shards=4, workers=1))
     return folder / "data"
-
-
-# Fake TPUs and GPUs
 
 
 class Machine:

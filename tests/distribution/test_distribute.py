@@ -48,9 +48,6 @@ def refused(strategy, manifest, config: tfpipe.PipelineConfig, **more: object) -
     return str(caught.value)
 
 
-# Refused
-
-
 def test_a_remote_tpu_reads_no_files_of_this_machine(monkeypatch, manifest, shades: Path) -> None:
     remote = made_up(monkeypatch, "TPU", job="worker")
     assert refused(remote, manifest, CONFIG) == (
@@ -117,9 +114,6 @@ def test_errors_of_the_pipeline_come_through(manifest) -> None:
     assert refused(strategy, manifest, CONFIG, start_step=-1) == "`start_step` must be at least 0, got -1."
 
 
-# Built
-
-
 def test_one_device_gets_whole_batches_and_counts_steps(manifest, shades: Path) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
     train = tfpipe.distribute_dataset(strategy, manifest, "train", replace(CONFIG, as_supervised=True, one_hot=True))
@@ -143,9 +137,6 @@ def test_files_that_nobody_counted(shades: Path) -> None:
     )
     with pytest.raises(ConfigError, match="^" + re.escape(sentence)):
         tfpipe.steps_per_epoch(source, None, CONFIG)
-
-
-# Numbers
 
 
 @pytest.mark.parametrize(

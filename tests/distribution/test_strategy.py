@@ -82,9 +82,6 @@ def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
         assert total == 10 + 20
 
 
-# In this process
-
-
 def test_a_tpu_address_that_refuses_is_an_error_in_time(processes) -> None:
     refuses = f"grpc://127.0.0.1:{processes.free_ports(1)[0]}"
     began = time.perf_counter()
@@ -100,9 +97,6 @@ def test_no_tpu_is_decided_at_once() -> None:
     began = time.perf_counter()
     assert tpu.connect_tpu(None) is None
     assert time.perf_counter() - began < 1
-
-
-# Fake devices
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,6 @@ PAGE = (ROOT / "docs" / "reference" / "format.md").read_text(encoding="utf-8")
 Features = dict[str, list[Any]]
 
 
-# --- section 2
-
-
 def crc32c(data: bytes) -> int:
     """The checksum of RFC 3720, bit by bit but for a table of bytes."""
     crc = 0xFFFFFFFF
@@ -60,15 +57,9 @@ def read_shard(data: bytes) -> list[tuple[int, bytes]]:
     return records
 
 
-# --- section 3
-
-
 def read_index(text: str) -> list[tuple[int, int]]:
     assert not text or text.endswith("\n")
     return [(int(offset), int(size)) for offset, size in (line.split(" ") for line in text.splitlines())]
-
-
-# --- section 4
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -123,9 +114,6 @@ def read_feature(body: bytes) -> tuple[str, list[Any]]:
             number, at = read_varint(run, at)
             numbers.append(number - 2**64 if number >= 2**63 else number)
     return "int64", numbers
-
-
-# --- sections 1, 5 and 6
 
 
 def read_dataset(directory: Path) -> tuple[dict[str, Any], dict[str, list[Features]]]:
@@ -189,9 +177,6 @@ def check_counts(records: list[Features], split: dict[str, Any], manifest: dict[
 
 def get_pixels(record: Features) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(record["image/encoded"][0])))
-
-
-# --- the tests
 
 
 def test_the_checksum_is_that_of_the_page() -> None:

@@ -106,9 +106,6 @@ def test_a_size_that_no_image_has_names_the_record(tmp_path: Path, height: int) 
     )
 
 
-# Damaged records that are left out
-
-
 def damage(folder: Path, manifest: Manifest, number: int) -> str:
     """Flips a bit of a record, and says where it lies."""
     place = RecordReader(str(folder), manifest, "train").locate(number)

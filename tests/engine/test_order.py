@@ -153,9 +153,6 @@ def test_a_second_implementation_agrees_where_blocks_are_too_many_to_be_sorted()
     assert list_epoch(order, 4).tolist() == plain_epoch(order, 4)
 
 
-# What holds for any input.
-
-
 @given(orders(), epochs)
 @settings(max_examples=80, deadline=None)
 def test_an_epoch_reads_each_record_at_most_once_and_leaves_out_fewer_than_a_batch(order: Order, epoch: int):
@@ -250,9 +247,6 @@ def test_a_step_of_a_billion_records_is_computed_for_itself():
     assert goes_on.sum() == 240
 
 
-# The size of a block.
-
-
 @pytest.mark.parametrize(
     ("record_bytes", "num_records", "batch_size", "block_records"),
     [
@@ -303,9 +297,6 @@ def test_no_record_is_left_out_for_good():
     assert max(read.values()) < 300
 
 
-# The mixing score.
-
-
 @pytest.mark.parametrize(
     ("batch_size", "block_records", "score"),
     [(64, 4, 0.9944), (256, 4, 0.9981), (256, 16, 1.0), (1024, 16, 1.0), (4096, 16, 1.0), (256, 1, 0.9954)],
@@ -341,9 +332,6 @@ def test_mixing_score_where_there_is_nothing_to_compare():
     assert mixing_score(Order(10, 10), (5, 0, 5)) == 1  # a batch is the whole epoch
 
 
-# The version.
-
-
 def test_checkpoints_of_other_versions_are_refused():
     assert ORDER_VERSION == 1
     check_version(1, "The position")
@@ -354,9 +342,6 @@ def test_checkpoints_of_other_versions_are_refused():
             f"The position must be of a run in order version 1, got version {version}, in which other records come at "
             "each step. Begin a new run, or go on with the release of tfpipe that the run began with."
         )
-
-
-# Errors.
 
 
 @pytest.mark.parametrize(

@@ -185,9 +185,6 @@ def test_keys_that_cannot_be_encoded():
         encode_example({"\udc80": 1})
 
 
-# --- what other writers may write -------------------------------------------------------------
-
-
 def part(field, wire, body):
     """One field, with its length where the wire type has one."""
     return bytes([field << 3 | wire]) + (bytes([len(body)]) + body if wire == 2 else body)

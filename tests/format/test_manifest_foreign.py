@@ -129,9 +129,6 @@ def test_a_foreign_name_may_lie_in_folders() -> None:
     assert file_names.index_name("images/part-7") == "index/images/part-7.idx"
 
 
-# Where shards lie
-
-
 def written(folder: Path, root: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / file_names.MANIFEST).write_text(changed(root=root))

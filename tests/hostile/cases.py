@@ -34,9 +34,6 @@ def write_good(folder: Path) -> Path:
     )
 
 
-# --- manifests ------------------------------------------------------------------------------------
-
-
 def _manifest(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
     def change(folder: Path) -> None:
         document = json.loads((folder / "manifest.json").read_text())

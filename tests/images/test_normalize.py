@@ -34,9 +34,6 @@ def is_close(left: Any, right: Any, mean: float = 2.0) -> bool:
     return left.shape == right.shape and float(np.abs(left - right).mean()) < mean
 
 
-# Images that are kept as they are
-
-
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 @pytest.mark.parametrize("progressive", [False, True])
 def test_a_good_jpeg_stays(make: Any, tf_jpeg: Any, mode: str, progressive: bool) -> None:
@@ -80,9 +77,6 @@ def test_an_animated_png_stays(make: Any, tf_png: Any) -> None:
     assert (got.encoded, got.changed, got.noticed) == (data, (), ("animated",))
     assert (tf_png(data) == np.asarray(frames[0])).all()
     assert prepare_image(data, ImageForm("jpeg")).changed == ("first_frame", "png_to_jpeg")
-
-
-# Images that are changed
 
 
 def test_a_cmyk_jpeg_becomes_rgb(make: Any, tf_jpeg: Any) -> None:
@@ -457,9 +451,6 @@ def test_large_images_raise_no_warning(make: Any, monkeypatch: pytest.MonkeyPatc
             assert prepare_image(make.save(make.image(), kind), KEEP).width == 40
 
 
-# Forms of the dataset
-
-
 def test_progressive_files_are_reencoded_where_asked(make: Any, tf_jpeg: Any) -> None:
     data = make.jpeg(progressive=True)
     got = prepare_image(data, ImageForm(reencode_progressive=True))
@@ -515,9 +506,6 @@ def test_codec_versions_are_texts_and_errors_can_be_pickled() -> None:
     assert {"pillow", "zlib"} <= versions.keys()
     assert all(isinstance(value, str) and value for value in versions.values())
     assert pickle.loads(pickle.dumps(BadImage("why"))).reason == "why"
-
-
-# Seekable JPEGs. tests/native has those that are transcoded
 
 
 @pytest.mark.parametrize("options", [{"square": 100}, {"resize_short": 64}, {"encoding": "jpeg"}], ids=str)
@@ -609,9 +597,6 @@ def test_jpeg_xl_is_converted_by_its_plugin(make: Any, tf_jpeg: Any) -> None:
 def test_jpeg_xl_without_its_plugin_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_jxl", None)
     assert reason(TURNED_JPEG_XL) == ("a JPEG XL image, which needs pillow-jxl-plugin: pip install 'pillow-jxl-plugin'")
-
-
-# Damaged files
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIC"])

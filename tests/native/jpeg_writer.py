@@ -200,9 +200,6 @@ class Drawn(NamedTuple):
     extreme: bool
 
 
-# Coefficients.
-
-
 def make_component(
     number: int, height: int, width: int, across_down: tuple[int, int], most: tuple[int, int], table: int
 ) -> Component:
@@ -410,9 +407,6 @@ def pack_tokens(tokens: list[Token], tables: dict[int, Table], rng: random.Rando
     return b"".join(parts).replace(b"\xff", b"\xff\0")
 
 
-# Huffman tables.
-
-
 def assign_codes(counts: Sequence[int], symbols: Sequence[int]) -> Table:
     """Assigns codes to symbols as a decoder does."""
     table: Table = {}
@@ -479,9 +473,6 @@ def odd_table(needed: Iterable[int], key: int, rng: random.Random) -> tuple[list
     drawn = list(symbols)
     rng.shuffle(drawn)
     return counts, drawn
-
-
-# Files.
 
 
 def segment(marker: int, body: bytes) -> bytes:

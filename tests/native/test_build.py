@@ -147,9 +147,6 @@ def test_zig_compiles_where_no_compiler_is(project: Path, without_compiler: Path
     assert call(tmp_path / NATIVE, "second") == 2
 
 
-# All sources
-
-
 def copy_checkout(folder: Path) -> Path:
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore"):
         folder.mkdir(exist_ok=True)

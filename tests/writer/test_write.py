@@ -372,9 +372,6 @@ def test_a_schema_of_images_that_does_not_fit(tmp_path: Path, schema: dict[str, 
     assert str(error.value) == message
 
 
-# Several images in a record
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -69,9 +69,6 @@ def test_archives_are_known_by_their_names(name: str, archive: bool, compressed:
     assert (is_archive(name), is_compressed_tar(name), strip_archive_suffix(name)) == (archive, compressed, stripped)
 
 
-# Tar
-
-
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz"])
 def test_tar_members_lie_where_they_are_said_to(tmp_path: Path, suffix: str) -> None:
     mode = {"tar": "w", "gz": "w:gz", "tgz": "w:gz", "bz2": "w:bz2", "tbz2": "w:bz2", "xz": "w:xz", "txz": "w:xz"}
@@ -147,9 +144,6 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(bytes(header) + bytes(1024))
     assert refused(path) == f"{path} holds the sparse file 'hole.jpg', which cannot be read in place; unpack it."
-
-
-# Zip
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -246,9 +240,6 @@ def test_compression_that_cannot_be_read_in_place_is_refused(tmp_path: Path) -> 
     assert refused(path) == f"{path} holds '1.jpg' compressed by lzma; deflate and store can be read."
 
 
-# Names that point outside
-
-
 HOSTILE = [
     "../evil.jpg",
     "cat/../../evil.jpg",
@@ -293,9 +284,6 @@ def test_a_link_that_points_outside_is_refused(tmp_path: Path, kind: bytes, targ
 def test_backslashes_are_folders(tmp_path: Path) -> None:
     assert [file.path for file in list_members(write_zip(tmp_path / "a.zip", {"cat\\1.jpg": b""}))] == ["cat/1.jpg"]
     assert [file.path for file in list_members(write_tar(tmp_path / "a.tar", {"./cat//1.jpg": b""}))] == ["cat/1.jpg"]
-
-
-# Damage
 
 
 def test_a_truncated_tar_is_refused(tmp_path: Path) -> None:

@@ -19,9 +19,6 @@ def list_sorted(folder: Path) -> list[ListedFile]:
     return sorted(list_folder(str(folder)))
 
 
-# Files of a folder
-
-
 def test_files_have_paths_relative_to_the_folder(tmp_path: Path) -> None:
     write_files(tmp_path, {"b/2.jpg": b"22", "b/10.jpg": b"x", "a/deep/er/1.jpg": b"1", "0.jpg": b""})
     assert list_sorted(tmp_path) == [
@@ -90,9 +87,6 @@ def test_an_input_that_is_not_a_folder_is_refused(tmp_path: Path, name: str, fau
         "The input must be a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive; "
         f"{tmp_path / name} {fault}."
     )
-
-
-# Archives in a folder
 
 
 @pytest.fixture

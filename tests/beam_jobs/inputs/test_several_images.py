@@ -137,9 +137,6 @@ def test_a_sample_unpacks_all_images_of_a_record(tmp_path: Path) -> None:
     assert (estimate.sampled, estimate.bad) == (2, 0)
 
 
-# Parquet
-
-
 def make_lists(counts: Sequence[int]) -> list[list[bytes]]:
     return [[make_jpeg(10 * row + k) for k in range(count)] for row, count in enumerate(counts)]
 

@@ -41,9 +41,6 @@ def make_form(**options: Any) -> dict[str, Any]:
     return ImageForm(**options).to_json()
 
 
-# Labels
-
-
 def test_labels_keep_the_order_of_the_first_dataset() -> None:
     merged = merge(make_manifest("/a", "dog cat"), make_manifest("/b", "ape cat dog"))
     assert merged.label_names == ("dog", "cat", "ape")
@@ -80,9 +77,6 @@ def test_datasets_without_labels_are_merged() -> None:
     assert (merged.label_names, merged.class_counts) == ((), {"train": []})
 
 
-# Features
-
-
 def make_manifest_with(place: str, *specs: FeatureSpec, **kinds: bool) -> Manifest:
     kinds = {"boxes": False, "box_labels": False, **kinds}
     return make_manifest(place, schema=image_schema(labeled=True, extra=specs, **kinds))
@@ -114,9 +108,6 @@ def test_lists_of_different_lengths_get_an_open_shape() -> None:
     pair = [make_manifest_with(f"/{n}", FeatureSpec("point", "float", (n,), "where")) for n in (2, 3)]
     assert merge(*pair).schema["point"] == FeatureSpec("point", "float", None, "where")
     assert merge(pair[0], pair[0]).schema == pair[0].schema
-
-
-# Image forms
 
 
 def test_one_dataset_keeps_its_form() -> None:
@@ -280,9 +271,6 @@ def test_quality_and_limits_may_differ() -> None:
 def test_a_form_that_is_not_valid_is_refused() -> None:
     with pytest.raises(FormatError, match=r"^The manifest's image form cannot be used: `encoding` must be keep, "):
         merge(make_manifest("/a", image={"encoding": "gif"}))
-
-
-# The part that workers get
 
 
 def test_records_come_back_from_json() -> None:

@@ -62,9 +62,6 @@ def get_splits(refs: list[ImageRef], **splits: float) -> dict[str, str]:
     return {image.path: shard.split for shard in plan.shards for image in plan.read_lines(shard)}
 
 
-# Shards
-
-
 def test_shards_are_exactly_these() -> None:
     plan = plan_refs(make_refs(7), num_shards=3)
     assert list_paths(plan) == GOLDEN
@@ -144,9 +141,6 @@ def test_num_shards_is_for_every_split() -> None:
     plan = plan_refs(refs, num_shards=5)
     assert Counter(shard.split for shard in plan.shards) == {"test": 3, "train": 5}
     assert plan.class_counts == {"test": [2, 1], "train": [3, 4]}
-
-
-# Order
 
 
 def test_order_changes_with_the_seed() -> None:
@@ -241,9 +235,6 @@ def test_plans_are_those_of_plain_lists(
     assert list_paths(plan) == plan_without_columns(refs, config)
 
 
-# Splits
-
-
 def test_shares_are_roughly_right() -> None:
     counts = Counter(
         get_splits([ImageRef(f"{i}.jpg") for i in range(20_000)], train=0.8, validation=0.15, test=0.05).values()
@@ -268,9 +259,6 @@ def test_named_splits_are_kept() -> None:
         "a-00000-of-00001.tfrecord",
         "b-00000-of-00001.tfrecord",
     ]
-
-
-# Errors
 
 
 def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] | None = None, **fields: Any) -> str:

@@ -88,9 +88,6 @@ def test_none(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "duplicates.jsonl").exists()
 
 
-# Leaving them out
-
-
 def dropped(source: Path, **options: Any) -> tuple[list[str], int]:
     """Returns the paths that stay, and the number of images left out."""
     plan = plan_shards(ShardConfig(str(source), "/out", drop_duplicates=True, workers=1, **options))

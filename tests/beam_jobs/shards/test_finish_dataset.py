@@ -124,9 +124,6 @@ def test_mending_what_was_unreadable_leaves_no_trace(tmp_path: Path) -> None:
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "straight")
 
 
-# Shards without an image
-
-
 @pytest.fixture
 def sparse(tmp_path: Path) -> Path:
     """Returns six images. With one image to a shard, the first, the third and the last shard come out empty."""
@@ -194,9 +191,6 @@ def test_a_split_without_a_good_image(tmp_path: Path) -> None:
     assert refused(source, output, max_bad=2) == (
         f"Split 'test' has no image that can be read; see {output}/quarantine/quarantined.jsonl."
     )
-
-
-# A complete dataset
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,6 @@ def photos(tmp_path: Path) -> Path:
     return write_files(tmp_path / "in", make_photos({"cat": 4}))
 
 
-# Refused outputs
-
-
 @pytest.mark.parametrize("below", ["", "out", "cat/out"])
 def test_inside_the_input(photos: Path, below: str) -> None:
     output = photos / below
@@ -152,9 +149,6 @@ def test_a_refused_output_is_left_as_it_was(photos: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out" / ".tfpipe").exists()
 
 
-# Overwriting
-
-
 class CrashError(BaseException):
     """A power failure: nothing in the job expects it."""
 
@@ -241,9 +235,6 @@ def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
         make_dataset(photos, tmp_path / f"straight{num_shards}", num_shards=num_shards)
         assert read_tree(output) == read_tree(tmp_path / f"straight{num_shards}")
     assert [name for name in os.listdir(tmp_path) if "tfpipe" in name] == []
-
-
-# What a killed process leaves
 
 
 @pytest.mark.parametrize(

@@ -217,9 +217,6 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert json.loads(line)["path"] == f"{name}/bad.jpg"
 
 
-# Again
-
-
 def test_a_finished_shard_is_kept(tmp_path: Path) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))
     _, first = write_shards(source, tmp_path / "out", num_shards=2)

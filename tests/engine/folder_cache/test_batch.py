@@ -81,9 +81,6 @@ def count_cached(batches: NumpyBatches) -> int:
     return int(batches._maker._complete.find(np.arange(12)).sum())
 
 
-# The same batches
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -142,9 +139,6 @@ def test_every_face_reads_while_the_cache_is_filled(source: Manifest, tmp_path: 
                 batch = next(batches)
                 for part in ("image", "label"):
                     np.testing.assert_array_equal(np.asarray(batch[part]), expected[step][part], err_msg=name)
-
-
-# Other records
 
 
 def open_folder(folder: CacheFolder) -> AnyMaker:

@@ -66,9 +66,6 @@ def flip_a_bit(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-# Contents
-
-
 def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) -> None:
     cached = fill_cache(source, "train", config_of("bytes", tmp_path / "cache"))
     assert [path.read_bytes() for path in shards_of(cached)] == [path.read_bytes() for path in shards_of(source)]
@@ -116,9 +113,6 @@ def test_decoded_records_have_the_pixels_of_the_images(source: Manifest, tmp_pat
     # Raw images of that size stay as they are.
     again = fill_cache(cached, "train", config_of("decoded", tmp_path / "again"))
     assert [path.read_bytes() for path in shards_of(again)] == [path.read_bytes() for path in shards_of(cached)]
-
-
-# Reuse
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
@@ -309,9 +303,6 @@ def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: p
     thread.join(20)
     assert caplog.text.count("Waiting") == 1
     assert len(whole_caches(tmp_path / "cache")) == 1
-
-
-# Errors
 
 
 @pytest.mark.parametrize(("cache", "numbers"), [("bytes", r".* KB"), ("decoded", r"15\.5 KB")])

@@ -287,9 +287,6 @@ def test_copies_of_a_maker_look_at_the_cache_and_fill_nothing(source: Manifest, 
     assert not fill_process._fillings
 
 
-# Damage and refusals
-
-
 def test_a_damaged_cache_gives_no_shard_until_it_is_emptied(
     source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

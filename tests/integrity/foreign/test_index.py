@@ -178,9 +178,6 @@ def test_files_compressed_in_two_ways_are_refused(foreign, tmp_path: Path) -> No
     )
 
 
-# Labels and features
-
-
 def records(foreign, labels: list[int | None], **more: list) -> list[dict[str, object]]:
     made = []
     for k, label in enumerate(labels):

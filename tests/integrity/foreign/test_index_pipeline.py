@@ -138,9 +138,6 @@ def test_changed_files_are_refused(foreign, tmp_path: Path) -> None:
         build_dataset(load_manifest(str(folder)), "train", IDS)
 
 
-# Compressed files
-
-
 @pytest.mark.parametrize("cache", ["none", "bytes", "decoded"])
 def test_compressed_files_are_read_in_throughput_order(packed: Manifest, cache) -> None:
     assert packed.compression == "GZIP"
