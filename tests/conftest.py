@@ -103,12 +103,7 @@ class Tfpipe(Protocol):
     """The command, from the fixture of that name."""
 
     def __call__(self, *args: object, columns: int | None = None) -> Ran:
-        """Runs it.
-
-        Args:
-            args: Command, arguments and options.
-            columns: Of the terminal.
-        """
+        """Runs it."""
 
 
 @pytest.fixture

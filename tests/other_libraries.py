@@ -29,17 +29,7 @@ def install_libraries(folder: Path, *libraries: str) -> dict[str, str]:
 def make_environment(
     folder: Path, oldest: tuple[int, int], *libraries: str, without_dependencies: Sequence[str] = ()
 ) -> tuple[str, dict[str, str]]:
-    """Makes a virtual environment with this code and libraries, which shares nothing with that of the tests.
-
-    Args:
-        folder: The folder of the environment, which does not exist.
-        oldest: The oldest Python that the libraries take. Where the tests have an older one, this one is on the path.
-        libraries: The libraries, as pip takes them.
-        without_dependencies: Further libraries that pip installs alone.
-
-    Returns:
-        The path of its Python, and the variables of its processes.
-    """
+    """Makes a virtual environment with this code and libraries, which shares nothing with that of the tests."""
     version = f"{oldest[0]}.{oldest[1]}"
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     first = sys.executable if sys.version_info >= oldest else f"python{version}"

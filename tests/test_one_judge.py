@@ -38,13 +38,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Sharded:
-    """What became of images.
-
-    Attributes:
-        stored: The stored file of each image by its name without an extension.
-        reasons: Why each other image was set aside.
-        changed: What the manifest counts.
-    """
+    """What became of images."""
 
     stored: dict[str, bytes]
     reasons: dict[str, str]

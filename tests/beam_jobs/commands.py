@@ -82,13 +82,6 @@ def kill_at_random_moments(args: Sequence[object], output: Path, kills: int, lon
     """Kills a real run at random moments.
 
     The moments come from a seed, which is printed. `TFPIPE_FUZZ_SEED=N python -m pytest ...` repeats them.
-
-    Args:
-        args: Arguments of the command.
-        output: The dataset that it writes.
-        kills: How often it is killed.
-        longest: The latest moment, in seconds from its start.
-        command: Name of the `tfpipe` command.
     """
     seed = int(os.environ.get("TFPIPE_FUZZ_SEED") or random.randrange(2**32))
     print(f"repeat with TFPIPE_FUZZ_SEED={seed}")

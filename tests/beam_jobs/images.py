@@ -14,14 +14,7 @@ Files = Mapping[str, bytes]
 
 
 def make_image(seed: int, size: tuple[int, int], image_format: str, **options: Any) -> bytes:
-    """Returns an encoded image of random pixels.
-
-    Args:
-        seed: Seed of the pixels.
-        size: Width and height.
-        image_format: Pillow's name of the format.
-        options: Options of Pillow's encoder.
-    """
+    """Returns an encoded image of random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, image_format, **options)

@@ -25,13 +25,7 @@ PARTS, ROWS = 2, 8  # of the data, and of each part in a batch of 16
 
 
 def check_mesh(processes: list[Any], dataset: Path, batches: list[list[int]] | None = None) -> None:
-    """Checks what processes saw on a mesh, against the batches of one device.
-
-    Args:
-        processes: The results of `on_mesh.run`.
-        dataset: The folder of the dataset.
-        batches: The checksums of the images of each step in exact order, from elsewhere.
-    """
+    """Checks what processes saw on a mesh, against the batches of one device."""
     manifest = tfpipe.load_manifest(str(dataset))
     expected = list(tfpipe.build_dataset(manifest, "train", CONFIG).take(3))
     sums = [hash_rows(batch["image"]) for batch in expected]

@@ -26,15 +26,7 @@ _MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code on a page.
-
-    Attributes:
-        page: The page.
-        line: The number of its first line.
-        language: The word after the fence.
-        code: Its text; of a cell of a notebook without its options.
-        reason: The reason why it is not run, from the line before it; None for a block that runs.
-    """
+    """A block of code on a page."""
 
     page: Path
     line: int

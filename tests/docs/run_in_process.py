@@ -18,12 +18,6 @@ def run_blocks(blocks: Iterable[Block], folder: Path, python: str, environment: 
     """Runs blocks one after another in a folder, and returns what they print.
 
     The command `tfpipe` is that of the tests, so it needs nothing from the other Python.
-
-    Args:
-        blocks: The blocks, each in Python or for the shell.
-        folder: The folder. It gets files of its own.
-        python: The path of the Python that runs them.
-        environment: The variables of its process.
     """
     tasks = [
         {"place": block.place, "kind": "shell" if block.language in SHELL else "python", "code": block.code}

@@ -30,14 +30,7 @@ CPUS = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CPU"
 
 
 class Printed(NamedTuple):
-    """What an example has printed.
-
-    Attributes:
-        resumed: The step at which it went on; 0 for a new run.
-        losses: The loss of each step that was named.
-        accuracies: The accuracy after each epoch.
-        text: All of it.
-    """
+    """What an example has printed."""
 
     resumed: int
     losses: dict[int, str]

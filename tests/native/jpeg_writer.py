@@ -67,15 +67,7 @@ def _divide(number: int, by: int) -> int:
 
 @dataclass
 class Component:
-    """A component of an image.
-
-    Attributes:
-        number: Its identifier in the file, 0 to 255.
-        across: Its horizontal sampling factor.
-        down: Its vertical sampling factor.
-        table: The number of its quantization table.
-        blocks: Quantized coefficients in the order of the file: int64 [rows, columns, 64], for whole MCUs.
-    """
+    """A component of an image."""
 
     number: int
     across: int
@@ -86,14 +78,7 @@ class Component:
 
 @dataclass
 class Image:
-    """What a file says, without how.
-
-    Attributes:
-        height: The height in pixels.
-        width: The width in pixels.
-        components: One to four.
-        tables: Quantization tables by number, in the order of the file.
-    """
+    """What a file says, without how."""
 
     height: int
     width: int
@@ -179,17 +164,7 @@ class Options:
 
 
 class Drawn(NamedTuple):
-    """A file and what was drawn.
-
-    Attributes:
-        data: The file.
-        family: "baseline", "extended" or "progressive"; behind it "wild" or "incomplete" or "fractional", if it is.
-        description: Everything that was drawn, in words.
-        image: Its coefficients.
-        options: How it was written.
-        sound: Whether each decoder must take it. Else a decoder may refuse it.
-        extreme: Whether its pixels may leave 0 to 255 by far, so that sums overflow.
-    """
+    """A file and what was drawn."""
 
     data: bytes
     family: str
@@ -631,18 +606,7 @@ def draw_jpeg(
     wild: bool = False,
     most: int = 100,
 ) -> Drawn:
-    """Draws a file.
-
-    Args:
-        seed: What everything is drawn from.
-        family: "baseline", "extended" or "progressive". None: drawn.
-        components: 1, 3 or 4. None: drawn.
-        extreme: Whether coefficients are so large that sums in a decoder overflow. None: drawn, seldom.
-        odd: Whether to draw what is allowed but unusual: fill bytes, bytes between segments, odd Huffman tables.
-        wild: Whether to draw what a decoder may refuse too: sampling factors that are no whole fractions, scans that
-            are missing, coefficients of more bits than the standard allows.
-        most: The largest side in pixels.
-    """
+    """Draws a file."""
     rng = random.Random(seed)
     numbers = np.random.default_rng(rng.getrandbits(64))
     family = family or rng.choice(("baseline", "baseline", "extended", "progressive", "progressive"))
@@ -856,14 +820,7 @@ def _draw_progression(rng: random.Random, image: Image, interleaved: bool) -> li
 
 
 def make_dc_overflow(bits: int) -> tuple[bytes, int, int]:
-    """Makes a gray image whose DC differences add up to more than 32 bits can hold.
-
-    Args:
-        bits: The bits of a difference: 11, the most that the standard allows, or up to 15.
-
-    Returns:
-        The file, its height and its width.
-    """
+    """Makes a gray image whose DC differences add up to more than 32 bits can hold."""
     columns = 1024 if bits < 13 else 256
     rows = _divide(2**31 // ((1 << bits) - 1) + 1, columns)
     height, width = 8 * rows, 8 * columns

@@ -17,11 +17,7 @@ _DELETED = re.compile(rb"DELETE (\S+) HTTP/1.1")
 
 
 class AzureServer(Server):
-    """A server with the container `az://data`.
-
-    Attributes:
-        objects: The bytes of each object, by name.
-    """
+    """A server with the container `az://data`."""
 
     def __init__(self) -> None:
         super().__init__()

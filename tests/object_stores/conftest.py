@@ -20,13 +20,7 @@ _numbers = count()
 
 
 class Cloud:
-    """One store with one bucket, `gs://data` or `s3://data`.
-
-    Attributes:
-        scheme: `gs` or `s3`.
-        proxy: Between it and its clients.
-        environment: What a client must have in its environment to come here.
-    """
+    """One store with one bucket, `gs://data` or `s3://data`."""
 
     scheme: str
     environment: Mapping[str, str]

@@ -17,14 +17,7 @@ _NOW = "2026-11-21T00:00:00Z"
 
 
 class Service:
-    """A service that runs until it is stopped. It also hands out tokens for a service account that it invents.
-
-    Attributes:
-        jobs: The requests by job id, as they came.
-        refuse: HTTP status and message to answer the next job with.
-        state: What every job is said to be in, whatever becomes of it; None: what it is in.
-        looks: The number of requests for metrics.
-    """
+    """A service that runs until it is stopped. It also hands out tokens for a service account that it invents."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

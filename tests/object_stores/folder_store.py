@@ -33,12 +33,7 @@ AnyServer = TypeVar("AnyServer", bound=Server)
 
 
 class FolderStore(Server):
-    """A store whose bucket `gs://data` is a folder. It can be read, but not written.
-
-    Args:
-        folder: The folder.
-        tls: See `Server`.
-    """
+    """A store whose bucket `gs://data` is a folder. It can be read, but not written."""
 
     def __init__(self, folder: Path, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)
@@ -102,13 +97,6 @@ def pose_as_google(
     """Starts a server that answers for Google, with our certificate.
 
     TensorFlow knows no other address than Google's. Its HTTP library looks at two variables, obstore at another one.
-
-    Args:
-        folder: Where the certificate is written.
-        make_server: The function that starts the server.
-
-    Yields:
-        The server, and the environment in which TensorFlow and obstore come to it.
     """
     import trustme
 

@@ -20,13 +20,7 @@ _ENTRY = (
 
 
 class GoogleProxy(Proxy):
-    """A proxy before the emulator. It serves requests of the XML interface from the emulator's memory.
-
-    Args:
-        target: The emulator.
-        storage: What the emulator keeps.
-        tls: See `Server`.
-    """
+    """A proxy before the emulator. It serves requests of the XML interface from the emulator's memory."""
 
     def __init__(self, target: tuple[str, int], storage: Any, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(target, tls)

@@ -14,12 +14,7 @@ _FILE = re.compile(rf"/datasets/{REPOSITORY}/resolve/main/(?P<path>.+)")
 
 
 class HubServer(Server):
-    """A server with one dataset.
-
-    Attributes:
-        files: The bytes of each file, by name.
-        commits: The messages of all commits.
-    """
+    """A server with one dataset."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,14 +20,7 @@ _PACED_BYTES = 2**18
 
 
 class Answer(NamedTuple):
-    """What a store answers.
-
-    Attributes:
-        status: The HTTP status.
-        headers: The headers, without those that belong to a connection.
-        data: The body.
-        length: The value of `Content-Length` in an answer to HEAD, which has no body.
-    """
+    """What a store answers."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -46,16 +39,7 @@ class Seen(NamedTuple):
 
 
 class Server:
-    """A server of HTTP/1.1 on loopback, until it is stopped.
-
-    Attributes:
-        log: Every request, in its order.
-        harm: The rule by which requests are broken.
-        bytes_per_s: The rate at which the body of an answer is sent; None for the rate of the machine.
-
-    Args:
-        tls: For clients that are told to use this as their HTTPS proxy: what it calls itself then.
-    """
+    """A server of HTTP/1.1 on loopback, until it is stopped."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.log: list[Seen] = []
@@ -96,12 +80,7 @@ class Server:
 
 
 class Proxy(Server):
-    """A proxy that forwards requests to `target` (host and port).
-
-    Args:
-        target: The emulator.
-        tls: See `Server`.
-    """
+    """A proxy that forwards requests to `target` (host and port)."""
 
     def __init__(self, target: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(tls)

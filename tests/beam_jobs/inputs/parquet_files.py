@@ -14,15 +14,7 @@ IMAGE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
 def write_parquet(
     path: Path, images: Sequence[Any], group_rows: int = 2, metadata: str | None = None, **columns: Any
 ) -> Path:
-    """Writes a Parquet file.
-
-    Args:
-        path: The file.
-        images: The bytes of each image, or its struct; None for neither.
-        group_rows: The rows of a row group.
-        metadata: The metadata of Hugging Face, as JSON; None for none.
-        columns: The further columns.
-    """
+    """Writes a Parquet file."""
     structs = [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
     table = pyarrow.table({"image": pyarrow.array(structs, IMAGE), **columns})
     if metadata is not None:

@@ -29,11 +29,7 @@ class Mismatch(AssertionError):
 
 
 def compare_file(native: Native, seed: int, given: Sequence[Path], counts: Counter[str]) -> None:
-    """Compares crops of the file of this seed, and counts what came of each.
-
-    Raises:
-        Mismatch: The first result that is wrong.
-    """
+    """Compares crops of the file of this seed, and counts what came of each."""
     file = draw_file(seed, given)
     rng = random.Random(seed ^ 0x5EED)
     counts["files"] += 1

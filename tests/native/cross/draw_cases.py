@@ -30,13 +30,7 @@ OFFSET, FACTOR = (123.675, 116.28, 103.53), (0.017124753, 0.017507002, 0.0174291
 
 
 def draw_cases(seed: int, count: int) -> bytes:
-    """Draws a file of cases.
-
-    Args:
-        seed: What everything is drawn from.
-        count: The drawn JPEGs of each of four kinds: any, extreme, wild, and changed; those of sample_data come on top.
-            Each kind of crops has fifty times as many, as one that is rounded otherwise is rare.
-    """
+    """Draws a file of cases."""
     rng = random.Random(seed)
     files = [*_draw_files(rng, count)]
     variants = itertools.cycle(VARIANTS)
