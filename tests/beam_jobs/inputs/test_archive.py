@@ -1,7 +1,5 @@
 """Real archives, good and hostile: their members, the places of the bytes, and the messages of refusals."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io
