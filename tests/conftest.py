@@ -176,7 +176,6 @@ class Foreign:
         return _image(seed, size, kind)
 
     def example(self, features: dict[str, object]) -> bytes:
-        """bytes, int, float, or a list of one of them, for each feature."""
         import tensorflow as tf
 
         lists = {bytes: ("bytes_list", tf.train.BytesList), int: ("int64_list", tf.train.Int64List)}

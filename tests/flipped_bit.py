@@ -5,14 +5,12 @@ from pathlib import Path
 
 
 def copy_with_flipped_bit(dataset: Path, copy: Path, shard: str) -> Path:
-    """Copies a dataset and flips a bit in the middle of one shard. Returns the copy."""
     shutil.copytree(dataset, copy)
     flip_bit(copy / shard, (copy / shard).stat().st_size // 2)
     return copy
 
 
 def flip_bit(file: Path, at: int) -> None:
-    """Flips a bit in one byte of a file."""
     data = bytearray(file.read_bytes())
     data[at] ^= 1
     file.write_bytes(data)

@@ -17,7 +17,6 @@ def make_classes(seed: int, size: tuple[int, int] = (24, 16), num_classes: int =
 
 
 def make_mask(seed: int, size: tuple[int, int] = (24, 16), num_classes: int = 5) -> bytes:
-    """Returns the PNG of `make_classes`."""
     return save(Image.fromarray(make_classes(seed, size, num_classes)))
 
 

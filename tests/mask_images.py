@@ -12,7 +12,6 @@ MASK_NAME = "image/mask"
 
 
 def make_masked_images(count: int, kind: str = "PNG", *, as_classes: bool = False) -> dict[str, Any]:
-    """Returns images with masks by name, as `cat/0.png` and `cat/0.mask.png`; or the classes by the image's name."""
     files: dict[str, Any] = {}
     for k in range(count):
         fields = np.random.default_rng(k).integers(0, 6, (4, 5), np.uint8)

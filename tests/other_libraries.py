@@ -20,7 +20,6 @@ def other_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def install_libraries(folder: Path, *libraries: str) -> dict[str, str]:
-    """Installs libraries in a folder, and returns the environment of a process that imports them."""
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-input", "--target", str(folder), *libraries]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=280)
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "HF_HUB_OFFLINE": "1"}

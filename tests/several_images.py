@@ -30,12 +30,10 @@ def make_file(record: int, number: int, kind: str = "PNG") -> bytes:
 
 
 def count_images(record: int, number: int | None) -> int:
-    """Returns the number of images of a record: 2 to 5 in turns if it is open."""
     return 2 + record % 4 if number is None else number
 
 
 def make_records(records: range, number: int | None = 3, kind: str = "PNG") -> Records:
-    """Yields records of a label, a text and images."""
     for record in records:
         files = [make_file(record, k, kind) for k in range(count_images(record, number))]
         yield {"views": files, "class": record % 2, "caption": f"record {record}"}

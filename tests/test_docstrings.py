@@ -118,7 +118,6 @@ def check_start(node: ast.AST, text: str) -> str | None:
 
 
 def check_banned(text: str) -> str | None:
-    """Returns the sentence for a docstring that begins with one of BANNED."""
     if banned := re.match(rf"({BANNED})\b", text):
         return f"The docstring begins with {banned[0]!r}: begin with a verb or a noun phrase."
     return None

@@ -76,7 +76,6 @@ def dataset(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(dataset: Path) -> tuple[int, int]:
-    """Returns the number of intact records, and of damages."""
     report = verify(str(dataset), VerifyConfig(workers=0))
     return report.records, len(report.damaged)
 

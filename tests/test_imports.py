@@ -35,7 +35,6 @@ def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def list_loaded(code: str) -> set[str]:
-    """Returns the heavy libraries that some code loads."""
     result = run_python(f"{code}\nimport json, sys\nprint(json.dumps([n for n in {HEAVY!r} if n in sys.modules]))")
     assert result.returncode == 0, result.stderr
     return set(json.loads(result.stdout.splitlines()[-1]))

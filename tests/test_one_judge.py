@@ -94,7 +94,6 @@ def save(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
 
 
 def draw_sampled(factors: tuple[tuple[int, int], ...], options: Options | None = None) -> bytes:
-    """Draws a JPEG of 48 x 64 with a component for each pair of sampling factors."""
     height, width, table = 48, 64, np.arange(2, 66)
     image = Coefficients(height, width, [], {0: table})
     most = max(h for h, _ in factors), max(v for _, v in factors)

@@ -49,7 +49,6 @@ def list_processes(session: int) -> list[int]:
 
 
 def read_command_line(pid: int) -> str:
-    """Returns the command line of a process, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -57,7 +56,6 @@ def read_command_line(pid: int) -> str:
 
 
 def wait_for(condition: Callable[[], T], seconds: float = 20.0) -> T:
-    """Returns the first true value of `condition()`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         value = condition()

@@ -21,13 +21,11 @@ from tfpipe.format.tfrecord import scan_records
 
 
 def make_dataset(source: Path | str, output: Path | str, **options: Any) -> Manifest:
-    """Makes a dataset in this process and without Beam, with `options` of `ShardConfig`."""
     config = ShardConfig(str(source), str(output), **options)
     return write_plan(config, plan_shards(config))
 
 
 def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
-    """Writes the dataset of a plan in this process."""
     with open_work_dir(config, plan) as work:
         header = work.read_header()
         written = [write_shard(work, header, k) for k in range(len(header.shards))]
@@ -36,7 +34,6 @@ def write_plan(config: ShardConfig, plan: Plan) -> Manifest:
 
 
 def list_images(config: ShardConfig) -> Listing:
-    """Returns all images of an input, as a plan has them."""
     source = recognize(config)
     ((images, facts),) = join(source.list())
     return source.resolve(facts).make_listing(images)
@@ -60,12 +57,10 @@ def join_datasets(datasets: Sequence[Path | str], output: Path | str, **options:
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
-    """Returns every file below a folder."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def read_payloads(output: Path, split: str = "train") -> list[bytes]:
-    """Returns the payloads of a split's records, in order."""
     payloads: list[bytes] = []
     for path in sorted(output.glob(f"{split}-*.tfrecord")):
         with path.open("rb") as file:
@@ -74,7 +69,6 @@ def read_payloads(output: Path, split: str = "train") -> list[bytes]:
 
 
 def read_records(output: Path, split: str = "train") -> list[dict[str, Any]]:
-    """Returns the decoded records of a split, in order."""
     return [decode_example(payload) for payload in read_payloads(output, split)]
 
 
@@ -85,7 +79,6 @@ def read_images(output: Path, split: str = "train") -> dict[str, bytes]:
 
 
 def parse_with_tensorflow(output: Path, spec: Mapping[str, Any], split: str = "train") -> list[dict[str, Any]]:
-    """Returns the records of a split as TensorFlow parses them by a parse spec."""
     import tensorflow as tf
 
     files = sorted(map(str, output.glob(f"{split}-*.tfrecord")))

@@ -14,7 +14,6 @@ Files = Mapping[str, bytes]
 
 
 def make_image(seed: int, size: tuple[int, int], image_format: str, **options: Any) -> bytes:
-    """Returns an encoded image of random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, image_format, **options)
@@ -36,7 +35,6 @@ def make_photos(class_counts: Mapping[str, int], seed: int = 0) -> dict[str, byt
 
 
 def write_files(folder: Path, files: Files) -> Path:
-    """Writes files below a folder, and returns the folder."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,14 +56,12 @@ def make_tar(files: Files, mode: str = "w", extra: Sequence[tarfile.TarInfo] = (
 
 
 def write_tar(path: Path, files: Files, mode: str = "w") -> Path:
-    """Writes a tar file, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(make_tar(files, mode))
     return path
 
 
 def write_zip(path: Path, files: Files, method: int = zipfile.ZIP_DEFLATED) -> Path:
-    """Writes a zip archive, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, data in files.items():

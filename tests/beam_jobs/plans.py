@@ -66,7 +66,6 @@ def write_boxes(folder: Path) -> Path:
 
 
 def write_embedded(folder: Path) -> Path:
-    """Writes a folder of Parquet files that hold the images, with classes, texts and splits."""
     contents = list(make_contents(40).values())
     for k, name in enumerate(("train-0", "train-1", "test-0")):
         numbers = range(k, 40, 3)
@@ -107,7 +106,6 @@ def write_folder(folder: Path) -> Path:
 
 
 def write_archives(folder: Path) -> Path:
-    """Writes a folder of tar files and a zip archive, one for each class."""
     for k in range(3):
         files = {f"{i}.jpg": bytes([i % 4]) * (k + i % 3) for i in range(20)}
         if k == 2:
@@ -140,7 +138,6 @@ def plan_by_tasks(source: Path, output: Path, **options: Any) -> dict[str, Any]:
 
 
 def run_tasks(config: ShardConfig, base: str) -> Any:
-    """Runs all tasks, each step's backwards, and returns the plan."""
     planning, source = Planning(config, Scratch(base)), recognize(config)
     planning.scratch.save("pieces", source.cut())
     planning.scratch.save("input", source)

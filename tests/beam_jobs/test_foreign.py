@@ -49,7 +49,6 @@ def imagenet(request: pytest.FixtureRequest, foreign: Any, tmp_path_factory: pyt
 
 
 def describe(foreign: Any, folder: Path, records: list[dict[str, object]], **options: Any) -> Path:
-    """Writes records as one foreign file and describes them, with `options` of `IndexConfig`."""
     foreign.write(folder / "train-00000-of-00001", records)
     index(IndexConfig(str(folder), **options))
     return folder

@@ -35,21 +35,18 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work(tmp_path: Path, source: Path) -> Iterator[WorkDir]:
-    """A dataset directory with a plan of three shards."""
     config = ShardConfig(str(source), str(tmp_path / "out"), num_shards=3)
     with open_work_dir(config, plan_shards(config)) as work:
         yield work
 
 
 def build(settings: JobSettings) -> Any:
-    """Returns a pipeline of all steps."""
     pipeline = TestPipeline(runner=FnApiRunner())
     add_steps(pipeline | beam.Create([0]), list_job_steps(settings.search_tasks), settings)
     return pipeline
 
 
 def run(settings: JobSettings) -> dict[str, Any]:
-    """Runs all steps, and returns the metrics."""
     result = build(settings).run()
     result.wait_until_finish()
     return {
@@ -60,7 +57,6 @@ def run(settings: JobSettings) -> dict[str, Any]:
 
 
 def write_all(work: WorkDir) -> list[WrittenShard]:
-    """Writes the three shards in this process."""
     header = work.read_header()
     return [write_shard(work, header, k) for k in range(3)]
 

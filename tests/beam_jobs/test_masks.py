@@ -20,7 +20,6 @@ MAX = 10_000
 
 
 def make_files(count: int = 6) -> dict[str, bytes]:
-    """Returns images with masks, by name: `cat/0.jpg`, `cat/0.mask.png`, ..."""
     files = {}
     for k in range(count):
         folder, size = "cat" if k % 2 else "dog", (24 + k, 16)
@@ -29,7 +28,6 @@ def make_files(count: int = 6) -> dict[str, bytes]:
 
 
 def read_masks(output: Path) -> dict[str, np.ndarray]:
-    """Returns the classes of each image by its name."""
     masks = {}
     for record in read_records(output):
         name = record[IMAGE_FILENAME][0].decode()

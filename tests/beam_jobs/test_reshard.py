@@ -68,7 +68,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broken(dataset: Path, tmp_path: Path) -> Path:
-    """Returns a copy of it, to be damaged."""
     return Path(shutil.copytree(dataset, tmp_path / "broken"))
 
 
@@ -309,7 +308,6 @@ def test_too_much_damage(broken: Path, tmp_path: Path) -> None:
 
 
 def replace_record(folder: Path, number: int, **changes: Any) -> None:
-    """Writes a record with other features, and an index and a manifest to match."""
     payloads = read_payloads(folder)[: len(places(folder))]
     features = {**read_records(folder)[number], **changes}
     payloads[number] = encode_example({name: value for name, value in features.items() if value is not None})

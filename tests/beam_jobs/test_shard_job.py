@@ -62,7 +62,6 @@ OPTIONS = {"num_shards": 4, "seed": 5, "keep_quarantined": True}
 
 @pytest.fixture(scope="module")
 def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset that one undisturbed run makes."""
     output = tmp_path_factory.mktemp("beam") / "out"
     assert run(photos, output, **OPTIONS).kept_shards == 0
     return output
@@ -70,7 +69,6 @@ def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def done(straight: Path, tmp_path: Path) -> Path:
-    """A copy of the dataset, to be damaged."""
     import shutil
 
     return Path(shutil.copytree(straight, tmp_path / "out"))

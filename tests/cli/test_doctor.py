@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*args: object) -> Ran:
-    """The real command in a process of its own."""
     command = [sys.executable, "-m", "tfpipe", "doctor", *map(str, args)]
     env = {**os.environ, "COLUMNS": "100"}
     env.pop("TPU_NAME", None)

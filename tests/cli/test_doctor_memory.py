@@ -33,7 +33,6 @@ os._exit(0)  # TensorFlow sometimes takes a minute to delete an iterator
 
 @pytest.fixture(scope="module")
 def large_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1,500 records of about 200 KB."""
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
     encoded = io.BytesIO()
     Image.fromarray(pixels).save(encoded, "JPEG", quality=95)

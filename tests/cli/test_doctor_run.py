@@ -35,7 +35,6 @@ def manifest(small_dataset: Path) -> Manifest:
 
 
 def some(manifest: Manifest, names: str, config: PipelineConfig = CONFIG, target: TargetConfig = HERE) -> list[Check]:
-    """Runs the checks with these names alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor_run, "CHECKS", {name: CHECKS[name] for name in names.split(", ")})
         return list(run_checks(manifest, "train", config, target))

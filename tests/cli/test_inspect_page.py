@@ -53,7 +53,6 @@ def write_page(tfpipe: Tfpipe, dataset: Path, count: int, *more: object) -> Path
 
 
 def read_facts(page: Path) -> Any:
-    """Returns what the page knows."""
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text("utf-8"))
     return json.loads(data)
 

@@ -33,7 +33,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_masks(dataset: Path) -> dict[bytes, list[list[int]]]:
-    """Returns the classes of each mask by the image's SHA-256."""
     masks = {}
     manifest = library.load_manifest(str(dataset))
     with RecordReader(str(dataset), manifest, "train") as reader:

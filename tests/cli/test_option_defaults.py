@@ -33,7 +33,6 @@ TAKE_WORDS = ("shard_size_bytes",)
 
 
 def list_options() -> list[Any]:
-    """Returns each option of a command with the field of the config that has its name."""
     cases = []
     for command, configs in CONFIGS.items():
         fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}

@@ -17,7 +17,6 @@ OPTIONS = ("--step-ms", 1, "--seconds", 0.5, "--json")
 
 @pytest.fixture
 def begin(tmp_path: Path) -> PipelineConfig:
-    """Writes the file of a pipeline that is slow, and returns its options."""
     (tmp_path / "begin.toml").write_text("batch_size = 4\nimage_dtype = 'float32'\n")
     return PipelineConfig.from_file(tmp_path / "begin.toml")
 

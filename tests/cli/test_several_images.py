@@ -46,7 +46,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, number: Number) -> Path:
 
 
 def read_records(dataset: Path) -> dict[str, dict[str, Any]]:
-    """Returns the records by their captions."""
     manifest = library.load_manifest(str(dataset))
     with RecordReader(str(dataset), manifest, "train") as reader:
         return {record["caption"][0].decode(): record for record in reader}

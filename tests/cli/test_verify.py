@@ -44,7 +44,6 @@ def change(path: Path, at: int, new: bytes) -> None:
 
 
 def rewrite(dataset: Path, shard: str, payloads: list[bytes]) -> None:
-    """Other records in a shard, with a manifest and an index that fit them."""
     from tfpipe.format.record_index import encode_index
 
     old, data = (dataset / shard).read_bytes(), framed(payloads)

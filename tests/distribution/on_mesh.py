@@ -22,7 +22,6 @@ SIZE = 8 * 8 * 3
 
 
 def hash_rows(array):
-    """Returns a checksum of each row."""
     return [zlib.crc32(row.tobytes()) for row in array.numpy()]
 
 

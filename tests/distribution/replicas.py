@@ -33,13 +33,11 @@ class Trainer:
         return [part.numpy() for part in self.strategy.experimental_local_results(value)]
 
     def devices(self, _):
-        """Returns the strategy in words, its devices, and the sum of the numbers of all replicas."""
         number = self.strategy.run(lambda: tf.distribute.get_replica_context().replica_id_in_sync_group)
         devices = [device[-5:] for device in self.strategy.extended.worker_devices]
         return [describe_strategy(self.strategy), devices, int(self.strategy.reduce("SUM", number, None))]
 
     def sequence(self, start, stop):
-        """Of each step: names of the images, and a checksum of the pixels of each."""
         batches = iter(self.dataset(start_step=start, extra_features=("image/filename",), **TRAIN))
         steps = []
         for _ in range(start, stop):
@@ -70,7 +68,6 @@ class Trainer:
         return {"right": right, "count": count, "steps": len(sums)}
 
     def keras_evaluate(self, _):
-        """Returns the accuracies of three evaluations by Keras, the last two with `steps`, and the cardinality."""
         dataset = self.dataset("validation", as_supervised=True, **EVALUATE)
         with self.strategy.scope():
             model = Guesser()
@@ -83,7 +80,6 @@ class Trainer:
         return {"accuracies": [result["accuracy"] for result in results], "steps": int(dataset.cardinality)}
 
     def fit(self, where):
-        """History of two epochs of Keras."""
         options = {**TRAIN, "as_supervised": True, "augment": where}
         config = tfpipe.PipelineConfig(**options)
         tf.keras.utils.set_random_seed(1)
@@ -133,7 +129,6 @@ class Trainer:
         return [float(all_replicas(next(batches))) for _ in range(int(steps))]
 
     def bfloat16(self, _):
-        """Returns the dtype, the shape and the device of the images of one step."""
         batch = next(iter(self.dataset(image_dtype="bfloat16", **TRAIN)))
         images = self.strategy.experimental_local_results(batch["image"])
         return [[image.dtype.name, list(image.shape), image.device[-5:]] for image in images]
@@ -175,7 +170,6 @@ class Net(tf.keras.Model):
 
 
 def run(directory, strategy, tasks):
-    """Runs each task and returns its result."""
     trainer, results = Trainer(directory, strategy), {}
     for task in tasks:
         name, _, argument = task.partition(":")

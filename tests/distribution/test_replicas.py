@@ -48,7 +48,6 @@ def expected_right(directory: Path) -> int:
 
 
 def resume_steps(count: int) -> list[int]:
-    """Random steps to resume at, and the seed that they come from."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     return random.Random(seed).sample(range(LAST_START + 1), count)

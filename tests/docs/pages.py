@@ -45,7 +45,6 @@ def copy_samples(target: Path) -> None:
 
 
 def find_blocks(page: Path) -> Iterator[Block]:
-    """Yields the Python and shell blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     lines = text.splitlines()
     for token in parse(text):
@@ -76,7 +75,6 @@ def parse(text: str) -> list[Token]:
 
 
 def find_links(page: Path) -> Iterator[str]:
-    """Yields the target of every link and picture."""
     for token in parse(page.read_text(encoding="utf-8")):
         for child in token.children or ():
             if target := child.attrGet("href") or child.attrGet("src"):

@@ -90,7 +90,6 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample images, a quarter of them for validation."""
     folder = tmp_path_factory.mktemp("shapes") / "shapes"
     command = [sys.executable, "-m", "tfpipe", "shard", str(ROOT / "sample_data"), str(folder)]
     environment = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY}

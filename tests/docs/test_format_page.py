@@ -45,7 +45,6 @@ def mask(crc: int) -> int:
 
 
 def read_shard(data: bytes) -> list[tuple[int, bytes]]:
-    """The offset and the payload of each record."""
     records, at = [], 0
     while at < len(data):
         length, masked = struct.unpack_from("<QI", data, at)
@@ -91,7 +90,6 @@ def read_message(data: bytes) -> list[tuple[int, Any]]:
 
 
 def read_example(payload: bytes) -> dict[str, tuple[str, list[Any]]]:
-    """The type and the values of each feature."""
     features = {}
     for _, body in read_message(payload):
         for _, entry in read_message(body):

@@ -131,12 +131,10 @@ True
 
 
 def find(page: Path, reason: str) -> Block:
-    """Returns the first block of a page that is not run for a reason."""
     return next(block for block in find_blocks(page) if block.reason == reason)
 
 
 def find_shell(page: Path) -> Block:
-    """Returns the first block of a page for the shell."""
     return next(block for block in find_blocks(page) if block.language in SHELL)
 
 
@@ -205,7 +203,6 @@ def find_lines(printed: str, word: str) -> list[str]:
 
 
 def make_imagenet(images: Path, tar: Path) -> None:
-    """Writes images as ImageNet has them: a tar that holds a tar of each class."""
     with tarfile.open(tar, "w") as outer:
         for folder in sorted(path for path in images.iterdir() if path.is_dir()):
             inner = tar.with_name(f"{folder.name}.tar")

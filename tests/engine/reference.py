@@ -29,7 +29,6 @@ class Dataset:
         self.names = manifest.label_names
 
     def get(self, number: int, name: str) -> Any:
-        """Returns the values of a feature of a record."""
         feature = self.records[number].features.feature[name]
         return getattr(feature, feature.WhichOneof("kind") or "bytes_list").value
 
@@ -110,7 +109,6 @@ def choose_crop(dataset: Dataset, number: int, epoch: int, config: PipelineConfi
 
 
 def list_rows(sources: Sequence[Dataset], weights: Sequence[float], config: PipelineConfig, step: int) -> list[Any]:
-    """Lists the rows of a training batch: dataset, epoch and number."""
     batch = config.batch_size
     exact = [batch * weight / sum(weights) for weight in weights]
     shares = [int(part) for part in exact]

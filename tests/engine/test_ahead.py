@@ -126,7 +126,6 @@ class Counted:
 
 
 def take(passes: Passes, count: int) -> list[Any]:
-    """Takes some batches of a pass, and leaves it."""
     batches = iter(passes)
     taken = [next(batches) for _ in range(count)]
     batches.close()

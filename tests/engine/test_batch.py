@@ -148,7 +148,6 @@ def payload_name(number: int) -> bytes:
 
 
 def sort_by_message(places: list[str], caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Sorts places in the order in which they were told."""
     told = [record.getMessage() for record in caplog.records]
     return sorted(places, key=lambda place: next(k for k, message in enumerate(told) if place in message))
 

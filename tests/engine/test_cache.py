@@ -26,7 +26,6 @@ STEPS = range(12)  # three epochs of four
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tfpipe.Manifest]:
-    """Returns a function that writes 35 images."""
 
     def write(kind: str, form: ImageForm, offset: int = 0) -> tfpipe.Manifest:
         names = ("cat", "dog", "owl")

@@ -29,7 +29,6 @@ def drawn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def in_graph(function, elements, dtype) -> np.ndarray:
-    """The function of each element, as a pipeline would run it."""
     dataset = tf.data.Dataset.from_tensor_slices(elements)
     each = tf.autograph.experimental.do_not_convert(function)
     found = dataset.map(lambda *element: each(element if len(element) > 1 else element[0]))

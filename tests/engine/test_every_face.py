@@ -56,7 +56,6 @@ def draw_features(k: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tfpipe.Manifest]:
-    """Returns datasets of 30 to 40 records."""
     made = {}
     for offset, (name, (kind, form, classes)) in enumerate(KINDS.items()):
         count = 30 + 5 * offset
@@ -240,7 +239,6 @@ def test_the_cases_have_every_kind() -> None:
 def read_by_numpy(
     data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
 ) -> list[list[bytes]]:
-    """Goes on by a state of another loader."""
     batches = NumpyBatches(data, "train", config, rank=rank)
     batches.load_state_dict(NumpyBatches(data, "train", config, start).state_dict())
     return [batch[NAME] for batch in take_steps(batches, count)]
@@ -249,7 +247,6 @@ def read_by_numpy(
 def read_by_torch(
     data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
 ) -> list[list[bytes]]:
-    """Goes on at a position that is set."""
     loader = data_loader(TorchBatches(data, "train", config, rank=rank))
     loader.position = NumpyBatches(data, "train", config, start).position
     return [batch[NAME] for batch in take_steps(loader, count)]
@@ -258,7 +255,6 @@ def read_by_torch(
 def read_by_tf_data(
     data: Any, config: PipelineConfig, start: int, count: int, rank: tuple[int, int]
 ) -> list[list[bytes]]:
-    """Goes on at a start step."""
     context = tf.distribute.InputContext(rank[1], rank[0], rank[1])
     dataset = tfpipe.build_dataset(data, "train", config, context, start)
     return [batch[NAME].tolist() for batch in dataset.take(count).as_numpy_iterator()]

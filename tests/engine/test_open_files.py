@@ -79,7 +79,6 @@ def write_shards(folder: Path, count: int) -> Path:
 
 
 def run(program: str, *args: object) -> tuple[int, str, str]:
-    """Runs a program with the warnings of no library."""
     command = [sys.executable, "-c", PROGRAM + program, *map(str, args)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

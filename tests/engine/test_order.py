@@ -32,7 +32,6 @@ def orders(draw: st.DrawFn) -> Order:
 
 
 def list_epoch(order: Order, epoch: int) -> np.ndarray:
-    """Returns the records of all steps of an epoch: int64 [steps, rows]."""
     return np.stack([order.list_numbers(epoch, step) for step in range(order.steps_per_epoch)])
 
 

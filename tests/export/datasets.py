@@ -15,7 +15,6 @@ Features = dict[str, Any]
 
 
 def write_foreign(path: Path, records: Iterable[dict[str, Any]], compression: str = "") -> None:
-    """Writes a file of records as another program does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     payloads = map(encode_example, records)
     data = b"".join(record_header(len(payload)) + payload + record_footer(payload) for payload in payloads)

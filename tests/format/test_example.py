@@ -285,7 +285,6 @@ def test_any_bytes_are_read_as_protobuf_does_or_refused(source):
 
 
 def outcome(data):
-    """What decoding gives, or the message of its error."""
     try:
         return comparable(decode_example(data))
     except FormatError as error:

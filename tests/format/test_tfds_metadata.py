@@ -82,7 +82,6 @@ def write(folder, info, encoded, forms):
 
 
 def opened(folder, split):
-    """The builder and its records, and no warning of TFDS."""
     messages = []  # absl is what TFDS logs with
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda entry: messages.append(entry.getMessage())

@@ -161,7 +161,6 @@ def _json(data: bytes, rng: random.Random) -> bytes:
 
 
 def _numbers(data: bytes, rng: random.Random) -> bytes:
-    """An index with another number."""
     words = data.split(b" ")
     words[rng.randrange(len(words))] = str(rng.choice((*_INTS, -1, 10**30, 2**63 + 16))).encode()
     return b" ".join(words)
@@ -191,12 +190,10 @@ def _protobuf(data: bytes, rng: random.Random) -> bytes:
 
 
 def _placed(data: bytes, rng: random.Random) -> bytes:
-    """16 bytes, and a file."""
     return data[:16] + _records(data[16:], rng)
 
 
 def _indexed(data: bytes, rng: random.Random) -> bytes:
-    """Two bytes, the length of an index, the index, and a file."""
     cut = int.from_bytes(data[:2], "little")
     index, file = data[2 : 2 + cut], data[2 + cut :]
     if rng.random() < 0.3:

@@ -29,12 +29,10 @@ PAYLOADS = [b"", b"one", bytes(40), *EXAMPLES[1:3]]
 
 
 def framed(payloads: list[bytes]) -> bytes:
-    """A file of records."""
     return b"".join(record_header(len(one)) + one + record_footer(one) for one in payloads)
 
 
 def sizes(payloads: list[bytes]) -> list[int]:
-    """What each record takes in it."""
     return [len(one) + FRAME_BYTES for one in payloads]
 
 

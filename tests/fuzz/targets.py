@@ -49,14 +49,12 @@ def _record(data: bytes) -> None:
 
 
 def _place(data: bytes) -> None:
-    """The first 16 bytes are an offset and a size."""
     offset, size = (int.from_bytes(data[k : k + 8], "little", signed=True) for k in (0, 8))
     payload = read_record(io.BytesIO(data[16:]), offset, size)
     assert data[16 + offset :].startswith(seeds.framed([payload]))
 
 
 def _resync(data: bytes) -> None:
-    """The file, and an index before it: two bytes are its length."""
     cut = int.from_bytes(data[:2], "little")
     index, file = data[2 : 2 + cut], data[2 + cut :]
     _check_scan(file, None)

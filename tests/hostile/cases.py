@@ -28,7 +28,6 @@ class Case(NamedTuple):
 
 
 def write_good(folder: Path) -> Path:
-    """Two shards of three records each."""
     return write_dataset(
         folder, {"train": [payload(k) for k in range(3)], "train:1": [payload(k) for k in range(3, 6)]}
     )

@@ -67,7 +67,6 @@ def make() -> Maker:
 
 @pytest.fixture(scope="session")
 def tf_jpeg() -> Callable[..., Pixels]:
-    """Returns TensorFlow's own decoder of JPEG."""
     import tensorflow as tf
 
     def decode(data: bytes, channels: int = 3) -> Pixels:
@@ -79,7 +78,6 @@ def tf_jpeg() -> Callable[..., Pixels]:
 
 @pytest.fixture(scope="session")
 def tf_png() -> Callable[..., Pixels]:
-    """Returns TensorFlow's own decoder of PNG."""
     import tensorflow as tf
 
     def decode(data: bytes, channels: int = 3) -> Pixels:

@@ -21,7 +21,6 @@ def reason(data: bytes) -> str:
 
 
 def split(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Returns the names and the bodies of the chunks."""
     chunks, position = [], 8
     while position < len(data):
         (length,) = struct.unpack_from(">I", data, position)

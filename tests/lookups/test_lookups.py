@@ -104,7 +104,6 @@ def test_a_record_outside_the_view_is_refused(pets: str) -> None:
 
 
 def save(training: DataLock, folder: Path) -> str:
-    """Writes a lock as a run does."""
     path = folder / "run.json"
     path.write_text(json.dumps({"lock": training.to_json()}))
     return str(path)

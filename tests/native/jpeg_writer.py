@@ -61,7 +61,6 @@ _STANDARD = {
 
 
 def _divide(number: int, by: int) -> int:
-    """Divides and rounds up."""
     return -(-number // by)
 
 
@@ -87,7 +86,6 @@ class Image:
 
     @property
     def factors(self) -> tuple[int, int]:
-        """The largest sampling factors: across and down."""
         return max(one.across for one in self.components), max(one.down for one in self.components)
 
     def size_in_blocks(self, component: Component) -> tuple[int, int]:
@@ -212,7 +210,6 @@ def compute_plane(component: Component, table: NDArray[np.int64]) -> NDArray[np.
 
 
 def make_tokens(image: Image, scan: Scan, progressive: bool) -> list[list[Token]]:
-    """Makes the tokens of each restart interval of a scan."""
     mcus = list(_list_mcus(image, scan))
     step = scan.interval or len(mcus)
     if not progressive:
@@ -383,7 +380,6 @@ def pack_tokens(tokens: list[Token], tables: dict[int, Table], rng: random.Rando
 
 
 def assign_codes(counts: Sequence[int], symbols: Sequence[int]) -> Table:
-    """Assigns codes to symbols as a decoder does."""
     table: Table = {}
     code, given = 0, iter(symbols)
     for length, count in enumerate(counts, 1):
@@ -451,7 +447,6 @@ def odd_table(needed: Iterable[int], key: int, rng: random.Random) -> tuple[list
 
 
 def segment(marker: int, body: bytes) -> bytes:
-    """Makes a marker segment."""
     return bytes((0xFF, marker)) + (len(body) + 2).to_bytes(2, "big") + body
 
 
@@ -560,7 +555,6 @@ class _Writer:
         return _join(bodies, 0xC4, options.one_segment)
 
     def _make_scan(self, scan: Scan) -> bytes:
-        """Makes the header of a scan."""
         body = bytes((len(scan.components),))
         for k, i in enumerate(scan.components):
             # A progressive scan has one kind of table, and the number of the other is 0 by the standard.

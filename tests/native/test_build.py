@@ -64,7 +64,6 @@ def call(library: Path, function: str) -> int:
 
 @pytest.fixture
 def without_compiler(tmp_path: Path) -> Path:
-    """A folder for PATH with nothing in it."""
     folder = tmp_path / "no programs"
     folder.mkdir()
     return folder

@@ -30,7 +30,6 @@ def reduce_box(box: Box, ratio: int) -> Box:
 
 
 def decode_box(data: bytes, box: Box, ratio: int = 1, seeks: bool = True) -> NDArray[np.uint8]:
-    """The pixels of a box, not resized."""
     result = np.empty((*reduce_box(box, ratio)[2:], 3), np.uint8)
     decode(data, box, result, resize=False, ratio=ratio, seeks=seeks)
     return result

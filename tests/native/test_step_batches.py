@@ -27,7 +27,6 @@ def manifest(folder: Path) -> Manifest:
 
 
 def write_jpegs(folder: Path, payloads: list[bytes]) -> Manifest:
-    """Writes a dataset of eight JPEGs."""
     made = write_dataset(folder, {"train": payloads})
     path = made / "manifest.json"
     path.write_text(path.read_text().replace('"PNG": 8', '"JPEG": 8'))
@@ -35,7 +34,6 @@ def write_jpegs(folder: Path, payloads: list[bytes]) -> Manifest:
 
 
 def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[Any, Any]:
-    """Decodes each image of a batch by a call of its own."""
     config = maker.plan.config
     images = maker.choose_images(maker.read(epoch, step))
     out = np.zeros((len(images), *config.size, 3), {"bfloat16": np.uint16}.get(config.image_dtype, config.image_dtype))

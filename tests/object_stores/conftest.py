@@ -33,15 +33,12 @@ class Cloud:
         return f"{self.scheme}://data/{next(_numbers)}"
 
     def put(self, url: str, objects: Mapping[str, bytes]) -> str:
-        """Writes objects below a URL, past the proxy."""
         raise NotImplementedError
 
     def names(self) -> list[str]:
-        """Returns the names of all objects in the bucket."""
         raise NotImplementedError
 
     def get(self, name: str) -> bytes:
-        """Returns the bytes of one object."""
         raise NotImplementedError
 
     def tree(self, url: str) -> dict[str, bytes]:
@@ -189,7 +186,6 @@ def amazon(amazon_server: Amazon, monkeypatch: pytest.MonkeyPatch) -> Iterator[A
 
 @pytest.fixture(params=["gs", "s3"])
 def cloud(request: pytest.FixtureRequest) -> Cloud:
-    """Both stores, one after the other."""
     return request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
 
 

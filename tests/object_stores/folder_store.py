@@ -40,7 +40,6 @@ class FolderStore(Server):
         self._folder = folder
 
     def ask(self, command: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Answers from the folder: what an object is, what begins with a name, or bytes of an object."""
         parts = urlsplit(path)
         if command == "GET" and parts.path == _LISTED:
             return self._list_objects(parse_qs(parts.query))

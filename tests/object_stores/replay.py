@@ -27,7 +27,6 @@ from tfpipe.storage import file_io
 
 
 def staged_files(graph: Any) -> dict[str, str]:
-    """Returns the URL of every staged file by its name."""
     urls = {}
     for environment in graph.components.environments.values():
         for dependency in environment.dependencies:
@@ -37,7 +36,6 @@ def staged_files(graph: Any) -> dict[str, str]:
 
 
 def fetch_graph(job: dict[str, Any]) -> Any:
-    """Returns the pipeline that a job request names."""
     options = job["environment"]["sdkPipelineOptions"]["options"]
     return beam_runner_api_pb2.Pipeline.FromString(file_io.read_whole(options["pipelineUrl"]))
 

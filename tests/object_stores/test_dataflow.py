@@ -166,7 +166,6 @@ def test_the_request_names_machines_and_staged_files(cloud: Google, service: Ser
 
 
 def request_bytes(job: dict[str, Any]) -> tuple[int, int]:
-    """Returns the bytes of a job's graph, and of what its request says of the machines."""
     return fetch_graph(job).ByteSize(), len(json.dumps(job["environment"]["workerPools"]))
 
 

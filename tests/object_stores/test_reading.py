@@ -34,7 +34,6 @@ CONFIG = PipelineConfig(batch_size=4, image_size=16, seed=3)
 
 @pytest.fixture
 def copy(small_dataset: Path, tmp_path: Path) -> Path:
-    """A copy of the dataset, in the folder `photos`."""
     return Path(shutil.copytree(small_dataset, tmp_path / "photos"))
 
 
@@ -51,7 +50,6 @@ def store(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
 
 @pytest.fixture
 def bucket(amazon: Amazon, small_dataset: Path) -> Iterator[str]:
-    """The URL of the dataset in a bucket of Amazon's."""
     stores.configure()
     paths = [path for path in small_dataset.rglob("*") if path.is_file()]
     files = {path.relative_to(small_dataset).as_posix(): path.read_bytes() for path in paths}
@@ -60,7 +58,6 @@ def bucket(amazon: Amazon, small_dataset: Path) -> Iterator[str]:
 
 
 def read(place: str | Path, config: PipelineConfig, steps: int, split: str = "train", begin: int = 0) -> list[Any]:
-    """Reads batches by TensorFlow."""
     dataset = build_dataset(load_manifest(str(place)), split, config, start_step=begin)
     return [{name: np.array(value) for name, value in batch.items()} for batch in itertools.islice(dataset, steps)]
 

@@ -9,7 +9,6 @@ PROGRAM = ROOT / "containers" / "flex_template.py"
 
 
 def load_flex_template() -> ModuleType:
-    """Returns the program as a module."""
     spec = importlib.util.spec_from_file_location("flex_template", PROGRAM)
     assert spec is not None
     assert spec.loader is not None

@@ -23,7 +23,6 @@ INSTRUCTIONS = set("ARG CMD COPY ENTRYPOINT ENV FROM RUN SHELL USER WORKDIR".spl
 
 
 def read_instructions(path: Path) -> list[tuple[str, str]]:
-    """Returns the instructions of a Dockerfile with their arguments, each on one line."""
     text = re.sub(r"^#.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines if line)]

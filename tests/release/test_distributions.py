@@ -26,7 +26,6 @@ def run(*command: object, cwd: Path | None = None) -> str:
 
 
 def make_environment(folder: Path) -> Path:
-    """Makes an empty environment, and returns its programs' folder."""
     venv.create(folder, with_pip=True)
     return folder / "bin"
 

@@ -30,7 +30,6 @@ def read_yaml(path: Path) -> Any:
 
 
 def list_steps(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Returns each step of a workflow with the name of its job."""
     return [(name, step) for name, job in read_yaml(path)["jobs"].items() for step in job["steps"]]
 
 

@@ -39,7 +39,6 @@ STEPS = 15  # more than two epochs of six
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset of 53 records in two shards."""
     shards = {"train": [payload(k) for k in range(20)], "train:1": [payload(k) for k in range(20, 53)]}
     return write_dataset(tmp_path_factory.mktemp("served") / "made", shards)
 

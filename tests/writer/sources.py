@@ -45,7 +45,6 @@ def make_broken_shard(shard: int) -> Iterator[dict[str, Any]]:
 
 
 def write_slowly(output: str, key: str | None) -> None:
-    """Writes 60 records, one in 20 ms, and says so."""
     import tfpipe
     from tfpipe.writer import shard_file
 

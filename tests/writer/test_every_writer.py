@@ -37,7 +37,6 @@ def make_records(shard: int) -> list[dict[str, int]]:
 
 
 def write_beam_records(inputs: Path, output: Path) -> None:
-    """Does what the steps of `WriteRecords` do, in their order."""
     from beam_jobs.records.job import RecordsJob
     from beam_jobs.records.write_shard import write_record_shard
 
@@ -76,7 +75,6 @@ WRITERS: dict[str, tuple[Write, str, str]] = {
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two folders of images, and a dataset of each. Not to be changed."""
     folder = tmp_path_factory.mktemp("inputs")
     for number, name in enumerate("ab"):
         write_files(folder / name, make_photos({"cat": 4}, seed=number))

@@ -37,7 +37,6 @@ def write(output: Path, schema: dict[str, Any] | None = None, records: Any = Non
 
 
 def read(dataset: Path, name: str = "tags") -> list[tuple[int, list[int]]]:
-    """The id of each record, and its classes."""
     with tfpipe.data_source(dataset, "train") as records:
         found = [(record.features["id"], record.features[name]) for record in records]
     return sorted((int(number[0]), [] if classes is None else classes.tolist()) for number, classes in found)

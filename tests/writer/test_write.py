@@ -25,7 +25,6 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 
 
 def read_ids(output: Path, split: str = "train") -> list[list[int]]:
-    """The ids of each shard."""
     manifest = tfpipe.load_manifest(str(output))
     with RecordReader(str(output), manifest, split) as reader:
         ids = iter([int(record["id"][0]) for record in reader])

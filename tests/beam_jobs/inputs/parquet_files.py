@@ -14,7 +14,6 @@ IMAGE = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
 def write_parquet(
     path: Path, images: Sequence[Any], group_rows: int = 2, metadata: str | None = None, **columns: Any
 ) -> Path:
-    """Writes a Parquet file."""
     structs = [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
     table = pyarrow.table({"image": pyarrow.array(structs, IMAGE), **columns})
     if metadata is not None:
@@ -25,13 +24,11 @@ def write_parquet(
 
 
 def describe_classes(*names: Any, column: str = "label") -> str:
-    """Returns the metadata of a column of classes."""
     features = {"image": {"_type": "Image"}, column: {"_type": "ClassLabel", "names": list(names)}}
     return json.dumps({"info": {"features": features}})
 
 
 def damage(path: Path, column: str, group: int) -> None:
-    """Overwrites the values of a column in one row group."""
     metadata = pyarrow.parquet.ParquetFile(path).metadata.row_group(group)
     chunks = [metadata.column(k) for k in range(metadata.num_columns)]
     chunk = next(chunk for chunk in chunks if chunk.path_in_schema == column)

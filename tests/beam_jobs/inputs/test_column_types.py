@@ -19,7 +19,6 @@ def infer_column(cells: Sequence[Any], *, text: bool) -> Column:
 
 
 def infer(*cells: Any, text: bool = False) -> tuple[str, Any, list[Any]]:
-    """Returns the dtype and the shape of a column, and its converted cells."""
     column = infer_column(cells, text=text)
     assert column.spec.name == "c"
     return column.spec.dtype, column.spec.shape, [column.convert(cell) for cell in cells]

@@ -40,7 +40,6 @@ def make_pair(key: str, caption: str, **values: object) -> dict[str, bytes]:
 
 
 def make_captions(*names: str) -> dict[str, bytes]:
-    """Returns pairs whose captions are their names."""
     return {k: v for name in names for k, v in ((f"{name}.jpg", JPEG), (f"{name}.txt", name.encode()))}
 
 

@@ -35,7 +35,6 @@ def make_files(counts: Sequence[int], names: Sequence[str] = "0123456789") -> di
 
 
 def write_lists(path: Path, lists: Sequence[Any], group_rows: int = 2, **columns: Any) -> Path:
-    """Writes a Parquet file with a list of images in each row: bytes, or structs."""
     rows = [
         images and [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
         for images in lists
@@ -51,7 +50,6 @@ def list_source(source: Path, **options: Any) -> Listing:
 
 
 def read_lists(output: Path) -> dict[str, list[bytes]]:
-    """Returns the images of each record by its caption."""
     return {record["caption"][0].decode(): record["image/encoded"] for record in read_records(output)}
 
 

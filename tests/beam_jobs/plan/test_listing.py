@@ -16,14 +16,12 @@ FORM = ImageForm(resize_short=8)
 
 @pytest.fixture
 def files() -> Listing:
-    """Returns three labeled images."""
     refs = [ImageRef(f"{name}.jpg", 10, split="train", label=name[:3]) for name in ("cat1", "dog1", "cat2")]
     return Listing("pets", "/pets", ImageTable.from_refs(refs), ("ape", "cat", "dog"))
 
 
 @pytest.fixture
 def datasets() -> DatasetListing:
-    """Returns three records of one dataset."""
     schema = image_schema(labeled=True, boxes=False, box_labels=False)
     inputs = InputDatasets({}, {"encoding": "keep"}, reformed=False, changed={}, noticed={})
     merged = MergedDatasets("pets", ("cat", "dog"), schema, FORM, {"train": [2, 1]}, inputs)

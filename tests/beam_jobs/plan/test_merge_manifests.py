@@ -33,7 +33,6 @@ def make_manifest(place: str, labels: str = "cat dog", **fields: Any) -> Manifes
 
 
 def merge(*manifests: Manifest, **changes: Any) -> MergedDatasets:
-    """Merges manifests under the names 0, 1, and so on."""
     return merge_manifests({str(k): manifest for k, manifest in enumerate(manifests)}, changes)
 
 

@@ -43,7 +43,6 @@ def make_refs(count: int, size: int = 100) -> list[ImageRef]:
 
 
 def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **options: Any) -> Plan:
-    """Returns the plan of images whose listing has some fields."""
     config, scratch = ShardConfig("/photos", "/out", **options), LocalScratch()
     listing = make_listing(refs, **(fields or {}))
     scratch.save("input", WholeInput(config, lambda *_: listing))
@@ -53,7 +52,6 @@ def plan_refs(refs: list[ImageRef], fields: dict[str, Any] | None = None, **opti
 
 
 def list_paths(plan: Plan) -> dict[str, list[str]]:
-    """Returns the paths in each shard, in order, by file name."""
     return {shard.file: [image.path for image in plan.read_lines(shard)] for shard in plan.shards}
 
 

@@ -27,7 +27,6 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def open_records(datasets: tuple[Path, Path], **options: Any) -> tuple[DatasetRecords, list[PlannedImage]]:
-    """Returns the source and its records, in the order of the datasets."""
     paths = tuple(map(str, datasets))
     config = ShardConfig("datasets", "/nowhere", datasets=paths, shuffle=False, num_shards=1, **options)
     plan = plan_shards(config)

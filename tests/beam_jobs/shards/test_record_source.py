@@ -18,7 +18,6 @@ from tests.beam_jobs.images import make_photos, write_files
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Returns a folder of three images, one of them bad."""
     return write_files(tmp_path / "in", {**make_photos({"cat": 2}), "cat/0005.jpg": b"bad"})
 
 

@@ -40,13 +40,11 @@ SPLITS = {"train": 0.6, "test": 0.4}
 
 
 def write_images(folder: Path, kinds: int) -> Path:
-    """Writes 14 images of some kinds, and four bad files."""
     images = {f"{'cat' if i % 3 else 'dog'}/{i:02d}.jpg": make_jpeg(i % kinds) for i in range(14)}
     return write_files(folder, images | {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(4)})
 
 
 def run_tasks(end: OpenJob) -> None:
-    """Runs the tasks of all steps, those of a step backwards."""
     for step in list_end_steps():
         results = [step.run(end, number) for number in reversed(range(step.count_tasks(end)))]
         step.finish(end, reduce(add_results, results, None))
@@ -68,7 +66,6 @@ def config(tmp_path: Path, request: pytest.FixtureRequest) -> ShardConfig:
 
 @pytest.fixture
 def end(config: ShardConfig) -> Iterator[tuple[OpenJob, list[WrittenShard]]]:
-    """The end of a job whose shards are written."""
     with open_work_dir(config, plan_shards(config)) as work:
         header = work.read_header()
         shards = [write_shard(work, header, number) for number in range(len(header.shards))]
@@ -124,7 +121,6 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
     create = file_io.create
 
     def run(last_part: int | None) -> None:
-        """Runs the job to its end, or until a part of a list is to be written."""
         parts: list[str] = []
 
         def crash(path: str, temporary: str | None = None, **options: Any) -> Any:

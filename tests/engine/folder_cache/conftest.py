@@ -13,7 +13,6 @@ from tfpipe.format.manifest import Manifest
 
 @pytest.fixture
 def source(small_dataset: Path, tmp_path: Path) -> Manifest:
-    """`small_dataset`, to be damaged."""
     return load_manifest(str(shutil.copytree(small_dataset, tmp_path / "source")))
 
 

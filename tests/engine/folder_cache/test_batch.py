@@ -48,7 +48,6 @@ def fill(folder: CacheFolder) -> Manifest:
 
 @contextmanager
 def nobody_fills(folder: CacheFolder) -> Iterator[None]:
-    """Holds the lock, so that no process is started."""
     os.makedirs(folder.parent, exist_ok=True)
     with folder.lock():
         yield
@@ -146,7 +145,6 @@ def open_folder(folder: CacheFolder) -> AnyMaker:
 
 
 def write_records(folder: Path, kind: str) -> Manifest:
-    """Writes 19 records of images with masks, of several images, or of words and numbers."""
     if kind == "several":
         return write_several(folder, count=19, number=None, num_shards=4)
     schema: dict[str, Any] = {"words": tfpipe.Values("bytes", None), "count": tfpipe.Values("int64", ())}

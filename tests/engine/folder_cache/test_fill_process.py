@@ -84,7 +84,6 @@ def flip_a_bit(path: Path, offset: int) -> None:
 
 
 def damage(source: Manifest) -> str:
-    """Damages a record, and returns where it lies."""
     shard = Path(source.directory, source.splits["train"].shards[1].file)
     with open(shard, "rb") as file:
         offset, payload = list(scan_records(file))[2]

@@ -30,7 +30,6 @@ RECORDS = [
 
 
 def write_tensors(folder: Path) -> Manifest:
-    """Writes the dataset with one shard, and returns its manifest."""
     stats, data, sizes = ShardStats(), b"", []
     for record in RECORDS:
         checked = SCHEMA.check(record)

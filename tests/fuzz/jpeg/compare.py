@@ -29,7 +29,6 @@ class Mismatch(AssertionError):
 
 
 def compare_file(native: Native, seed: int, given: Sequence[Path], counts: Counter[str]) -> None:
-    """Compares crops of the file of this seed, and counts what came of each."""
     file = draw_file(seed, given)
     rng = random.Random(seed ^ 0x5EED)
     counts["files"] += 1
@@ -53,7 +52,6 @@ def decode_by_tensorflow(data: bytes, ratio: int) -> NDArray[np.uint8] | None:
 
 
 def reduce_box(box: tuple[int, int, int, int], ratio: int) -> tuple[int, int, int, int]:
-    """Returns top, left, height and width in pixels of the reduced image."""
     y, x, height, width = box
     top, bottom = ((side + ratio // 2) // ratio for side in (y, y + height))
     left, right = ((side + ratio // 2) // ratio for side in (x, x + width))
@@ -137,7 +135,6 @@ class _Comparison:
             raise Mismatch("make_seekable changes what it made", self._file, made, None)
 
     def _compare_too_large(self) -> None:
-        """Compares an image that is too large for a comparison, or whose headers libjpeg refuses."""
         crop = Crop((0, 0, 1, 1), 1, (0, 0), False, "uint8", self._rng.random() < 0.5, MAX_PIXELS, (0,) * 3, (1,) * 3)
         code, _ = self._native.decode(self._file.data, crop, (1, 1))
         if self._size is not None and code == OK:
@@ -242,7 +239,6 @@ def _draw_output(rng: random.Random) -> int:
 
 
 def tell_difference(pixels: NDArray[np.generic] | None, expected: NDArray[np.generic]) -> str:
-    """Says where pixels differ."""
     if pixels is None or pixels.shape != expected.shape:
         return f"shape {None if pixels is None else pixels.shape} in place of {expected.shape}"
     wrong = np.argwhere(pixels != expected)

@@ -27,7 +27,6 @@ class File(NamedTuple):
 
 
 def draw_file(seed: int, given: Sequence[Path]) -> File:
-    """Draws a file."""
     rng = random.Random(seed)
     kind = rng.random()
     if given and kind < 0.5:

@@ -62,7 +62,6 @@ def split(data: bytes) -> list[Segment]:
 
 
 def change(data: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """Makes one to three changes, and says which."""
     said = []
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if rng.random() < 0.75:

@@ -81,12 +81,10 @@ class Native:
 
 
 def find_sources() -> list[Path]:
-    """Finds the C files of the library."""
     return sorted((ROOT / "tfpipe" / "native" / "csrc").glob("*.c"))
 
 
 def build(folder: Path) -> Path:
-    """Builds the library of this checkout as a release does."""
     folder.mkdir(parents=True, exist_ok=True)
     target, sources = folder / "libtfpipe_fuzzed.so", find_sources()
     flags = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread"]

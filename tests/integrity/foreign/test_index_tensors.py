@@ -26,7 +26,6 @@ def make_states(number: int) -> tf.Tensor:
 
 @pytest.fixture
 def folder(foreign, tmp_path: Path) -> Path:
-    """Two files of four records each."""
     for file in range(2):
         records = [
             {

@@ -30,7 +30,6 @@ OFFSET, FACTOR = (123.675, 116.28, 103.53), (0.017124753, 0.017507002, 0.0174291
 
 
 def draw_cases(seed: int, count: int) -> bytes:
-    """Draws a file of cases."""
     rng = random.Random(seed)
     files = [*_draw_files(rng, count)]
     variants = itertools.cycle(VARIANTS)
@@ -55,14 +54,12 @@ def _read_samples() -> list[bytes]:
 
 
 def _make_jpeg_case(data: bytes, variants: Iterator[tuple[int, ...]], rng: random.Random) -> bytes:
-    """Makes a case whose requests are the next variants."""
     size = _read_size(data)
     requests = [_draw_request(size, variant, rng) for variant in itertools.islice(variants, REQUESTS)]
     return struct.pack("<3q", JPEG, len(data), len(requests)) + data + b"".join(map(bytes, requests))
 
 
 def _read_size(data: bytes) -> tuple[int, int]:
-    """Returns the height and width of the first frame, or 1 x 1."""
     for one in mutate.split(data):
         if 0xC0 <= one.marker <= 0xC2 and len(one.body) >= 5:
             height, width = struct.unpack_from(">HH", one.body, 1)

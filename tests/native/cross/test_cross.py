@@ -38,7 +38,6 @@ needs_emulator = pytest.mark.skipif(EMULATOR is None, reason="needs qemu-aarch64
 
 
 def build(compiler: Sequence[str], folder: Path, *flags: str) -> Path:
-    """Builds the program that runs the cases, with the flags of a release."""
     target = folder / "cases"
     words = [*compiler, *_FLAGS, "-Werror", *flags, f"-I{CSRC}", *map(str, SOURCES), "-o", str(target), "-lm"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -64,7 +63,6 @@ def compare(lines: Sequence[str], expected: Sequence[str]) -> None:
 
 @pytest.fixture(scope="module")
 def own_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that this machine's compiler makes."""
     return build(COMPILER or [], tmp_path_factory.mktemp("own"))
 
 
