@@ -17,6 +17,7 @@ from beam_jobs.estimate import estimate_job
 from beam_jobs.make_plan import plan_shards
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -270,9 +271,7 @@ def test_a_feature_is_left_out(foreign: Any, tmp_path: Path) -> None:
 def test_a_feature_that_must_stay(foreign: Any, tmp_path: Path, name: str, why: str) -> None:
     records = [{"image": make_jpeg(0), "label": 0, "id": 3, "age": 0.5, "image/height": 3}]
     source = describe(foreign, tmp_path / "in", records)
-    with pytest.raises(ConfigError) as caught:
-        join_datasets([source], tmp_path / "out", drop_features=("age", name))
-    assert str(caught.value) == (
+    assert refusal(ConfigError, join_datasets, [source], tmp_path / "out", drop_features=("age", name)) == (
         f"`drop_features` must name features that can be left out (age, id), got {name!r}{why}."
     )
 
@@ -321,9 +320,7 @@ def test_features_are_those_of_datasets() -> None:
 def test_names_that_tfpipe_uses(foreign: Any, tmp_path: Path, extra: str, message: str) -> None:
     records = [{"jpeg": make_jpeg(k), "label": k, "id": k, extra: 3} for k in range(2)]
     source = describe(foreign, tmp_path / "in", records, image_key="jpeg", label_key="label")
-    with pytest.raises(DataError) as caught:
-        join_datasets([source], tmp_path / "out")
-    assert str(caught.value) == message.format(place=source)
+    assert refusal(DataError, join_datasets, [source], tmp_path / "out") == message.format(place=source)
     assert join_datasets([source], tmp_path / "out", drop_features=(extra,)).schema.names == (*OWN_FEATURES, "id")
     check_same_batches(source, tmp_path / "out")
 
@@ -334,9 +331,7 @@ def test_merged_with_a_dataset_of_tfpipe(foreign: Any, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "labels.txt").write_text("dog\nowl\n")
     source = describe(foreign, tmp_path / "in", records)
-    with pytest.raises(DataError) as caught:
-        join_datasets([tmp_path / "own", source], tmp_path / "out")
-    assert str(caught.value) == (
+    assert refusal(DataError, join_datasets, [tmp_path / "own", source], tmp_path / "out") == (
         f"Every dataset must have the same features, but {tmp_path}/own has no 'id', which {source} has. Leave it out "
         "with `drop_features`."
     )
@@ -348,9 +343,7 @@ def test_merged_with_a_dataset_of_tfpipe(foreign: Any, tmp_path: Path) -> None:
 def test_classes_that_are_only_numbered_are_not_merged_with_others(foreign: Any, tmp_path: Path) -> None:
     make_dataset(write_files(tmp_path / "photos", make_photos({"cat": 3})), tmp_path / "own")
     source = describe(foreign, tmp_path / "in", [{"image": make_jpeg(k), "label": k + 1} for k in range(2)])
-    with pytest.raises(DataError) as caught:
-        join_datasets([tmp_path / "own", source], tmp_path / "out")
-    assert str(caught.value) == (
+    assert refusal(DataError, join_datasets, [tmp_path / "own", source], tmp_path / "out") == (
         f"Labels are merged by name, but {source} only numbers its 2 classes, and {tmp_path}/own has 1 others. Name "
         "them with a file labels.txt and `tfpipe index`."
     )
@@ -359,9 +352,7 @@ def test_classes_that_are_only_numbered_are_not_merged_with_others(foreign: Any,
 def test_copies_are_dropped_unless_the_files_are_compressed(imagenet: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(imagenet, tmp_path / "copy"))
     if load_manifest(str(imagenet)).compression:
-        with pytest.raises(ConfigError) as caught:
-            join_datasets([imagenet, other], tmp_path / "out", drop_duplicates=True)
-        assert str(caught.value) == (
+        assert refusal(ConfigError, join_datasets, [imagenet, other], tmp_path / "out", drop_duplicates=True) == (
             "`drop_duplicates` needs records that can be read at any place, and those of compressed files cannot. "
             "Write the files as a dataset with `tfpipe reshard` first."
         )
@@ -399,9 +390,7 @@ def test_files_that_changed_since(imagenet: Path, foreign: Any, tmp_path: Path) 
     path = source / "train-00000-of-00004"
     data = path.read_bytes()
     path.write_bytes(data + b"x")
-    with pytest.raises(FormatError) as caught:
-        join_datasets([source], tmp_path / "out")
-    assert str(caught.value) == (
+    assert refusal(FormatError, join_datasets, [source], tmp_path / "out") == (
         f"{path} must have {len(data):,} bytes, as the manifest says, got {len(data) + 1:,}. If it was changed on "
         "purpose, run `tfpipe index` again."
     )
@@ -417,9 +406,7 @@ def test_a_compressed_file_that_is_damaged(foreign: Any, tmp_path: Path) -> None
     path = source / "train-00000-of-00004"
     data = path.read_bytes()
     path.write_bytes(data[:-20] + bytes(20))
-    with pytest.raises(FormatError) as caught:
-        join_datasets([source], tmp_path / "out")
-    assert str(caught.value).startswith(f"{path}: Record ")
+    assert refusal(FormatError, join_datasets, [source], tmp_path / "out").startswith(f"{path}: Record ")
     assert not (tmp_path / "out").exists()
     path.write_bytes(gzip.compress(gzip.decompress(data), compresslevel=0)[: len(data)])
     with pytest.raises(FormatError, match=r"cannot be unpacked: the GZIP data ends too early\.$"):
@@ -431,10 +418,8 @@ def test_the_output_may_not_lie_among_the_files(foreign: Any, tmp_path: Path) ->
     foreign.write(files / "train-00000-of-00001.tfrecord", foreign.records(0, 3))  # the name of a shard of tfpipe
     index(IndexConfig(str(files), output=str(tmp_path / "described")))
     for output in (files, files / "out"):
-        with pytest.raises(ConfigError) as caught:
-            join_datasets([tmp_path / "described"], output, overwrite=True)
         assert (
-            str(caught.value)
+            refusal(ConfigError, join_datasets, [tmp_path / "described"], output, overwrite=True)
             == f"The output must not lie inside the input, got {output} in {files}. Choose another directory."
         )
     assert [*read_tree(files)] == ["train-00000-of-00001.tfrecord"]

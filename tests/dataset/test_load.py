@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.errors import DataError, FormatError
 
 
 def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(tmp_path))
-    assert str(caught.value) == (
+    assert refusal(DataError, load_manifest, str(tmp_path)) == (
         f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of "
         "images, `tfpipe index` one for TFRecords of others."
     )
@@ -19,18 +18,14 @@ def test_a_directory_without_a_manifest(tmp_path: Path) -> None:
 
 def test_an_unfinished_dataset_says_how_to_go_on(tmp_path: Path) -> None:
     (tmp_path / ".tfpipe").mkdir()
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(tmp_path))
-    assert str(caught.value) == (
+    assert refusal(DataError, load_manifest, str(tmp_path)) == (
         f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. "
         "An earlier run was not finished; run the same `tfpipe shard` command again to finish it."
     )
 
 
 def test_no_directory_and_a_file_instead_of_one(tmp_path: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        load_manifest(str(tmp_path / "none"))
-    assert str(caught.value) == f"{tmp_path / 'none'} does not exist."
+    assert refusal(DataError, load_manifest, str(tmp_path / "none")) == f"{tmp_path / 'none'} does not exist."
     file = tmp_path / "file"
     file.write_bytes(b"")
     with pytest.raises(DataError) as caught:
@@ -42,9 +37,7 @@ def test_a_url_of_a_local_folder_is_its_path(small_dataset: Path, tmp_path: Path
     manifest = load_manifest(f"file://{small_dataset}")
     assert manifest == load_manifest(str(small_dataset))
     assert manifest.directory == str(small_dataset)
-    with pytest.raises(DataError) as caught:
-        load_manifest(f"file://{tmp_path}")
-    assert str(caught.value) == (
+    assert refusal(DataError, load_manifest, f"file://{tmp_path}") == (
         f"{tmp_path} holds no manifest.json: it is not a finished tfpipe dataset. `tfpipe shard` writes one out of "
         "images, `tfpipe index` one for TFRecords of others."
     )

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 
 tf = pytest.importorskip("tensorflow")
@@ -161,9 +162,7 @@ def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", refuse)
     machine.devices = {"CPU": 1, "TPU_SYSTEM": 1}
-    with pytest.raises(ConfigError) as caught:
-        distribution.resolve_strategy()
-    assert str(caught.value) == (
+    assert refusal(ConfigError, distribution.resolve_strategy) == (
         "The TPU that TensorFlow sees on this machine does not answer (TPUs not found in the cluster); "
         "check that it is up and not in use by another process."
     )
@@ -179,9 +178,7 @@ def test_a_node_that_nobody_knows(machine, monkeypatch: pytest.MonkeyPatch, by_e
     if by_environment:
         monkeypatch.setenv("TPU_NAME", "node-1")
     began = time.perf_counter()
-    with pytest.raises(ConfigError) as caught:
-        distribution.resolve_strategy(None if by_environment else "node-1")
-    assert str(caught.value) == (
+    assert refusal(ConfigError, distribution.resolve_strategy, None if by_environment else "node-1") == (
         f"The TPU 'node-1' that {'the environment names' if by_environment else 'was asked for'} does not answer "
         "(finding its address took more than 0.2 s); check that it is up and not in use by another process."
     )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refusal
 from tfpipe.engine.host import Host
 from tfpipe.engine.order import ORDER_VERSION, Order, check_version, choose_block, mixing_score
 from tfpipe.errors import ConfigError
@@ -335,9 +336,7 @@ def test_checkpoints_of_other_versions_are_refused():
     assert ORDER_VERSION == 1
     check_version(1, "The position")
     for version in (0, 2):
-        with pytest.raises(ConfigError) as caught:
-            check_version(version, "The position")
-        assert str(caught.value).startswith(
+        assert refusal(ConfigError, check_version, version, "The position").startswith(
             f"The position must be of a run in order version 1, got version {version}, in which other records come at "
             "each step. Begin a new run, or go on with the release of tfpipe that the run began with."
         )
@@ -370,6 +369,4 @@ def test_checkpoints_of_other_versions_are_refused():
     ],
 )
 def test_errors_say_what_must_hold_what_came_and_what_to_do(call, message: str):
-    with pytest.raises(ConfigError) as caught:
-        call()
-    assert str(caught.value) == message
+    assert refusal(ConfigError, call) == message

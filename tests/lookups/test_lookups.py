@@ -12,6 +12,7 @@ import pytest
 
 import tfpipe
 from tests.conftest import Tfpipe
+from tests.refusals import refusal
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.lookups.data_lock import DataLock, lock_data, read_lock
@@ -127,9 +128,7 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
     training = lock(copy)
     shutil.rmtree(copy)
     make_dataset(draw_images(tmp_path / "images"), copy, seed=1)
-    with pytest.raises(DataError) as caught:
-        look_up_step(training.open(), 0)
-    assert str(caught.value).startswith(
+    assert refusal(DataError, look_up_step, training.open(), 0).startswith(
         f"'train' of {copy} must have the records of the lock, {training.fingerprint[:16]}, and has others, "
     )
 
@@ -169,9 +168,7 @@ def test_a_lock_names_the_column_that_has_other_values(
 def test_a_damaged_lock_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "run.json"
     path.write_text(text)
-    with pytest.raises(FormatError) as caught:
-        read_lock(str(path))
-    assert str(caught.value) == message.format(path=path)
+    assert refusal(FormatError, read_lock, str(path)) == message.format(path=path)
 
 
 @pytest.mark.parametrize("options", [{"order": "throughput"}, {"training": False}])

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError
 from tfpipe.system.options import (
     Addresses,
@@ -43,9 +44,7 @@ class Config:
 
 
 def refused(kind: Kind, value: object) -> str:
-    with pytest.raises(ConfigError) as caught:
-        kind.check("x", value)
-    return str(caught.value)
+    return refusal(ConfigError, kind.check, "x", value)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +143,7 @@ def test_a_kind_says_what_it_allows(kind: Kind, sentence: str) -> None:
 )
 def test_each_option_is_checked_and_none_only_where_it_is_the_default(options: dict[str, Any], message: str) -> None:
     check_options(Config("a"))
-    with pytest.raises(ConfigError) as caught:
-        check_options(Config(**{"name": "a", **options}))
-    assert str(caught.value) == message
+    assert refusal(ConfigError, check_options, Config(**{"name": "a", **options})) == message
 
 
 def test_an_option_without_a_default_must_be_given() -> None:

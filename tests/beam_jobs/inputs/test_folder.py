@@ -11,6 +11,7 @@ from beam_jobs.inputs.archive import ListedFile
 from beam_jobs.inputs.folder import TreeEntry, list_entries, list_folder, list_tree
 from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tests.observers import Recorder
+from tests.refusals import refusal
 from tfpipe.errors import DataError
 from tfpipe.system.progress import Progress
 
@@ -55,9 +56,7 @@ def test_a_loop_is_refused(tmp_path: Path, target: str) -> None:
     root = write_files(tmp_path / "root", {"cat/old/1.jpg": b"1"})
     loop = root / "cat" / "old" / "zz"
     loop.symlink_to(target)
-    with pytest.raises(DataError) as caught:
-        list_sorted(root)
-    assert str(caught.value) == f"Folders must not loop, but {loop} leads back to one above it."
+    assert refusal(DataError, list_sorted, root) == f"Folders must not loop, but {loop} leads back to one above it."
 
 
 def test_links_to_nothing_are_left_for_the_worker(tmp_path: Path) -> None:
@@ -81,9 +80,7 @@ def test_a_pipe_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "fault"), [("nothing", "does not exist"), ("file.png", "is none of these")])
 def test_an_input_that_is_not_a_folder_is_refused(tmp_path: Path, name: str, fault: str) -> None:
     (tmp_path / "file.png").write_bytes(b"")
-    with pytest.raises(DataError) as caught:
-        list_sorted(tmp_path / name)
-    assert str(caught.value) == (
+    assert refusal(DataError, list_sorted, tmp_path / name) == (
         "The input must be a folder, a .csv, .tsv, .jsonl or .parquet manifest, or a .tar, .tar.gz or .zip archive; "
         f"{tmp_path / name} {fault}."
     )
@@ -162,9 +159,7 @@ def test_the_parts_of_a_tree_hold_what_the_whole_holds(
 def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
     source = write_archives(tmp_path, 3)
     (source / "class9.zip").write_bytes(b"PK no zip")
-    with pytest.raises(DataError) as caught:
-        list_tree(str(source), workers=2)
-    assert str(caught.value) == (
+    assert refusal(DataError, list_tree, str(source), workers=2) == (
         f"{source / 'class9.zip'} is damaged or is not a valid archive of its kind (File is not a zip file)."
     )
 

@@ -20,6 +20,7 @@ from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 from tests.export.datasets import describe_records, make_photo_dataset
 from tests.mask_files import make_mask
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -33,9 +34,7 @@ def list_parquet(source: Path, **options: Any) -> Listing:
 
 
 def refuse(source: Path, **options: Any) -> str:
-    with pytest.raises((ConfigError, DataError)) as caught:
-        list_parquet(source, **options)
-    return str(caught.value)
+    return refusal((ConfigError, DataError), list_parquet, source, **options)
 
 
 def is_recognized(source: Path, **options: Any) -> bool:
@@ -178,9 +177,7 @@ def test_parquet_files_without_images_are_named(tmp_path: Path) -> None:
         f"{tmp_path}/t.parquet must have a column 'image', got text. Say which one holds the images with "
         "`image_column`. Without images it needs lists of numbers."
     )
-    with pytest.raises(DataError) as caught:
-        make_dataset(tmp_path, tmp_path.with_name("out"))
-    assert str(caught.value) == (
+    assert refusal(DataError, make_dataset, tmp_path, tmp_path.with_name("out")) == (
         f"No images were found in {tmp_path}. Skipped by name: 1 *.parquet. Parquet files without images need lists of "
         "numbers, and no other files beside them."
     )

@@ -23,6 +23,7 @@ from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.beam_jobs.inputs.parquet_files import damage, write_parquet
 from tests.export.datasets import describe_records
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -267,9 +268,7 @@ def test_nan_in_a_finished_shard_is_refused_too(tmp_path: Path) -> None:
 
 
 def refuse(source: Path, **options: Any) -> str:
-    with pytest.raises((ConfigError, DataError)) as caught:
-        list_images(ShardConfig(str(source), "/out", **options))
-    return str(caught.value)
+    return refusal((ConfigError, DataError), list_images, ShardConfig(str(source), "/out", **options))
 
 
 def test_options_and_columns_must_fit(tmp_path: Path) -> None:
@@ -303,9 +302,7 @@ def test_options_and_columns_must_fit(tmp_path: Path) -> None:
     ],
 )
 def test_a_type_must_be_valid(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        ShardConfig("in", "out", tensors=(text,))
-    assert str(caught.value) == message
+    assert refusal(ConfigError, ShardConfig, "in", "out", tensors=(text,)) == message
 
 
 def test_all_files_hold_images_or_none_does(tmp_path: Path) -> None:

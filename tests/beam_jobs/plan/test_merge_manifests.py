@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from beam_jobs.plan.merge_manifests import InputDatasets, MergedDatasets, merge_manifests
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.format.image_form import ImageForm
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
@@ -86,9 +87,7 @@ def test_a_feature_that_one_dataset_lacks_is_refused() -> None:
         (make_manifest("/a"), make_manifest_with("/b", boxes=True)),
         (make_manifest_with("/b", boxes=True), make_manifest("/a")),
     ):
-        with pytest.raises(DataError) as caught:
-            merge(*pair)
-        assert str(caught.value) == (
+        assert refusal(DataError, merge, *pair) == (
             "Every dataset must have the same features, but /a has no 'image/object/bbox/xmin', which /b has. Leave it "
             "out with `drop_features`."
         )
@@ -229,9 +228,7 @@ def test_a_form_that_is_there_already_changes_nothing() -> None:
     ],
 )
 def test_a_form_that_cannot_be_is_refused(before: dict[str, Any], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        merge(make_manifest("/a", image=make_form(**before)), **changes)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, merge, make_manifest("/a", image=make_form(**before)), **changes) == message
 
 
 @pytest.mark.parametrize(

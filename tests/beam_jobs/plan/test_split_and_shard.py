@@ -22,6 +22,7 @@ from beam_jobs.plan.plan_steps import list_plan_steps
 from beam_jobs.plan.scratch import LocalScratch
 from beam_jobs.plan.split_and_shard import cut_parts, sort_by_hash
 from beam_jobs.plan.step import run_here
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.file_names import shard_name
 
@@ -115,9 +116,7 @@ def test_images_of_unknown_size_make_one_shard() -> None:
 def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_SHARDS", 4)
     assert len(plan_refs(make_refs(10), num_shards=4).shards) == 4
-    with pytest.raises(ConfigError) as caught:
-        plan_refs(make_refs(10), num_shards=5)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=5) == (
         "A dataset must have at most 4 shards, got 5. Ask for fewer or larger ones with `num_shards` or "
         "`shard_size_bytes`."
     )
@@ -126,9 +125,7 @@ def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest
 def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_RECORDS", 5)
     assert len(plan_refs(make_refs(10), num_shards=2).shards) == 2
-    with pytest.raises(ConfigError) as caught:
-        plan_refs(make_refs(10), num_shards=1)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=1) == (
         "A shard must have at most 5 records for its index to be read, got 10. Ask for more or smaller ones with "
         "`num_shards` or `shard_size_bytes`."
     )
@@ -260,9 +257,7 @@ def test_named_splits_are_kept() -> None:
 
 
 def refuse(kind: type[Exception], refs: list[ImageRef], options: dict[str, Any] | None = None, **fields: Any) -> str:
-    with pytest.raises(kind) as caught:
-        plan_refs(refs, fields, **(options or {}))
-    return str(caught.value)
+    return refusal(kind, plan_refs, refs, fields, **options or {})
 
 
 def test_an_input_without_images_is_refused() -> None:

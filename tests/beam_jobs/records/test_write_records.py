@@ -18,6 +18,7 @@ from beam_jobs.records.write_records import _PlaceFn, find_file_options
 from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import SCHEMA, make_job, make_record, make_writer, write
+from tests.refusals import refusal
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.integrity.verify import VerifyConfig, verify
@@ -109,9 +110,7 @@ def place(record: Any, **options: Any) -> Any:
     ],
 )
 def test_a_record_that_does_not_fit_is_named(record: Any, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        place(record, refuse_nan=True)
-    assert str(error.value) == message
+    assert refusal(ConfigError, place, record, refuse_nan=True) == message
 
 
 def test_the_place_of_a_record_follows_from_its_key() -> None:
@@ -130,9 +129,7 @@ def test_the_place_of_a_record_follows_from_its_key() -> None:
     ],
 )
 def test_arguments_that_do_not_fit(options: dict, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        make_writer("out", **options)
-    assert str(error.value) == message
+    assert refusal(ConfigError, make_writer, "out", **options) == message
 
 
 def test_inputs_that_do_not_fit(tmp_path: Path) -> None:

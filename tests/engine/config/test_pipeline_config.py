@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
@@ -22,9 +23,7 @@ def make_config(**options: Any) -> PipelineConfig:
 
 
 def get_refusal(**options: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        make_config(**options)
-    return str(caught.value)
+    return refusal(ConfigError, make_config, **options)
 
 
 def test_defaults_are_valid_and_hashable() -> None:
@@ -180,9 +179,7 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
     ],
 )
 def test_wrong_options_in_others(kind: type[Any], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        kind(**options)
-    assert str(caught.value) == message
+    assert refusal(ConfigError, kind, **options) == message
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.config.service_options import ServiceOptions
@@ -188,9 +189,7 @@ def test_a_mistake_in_a_file_is_named_with_its_place(
     tmp_path: Path, name: str, text: str | bytes, message: str
 ) -> None:
     path = write(tmp_path, name, text)
-    with pytest.raises(ConfigError) as caught:
-        PipelineConfig.from_file(path)
-    assert str(caught.value) == message.replace("{}", str(path))
+    assert refusal(ConfigError, PipelineConfig.from_file, path) == message.replace("{}", str(path))
 
 
 @pytest.mark.parametrize(
@@ -207,9 +206,7 @@ def test_a_mistake_in_a_file_is_named_with_its_place(
 )
 def test_a_file_in_another_format_is_refused(tmp_path: Path, name: str, text: str, start: str) -> None:
     path = write(tmp_path, name, text)
-    with pytest.raises(ConfigError) as caught:
-        PipelineConfig.from_file(path)
-    assert str(caught.value).startswith(f"{path} {start}")
+    assert refusal(ConfigError, PipelineConfig.from_file, path).startswith(f"{path} {start}")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
