@@ -22,7 +22,7 @@ FLAGS = (
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def browser(tmp_path_factory) -> Iterator[Any]:
     """Starts one browser for all tests, with an empty profile; its driver is given, so that selenium looks for none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     options = webdriver.ChromeOptions()

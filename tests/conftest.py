@@ -68,7 +68,7 @@ CLASSES = {"cat": 6, "dog": 4, "owl": 2}
 
 
 @pytest.fixture(autouse=True)
-def no_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_log_level(monkeypatch) -> None:
     """JAX, which Keras loads where it is installed, sets one, and the commands that a test starts would inherit it."""
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
 
@@ -107,7 +107,7 @@ class Tfpipe(Protocol):
 
 
 @pytest.fixture
-def tfpipe(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Tfpipe:
+def tfpipe(monkeypatch, capfd: pytest.CaptureFixture[str]) -> Tfpipe:
     """Runs `tfpipe ...` in this process, through the real entry point."""
     from tfpipe.cli import main as cli
 
@@ -149,7 +149,7 @@ def draw_images() -> DrawImages:
 
 
 @pytest.fixture(scope="session")
-def small_dataset(tmp_path_factory: pytest.TempPathFactory, draw_images: DrawImages) -> Path:
+def small_dataset(tmp_path_factory, draw_images: DrawImages) -> Path:
     """`draw_images` as the job writes it: 2 shards a split, one image quarantined. Not to be changed: copy it."""
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig

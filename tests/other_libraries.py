@@ -14,7 +14,7 @@ LIBRARIES = ("grain==0.2.18", "webdataset==1.0.2", "datasets>=4", "array_record"
 
 
 @pytest.fixture(scope="session")
-def other_libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def other_libraries(tmp_path_factory) -> dict[str, str]:
     """Installs them from the package index, and returns the environment of a process that imports them."""
     return install_libraries(tmp_path_factory.mktemp("libraries"), *LIBRARIES)
 

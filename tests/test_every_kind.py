@@ -66,12 +66,12 @@ def write_dataset(kind: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
+def kind(request) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def dataset(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(kind: str, tmp_path_factory) -> Path:
     return write_dataset(kind, tmp_path_factory.mktemp(kind))
 
 

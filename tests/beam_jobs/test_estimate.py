@@ -33,9 +33,7 @@ def make_photos(count: int) -> dict[str, bytes]:
     [(ImageForm(), 0.001), (ImageForm(resize_short=32), 0.1), (ImageForm(encoding="raw", square=24), 0.001)],
     ids=["keep", "resize", "raw"],
 )
-def test_the_bytes_are_those_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: ImageForm, within: float
-) -> None:
+def test_the_bytes_are_those_of_the_job(tmp_path: Path, monkeypatch, form: ImageForm, within: float) -> None:
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 120)
     source = write_files(tmp_path / "in", make_photos(400))
     estimated = make_estimate(source, form=form)
@@ -70,7 +68,7 @@ def test_bad_images_are_counted_and_cost_no_bytes(tmp_path: Path) -> None:
     assert estimated.output_bytes == pytest.approx(sum(split.bytes for split in manifest.splits.values()))
 
 
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(estimate.tempfile, "tempdir", str(scratch))
@@ -78,7 +76,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert os.listdir(scratch) == []
 
 
-def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_depends_on_the_seed_alone(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(estimate, "SAMPLE_IMAGES", 10)
     plan = plan_shards(ShardConfig(str(write_files(tmp_path / "in", make_photos(40))), "/nowhere/out", num_shards=7))
     samples = [estimate._draw_sample(plan, seed) for seed in (1, 1, 2)]

@@ -42,7 +42,7 @@ OWN_FEATURES = (
 
 
 @pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
-def imagenet(request: pytest.FixtureRequest, foreign: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def imagenet(request, foreign: Any, tmp_path_factory) -> Path:
     """Returns 40 records for training in 4 files, one of them empty, and 7 for validation; labels from 1."""
     folder: Path = foreign.imagenet(tmp_path_factory.mktemp("foreign") / "imagenet", request.param)
     index(IndexConfig(str(folder)))

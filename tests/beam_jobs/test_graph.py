@@ -68,9 +68,7 @@ def test_the_graph_is_as_large_for_many_shards() -> None:
 
 @pytest.mark.parametrize("search_tasks", [0, 2])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_shards_are_written_and_counted(
-    work: WorkDir, source: Path, workers: int, search_tasks: int, tmp_path: Path
-) -> None:
+def test_shards_are_written_and_counted(work: WorkDir, source: Path, workers: int, search_tasks: int, tmp_path: Path):
     make_dataset(source, tmp_path / "straight", num_shards=3)
     metrics = run(JobSettings(work.output, 10, workers, search_tasks=search_tasks))
     written = {name: data for name, data in read_tree(tmp_path / "out").items() if not name.startswith(".tfpipe")}

@@ -51,9 +51,7 @@ BEAM_ARGS = ("--runner=DataflowRunner", "--label", "a=b")
 
 @pytest.mark.parametrize("beam_args", [(), BEAM_ARGS])
 @pytest.mark.parametrize("config", CONFIGS, ids=range(len(CONFIGS)))
-def test_a_printed_command_is_read_as_the_same_job(
-    config: ShardConfig, beam_args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_printed_command_is_read_as_the_same_job(config: ShardConfig, beam_args: tuple[str, ...], monkeypatch):
     runs: list[tuple[ShardConfig, tuple[str, ...]]] = []
 
     def keep(config: ShardConfig, run_args: RunArgs) -> None:
@@ -71,7 +69,7 @@ def test_defaults_are_left_out() -> None:
 
 
 @pytest.fixture
-def beam_jobs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> BeamJobs:
+def beam_jobs(monkeypatch, capfd: pytest.CaptureFixture[str]) -> BeamJobs:
     """Runs `python -m beam_jobs ...` in this process, through its entry point."""
 
     def run(*args: str) -> Ran:
@@ -109,9 +107,7 @@ def test_a_printed_command_makes_the_same_dataset(tmp_path: Path, tfpipe: Tfpipe
         (["shard", "a", "b", "--", "--nix=1"], 2, "must be known to Beam, got --nix.\n"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_an_exit_code(
-    words: list[str], code: int, message: str, beam_jobs: BeamJobs
-) -> None:
+def test_a_mistake_is_a_sentence_and_an_exit_code(words: list[str], code: int, message: str, beam_jobs: BeamJobs):
     done = beam_jobs(*words)
     assert (done.code, done.out) == (code, "")
     assert message in done.err

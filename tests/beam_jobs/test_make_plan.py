@@ -38,9 +38,7 @@ def plan_by_engine(source: Path, output: Path, *beam_args: str, **options: Any) 
         pytest.param("archives without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
     ],
 )
-def test_a_runner_makes_the_plan_of_the_launcher(
-    case: str, beam_args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_makes_the_plan_of_the_launcher(case: str, beam_args: tuple[str, ...], tmp_path: Path, monkeypatch):
     write, options = CASES[case]
     source = write(tmp_path / "in")
     if not beam_args:
@@ -73,7 +71,7 @@ def test_a_dataset_of_the_engine_is_the_same_and_resumes(tmp_path: Path) -> None
     ],
 )
 def test_tasks_search_for_duplicates_as_the_launcher_does(
-    beam_args: tuple[str, ...], workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beam_args: tuple[str, ...], workers: int, tmp_path: Path, monkeypatch
 ) -> None:
     images = {f"cat/{i}.jpg": make_jpeg(i % 4) for i in range(9)} | {"dog/bad.jpg": b"bad", "dog/a.jpg": make_jpeg(1)}
     source = write_files(tmp_path / "in", images)

@@ -23,7 +23,7 @@ from tfpipe.format.image_form import ImageForm
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def pair(tmp_path_factory) -> tuple[Path, Path]:
     """Returns two datasets that share the class `dog` and an image: in `train` of both, and in `test` of the second."""
     folder = tmp_path_factory.mktemp("merge")
     first = {f"train/{name}": data for name, data in make_photos({"cat": 6, "dog": 5}).items()}

@@ -43,7 +43,7 @@ SHARD = "train-00000-of-00003.tfrecord"
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(tmp_path_factory) -> Path:
     """Returns a dataset with boxes, further columns, JPEG and PNG, a turned image, copies, and one image left out."""
     folder = tmp_path_factory.mktemp("reshard") / "pets"
     files: dict[str, bytes] = {}
@@ -348,9 +348,7 @@ def test_a_record_of_other_features(broken: Path, tmp_path: Path, changes: dict[
         (b"\0" * 10, b"RAW", "10 bytes of raw pixels, which are not a square image"),
     ],
 )
-def test_an_image_that_cannot_be_reformed(
-    broken: Path, tmp_path: Path, encoded: bytes, kind: bytes, reason: str
-) -> None:
+def test_an_image_that_cannot_be_reformed(broken: Path, tmp_path: Path, encoded: bytes, kind: bytes, reason: str):
     replace_record(broken, 1, **{"image/encoded": encoded, "image/format": kind})
     assert join_datasets([broken], tmp_path / "out", form_changes={"resize_short": 8}).quarantined == 1
     (line,) = quarantined(tmp_path / "out")

@@ -12,7 +12,7 @@ from tests.beam_jobs.images import make_photos, write_files
 from tfpipe.errors import DataError
 
 
-def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path, monkeypatch) -> None:
     def fill_disk(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

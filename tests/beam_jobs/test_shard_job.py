@@ -47,7 +47,7 @@ def run(source: Path, output: Path, *beam_args: str, **options: Any) -> ShardRes
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photos(tmp_path_factory) -> Path:
     """A folder with splits, PNGs, a bad image and duplicates, so that a dataset holds every kind of file."""
     folder = tmp_path_factory.mktemp("beam") / "photos"
     write_files(folder / "train", make_photos({"cat": 12, "dog": 9}))
@@ -61,7 +61,7 @@ OPTIONS = {"num_shards": 4, "seed": 5, "keep_quarantined": True}
 
 
 @pytest.fixture(scope="module")
-def straight(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def straight(photos: Path, tmp_path_factory) -> Path:
     output = tmp_path_factory.mktemp("beam") / "out"
     assert run(photos, output, **OPTIONS).kept_shards == 0
     return output
@@ -181,7 +181,7 @@ def test_tensorflow_datasets_opens_it(straight: Path, photos: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many(tmp_path_factory) -> Path:
     """A folder with enough images for something to happen in the middle of the work."""
     folder = tmp_path_factory.mktemp("many") / "photos"
     pool = [make_jpeg(i, (256, 192)) for i in range(40)]
@@ -192,7 +192,7 @@ MANY = {"num_shards": 30}
 
 
 @pytest.fixture(scope="module")
-def many_straight(many: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def many_straight(many: Path, tmp_path_factory) -> dict[str, bytes]:
     output = tmp_path_factory.mktemp("many") / "out"
     run(many, output, workers=2, **MANY)
     return read_tree(output)

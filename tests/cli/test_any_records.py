@@ -30,7 +30,7 @@ def make_record(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory) -> Path:
     """20 records in 4 shards, written once. Not to be changed: copy it."""
     output = tmp_path_factory.mktemp("any") / "made"
     library.write(map(make_record, range(20)), output, SCHEMA, num_shards=4, workers=0)

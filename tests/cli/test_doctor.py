@@ -27,7 +27,7 @@ def run(*args: object) -> Ran:
 
 
 @pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, tfpipe):
+def doctor(monkeypatch, tfpipe):
     """Runs the command in this process with checks that cost nothing; returns code, output and what was asked."""
     from tfpipe.cli import doctor_run
 
@@ -100,12 +100,12 @@ def test_the_options_reach_the_checks(doctor, small_dataset: Path, tmp_path: Pat
     assert (source.name, split) == (str(small_dataset / "train-*"), None)
 
 
-def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tpu_that_the_environment_names(doctor, small_dataset: Path, monkeypatch) -> None:
     monkeypatch.setenv("TPU_NAME", "pod-7")
     assert doctor([], small_dataset)[3][3] == TargetConfig(tpu="pod-7", tpu_variables=(("TPU_NAME", "pod-7"),))
 
 
-def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_is_not_set(doctor, small_dataset: Path, monkeypatch) -> None:
     for name in ("TPU_NAME", "GCS_READAHEAD_BUFFER_SIZE_BYTES"):
         monkeypatch.setenv(name, "")
     assert doctor([], small_dataset)[3][3] == TargetConfig()
@@ -130,7 +130,7 @@ def test_files_have_no_splits(doctor, small_dataset: Path) -> None:
     assert (found, err) == (2, "Error: Files found by a pattern have no splits, got --split train. Leave it out.\n")
 
 
-def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_split(small_dataset: Path, monkeypatch) -> None:
     from dataclasses import replace
 
     from tfpipe.cli.shared import inputs
@@ -146,7 +146,7 @@ def test_the_default_split(small_dataset: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("in_own_process", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch, in_own_process: bool) -> None:
+def test_a_real_run(small_dataset: Path, tfpipe: Tfpipe, monkeypatch, in_own_process: bool) -> None:
     monkeypatch.delenv("TPU_NAME", raising=False)
     args = (small_dataset, "--batch-size", 8, "--tpu", "my-tpu", "--num-replicas", 8, "--json")
     done = run(*args) if in_own_process else tfpipe("doctor", *args)

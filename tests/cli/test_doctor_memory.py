@@ -32,7 +32,7 @@ os._exit(0)  # TensorFlow sometimes takes a minute to delete an iterator
 
 
 @pytest.fixture(scope="module")
-def large_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def large_records(tmp_path_factory) -> Path:
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
     encoded = io.BytesIO()
     Image.fromarray(pixels).save(encoded, "JPEG", quality=95)

@@ -160,7 +160,7 @@ def test_a_step_compiles(manifest: Manifest, changes: dict[str, object]) -> None
     assert xla.found.startswith("A step on a batch of 8 images compiled and ran in ")
 
 
-def test_a_step_that_does_not_compile(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_does_not_compile(manifest: Manifest, monkeypatch) -> None:
     def on_the_host(images: tf.Tensor, *_: object) -> tf.Tensor:
         result = tf.py_function(lambda values: tf.cast(values, tf.float32), [images], tf.float32)
         return tf.ensure_shape(result, images.shape)
@@ -174,7 +174,7 @@ def test_a_step_that_does_not_compile(manifest: Manifest, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("free", "status"), [(1_000_000, "ok"), (300_000, "warning"), (150_000, "failure")])
-def test_a_cache_in_memory(manifest: Manifest, monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+def test_a_cache_in_memory(manifest: Manifest, monkeypatch, free: int, status: str) -> None:
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: free)
     config = dataclasses.replace(CONFIG, cache="decoded", decoded_size=64)
     cache, memory = some(manifest, "cache, memory", config)
@@ -197,7 +197,7 @@ def test_a_cache_in_memory(manifest: Manifest, monkeypatch: pytest.MonkeyPatch, 
         assert memory.advice == "Use no cache, or a smaller `decoded_size`."
 
 
-def test_a_cache_of_records_that_does_not_fit(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_of_records_that_does_not_fit(manifest: Manifest, monkeypatch) -> None:
     monkeypatch.setattr(host_limits, "available_memory_bytes", lambda: 1000)
     (cache,) = some(manifest, "cache", dataclasses.replace(CONFIG, cache="bytes"))
     assert cache.found.startswith("The cache of records takes ")
@@ -206,7 +206,7 @@ def test_a_cache_of_records_that_does_not_fit(manifest: Manifest, monkeypatch: p
     assert cache.advice == "Use no cache."
 
 
-def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_in_files(manifest: Manifest, tmp_path: Path, monkeypatch) -> None:
     in_files = dataclasses.replace(CONFIG, cache="decoded", decoded_size=64, cache_dir=str(tmp_path))
     (cache,) = some(manifest, "cache", in_files)
     assert cache.status == "ok"

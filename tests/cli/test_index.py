@@ -11,7 +11,7 @@ from tfpipe.profiler.measure import alone, simulated_accelerator, turns
 
 
 @pytest.fixture(scope="module")
-def made(foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(foreign, tmp_path_factory) -> Path:
     return foreign.imagenet(tmp_path_factory.mktemp("made") / "imagenet")
 
 

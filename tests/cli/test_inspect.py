@@ -34,7 +34,7 @@ def copy(small_dataset: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def raw_dataset(tmp_path_factory: pytest.TempPathFactory, draw_images) -> Path:
+def raw_dataset(tmp_path_factory, draw_images) -> Path:
     from beam_jobs import shard_job
 
     folder = tmp_path_factory.mktemp("raw")
@@ -312,9 +312,7 @@ def test_raw_pixels_are_written_as_png(inspect, raw_dataset: Path, tmp_path: Pat
     [(["--show", 4], 4, 15), (["--show", 1000], 15, 15), (["--split", "train", "--show", 5], 5, 12)],
     ids=["some", "all", "one split"],
 )
-def test_a_contact_sheet(
-    inspect, small_dataset: Path, tmp_path: Path, args: list[object], drawn: int, total: int
-) -> None:
+def test_a_contact_sheet(inspect, small_dataset: Path, tmp_path: Path, args: list[object], drawn: int, total: int):
     target = tmp_path / "sheet.png"
     done = inspect(small_dataset, *args, target)
     assert (done.code, done.lines[-1]) == (0, f"Wrote {target}: {drawn} of {total} records.")

@@ -25,7 +25,7 @@ CLASSES = make_masked_images(12, as_classes=True)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory) -> Path:
     """12 records in 3 shards, written once. Not to be changed: copy it."""
     folder = tmp_path_factory.mktemp("masks")
     make_dataset(write_files(folder / "in", make_masked_images(12)), folder / "out", num_shards=3)

@@ -15,7 +15,7 @@ def merge(tfpipe):
 
 
 @pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def shapes(tmp_path_factory) -> tuple[Path, Path]:
     """The sample images, and the same as `test`, smaller."""
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig
@@ -67,7 +67,7 @@ def test_a_mistake_is_one_sentence(
     message: str,
     shapes: tuple[Path, Path],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     merge,
 ) -> None:
     monkeypatch.chdir(tmp_path)

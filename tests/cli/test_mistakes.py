@@ -60,9 +60,7 @@ def fill_in(command: str, more: str, path: Path, paths: dict[str, Path]) -> list
     ],
 )
 @pytest.mark.parametrize("command", TAKE_DATASETS)
-def test_what_is_no_dataset(
-    tfpipe: Tfpipe, paths: dict[str, Path], command: str, kind: str, sentence: tuple[str, ...]
-) -> None:
+def test_what_is_no_dataset(tfpipe: Tfpipe, paths: dict[str, Path], command: str, kind: str, sentence: tuple[str, ...]):
     done = tfpipe(*fill_in(command, TAKE_DATASETS[command], paths[kind], paths))
     assert (done.code, done.out) == (1, "")
     assert "Traceback" not in done.err
@@ -120,9 +118,7 @@ def test_a_mistake_in_the_command(tfpipe: Tfpipe, args: list[str], sentence: str
 
 
 @pytest.mark.parametrize("command", NEED_TENSORFLOW)
-def test_a_missing_library(
-    tfpipe: Tfpipe, paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_missing_library(tfpipe: Tfpipe, paths: dict[str, Path], monkeypatch, command: str) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None if name == "tensorflow" else object())
     path = paths["images"] if command in TAKE_IMAGES else paths["dataset"]
     done = tfpipe(*fill_in(command, {**TAKE_DATASETS, **TAKE_IMAGES}[command], path, paths))

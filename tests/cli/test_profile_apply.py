@@ -22,7 +22,7 @@ def begin(tmp_path: Path) -> PipelineConfig:
 
 
 def test_the_options_that_help_are_written(
-    small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe, begin: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+    small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe, begin: PipelineConfig, monkeypatch
 ) -> None:
     def measure(_data: Any, _split: Any, config: PipelineConfig, *_: Any) -> tuple[float, float]:
         if config.cache != "none":

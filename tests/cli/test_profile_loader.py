@@ -36,7 +36,7 @@ def step(batch):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, draw_images: object, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, draw_images: object, monkeypatch) -> Path:
     draw_images(tmp_path / "images")  # type: ignore[operator]
     (tmp_path / "own_loader.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,7 @@ def test_a_share_of_idle_time_that_is_too_large_is_an_error(folder: Path, tfpipe
     assert tfpipe(*line, "100%").code == 0
 
 
-def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_that_were_kept(folder: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.profiler.trials.ROUNDS", 1)
     line = ["profile", "--loader", "own_loader:make", "--train", "own_loader:step", "--seconds", "0.4", "--json"]
     done = tfpipe(*line, "--apply", folder / "kept.json")

@@ -41,9 +41,7 @@ def test_the_libraries_of_the_page_are_loaded_only_for_the_page() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_but_the_path_of_the_page_is_printed_in_a_process_of_its_own(
-    small_dataset: Path, tmp_path: Path
-) -> None:
+def test_nothing_but_the_path_of_the_page_is_printed_in_a_process_of_its_own(small_dataset: Path, tmp_path: Path):
     page = tmp_path / "report.html"
     line = [sys.executable, "-m", "tfpipe", "profile", str(small_dataset), *OPTIONS, "--json", "--html", str(page)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
@@ -70,9 +68,7 @@ def test_a_missing_folder_is_refused_before_anything_is_measured(tmp_path: Path)
     assert str(done.exception).startswith(f"{target} cannot be written: the folder {target.parent} does not exist.")
 
 
-def test_a_missing_library_is_named_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named_before_anything_is_measured(tmp_path: Path, monkeypatch) -> None:
     from importlib.util import find_spec
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "jinja2" else find_spec(name))

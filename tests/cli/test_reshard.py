@@ -9,7 +9,7 @@ SAMPLE = Path(__file__).resolve().parents[2] / "sample_data"
 
 
 @pytest.fixture(scope="module")
-def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shapes(tmp_path_factory) -> Path:
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig
 
@@ -108,7 +108,7 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence(
-    args: list[object], code: int, message: str, shapes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tfpipe
+    args: list[object], code: int, message: str, shapes: Path, tmp_path: Path, monkeypatch, tfpipe
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = tfpipe("reshard", *(shapes if arg == "SHAPES" else arg for arg in args))

@@ -204,7 +204,7 @@ class StartedService:
 
 
 @pytest.mark.usefixtures("signal_handlers")
-def test_what_people_read(tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_people_read(tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setattr(processes, "Service", StartedService)
     done = tfpipe("serve", "--host", "127.0.0.1", "--workers", 2)
     assert (done.code, done.err) == (0, "")

@@ -33,12 +33,12 @@ Number = int | None
 
 
 @pytest.fixture(scope="module", params=[3, None], ids=["three", "any"])
-def number(request: pytest.FixtureRequest) -> Number:
+def number(request) -> Number:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, number: Number) -> Path:
+def made(tmp_path_factory, number: Number) -> Path:
     """12 records in 3 shards, written once. Not to be changed: copy it."""
     folder = tmp_path_factory.mktemp("several")
     write_several(folder / "out", RECORDS, number)

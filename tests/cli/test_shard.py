@@ -26,7 +26,7 @@ def shard(tfpipe):
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def first(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """The README's first command, without its installation: a process of its own."""
     out = tmp_path_factory.mktemp("first") / "shapes"
     command = [sys.executable, "-m", "tfpipe", "shard", str(SAMPLE), str(out)]
@@ -155,9 +155,7 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
         ([SAMPLE, "out", "--max-bad", "0"], 1, "At most 0 of 150 images may be bad, got 1, the first square/"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    args: list[object], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard
-) -> None:
+def test_a_mistake_is_one_sentence(args: list[object], code: int, message: str, tmp_path: Path, monkeypatch, shard):
     monkeypatch.chdir(tmp_path)
     done = shard(*args)
     assert done.code == code
@@ -167,7 +165,7 @@ def test_a_mistake_is_one_sentence(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_checkout_that_was_not_installed(tmp_path: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_that_was_not_installed(tmp_path: Path, tfpipe: Tfpipe, monkeypatch) -> None:
     monkeypatch.setattr(library, "_PATH", tmp_path / "nothing.so")
     library.load.cache_clear()
     done = tfpipe("shard", SAMPLE, tmp_path / "out")
@@ -202,7 +200,7 @@ def test_a_dry_run_by_the_engine_writes_nothing_either(tmp_path: Path, shard) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch) -> None:
     def run(*_: object) -> None:
         raise GraphWritten("The graph is written.")
 

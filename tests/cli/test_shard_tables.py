@@ -26,7 +26,7 @@ FOLDER = (
 
 
 @pytest.fixture
-def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def images(tmp_path: Path, monkeypatch) -> list[str]:
     """Four images in the current folder."""
     monkeypatch.chdir(tmp_path)
     names = [f"{k}.jpg" for k in range(4)]
@@ -156,9 +156,7 @@ def test_columns_of_other_names(images: list[str], tfpipe: Tfpipe) -> None:
 
 
 @pytest.mark.parametrize("plan", ["launcher", "engine"])
-def test_columns_of_parquet_files_that_hold_the_images(
-    plan: str, images: list[str], tfpipe: Tfpipe, tmp_path: Path
-) -> None:
+def test_columns_of_parquet_files_that_hold_the_images(plan: str, images: list[str], tfpipe: Tfpipe, tmp_path: Path):
     data = [Path(name).read_bytes() for name in images]
     folds, texts, prices = ["train", "dev", "valid", "train"], ["a", "b", "c", "d"], [1, 2, 3, 4]
     columns = {"label": ["x"] * 4, "photo": data, "kind": CLASSES, "fold": folds, "text": texts, "price": prices}

@@ -65,7 +65,7 @@ def run_process(folder: Path, *args: object) -> "subprocess.CompletedProcess[str
 
 
 @pytest.fixture
-def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tfpipe]:
+def run(tfpipe: Tfpipe, tmp_path: Path, monkeypatch) -> Iterator[Tfpipe]:
     """Runs a command in this process, in a folder with the module of the stages."""
     (tmp_path / "user_stages.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ CLASSES, RECORDS = 5, 250
 
 
 @pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def bare_environment(monkeypatch) -> None:
     for name in TPU_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -46,7 +46,7 @@ def train(processes: Any, shades: Path) -> Callable[..., list[dict]]:
 
 
 @pytest.fixture(scope="session")
-def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shades(tmp_path_factory) -> Path:
     """A dataset of 250 PNGs of 12 x 12 in each of `train` and `validation`: five classes, each of another shade."""
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig
@@ -66,7 +66,7 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Machine:
     """What TensorFlow says it has, and the strategies that would be made, in the order of the calls."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch) -> None:
         import tensorflow as tf
 
         self.devices: dict[str, int] = {"CPU": 1}
@@ -105,5 +105,5 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch) -> Machine:
     return Machine(monkeypatch)

@@ -25,7 +25,7 @@ class Handed(Exception):
     """The options that reach TensorFlow."""
 
 
-def made_up(monkeypatch: pytest.MonkeyPatch, kind: str, job: str = "localhost", replicas: int = 8, hosts: int = 1):
+def made_up(monkeypatch, kind: str, job: str = "localhost", replicas: int = 8, hosts: int = 1):
     """A strategy whose devices this machine does not have."""
     devices = tuple(f"/job:{job}/replica:0/task:0/device:{kind}:{i}" for i in range(replicas))
 

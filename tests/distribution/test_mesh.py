@@ -141,7 +141,7 @@ def test_what_a_mesh_cannot_share_is_refused(shades: Path, mesh: Any, options: d
         distribute_over_mesh(mesh, tfpipe.load_manifest(str(shades)), "train", replace(CONFIG, **options))
 
 
-def test_hosts_of_one_model_group_read_the_same_rows(shades: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_of_one_model_group_read_the_same_rows(shades: Path, monkeypatch) -> None:
     hosts: list[Host] = []
 
     def take(data: Any, split: Any, config: Any, host: Host, **others: Any) -> Any:

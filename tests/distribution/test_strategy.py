@@ -136,7 +136,7 @@ def test_a_tpu_of_this_machine_comes_before_its_gpus(machine, sign: str) -> None
 
 
 @pytest.mark.parametrize("by_environment", [True, False])
-def test_a_named_tpu_is_connected(machine, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
+def test_a_named_tpu_is_connected(machine, monkeypatch, by_environment: bool) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         name = f"grpc://127.0.0.1:{server.getsockname()[1]}"
         if by_environment:
@@ -146,7 +146,7 @@ def test_a_named_tpu_is_connected(machine, monkeypatch: pytest.MonkeyPatch, by_e
 
 
 @pytest.mark.parametrize(("name", "tpu"), [("local", None), ("", "local")])
-def test_a_local_tpu_asks_no_network(machine, monkeypatch: pytest.MonkeyPatch, name: str, tpu: str) -> None:
+def test_a_local_tpu_asks_no_network(machine, monkeypatch, name: str, tpu: str) -> None:
     monkeypatch.setenv("TPU_NAME", name)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("it does"))
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("it does"))
@@ -154,7 +154,7 @@ def test_a_local_tpu_asks_no_network(machine, monkeypatch: pytest.MonkeyPatch, n
     assert machine.calls == ["connect", "initialize", ("TPUStrategy", None)]
 
 
-def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch) -> None:
     def refuse(_: object) -> None:
         raise tf.errors.NotFoundError(
             None, None, "TPUs not found in the cluster. Failed in initialization: No OpKernel"
@@ -169,7 +169,7 @@ def test_a_tpu_that_does_not_start_is_no_cpu_run(machine, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("by_environment", [True, False])
-def test_a_node_that_nobody_knows(machine, monkeypatch: pytest.MonkeyPatch, by_environment: bool) -> None:
+def test_a_node_that_nobody_knows(machine, monkeypatch, by_environment: bool) -> None:
     def never(*_: object, **__: object) -> None:
         time.sleep(30)
 
@@ -186,15 +186,13 @@ def test_a_node_that_nobody_knows(machine, monkeypatch: pytest.MonkeyPatch, by_e
     assert not machine.calls
 
 
-def test_an_empty_tpu_name_names_none(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_tpu_name_names_none(machine, monkeypatch) -> None:
     monkeypatch.setenv("TPU_NAME", "")
     distribution.resolve_strategy("")
     assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
 
 
-def test_a_tpu_library_without_a_tpu_is_said(
-    machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_tpu_library_without_a_tpu_is_said(machine, monkeypatch, caplog) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
     distribution.resolve_strategy()
     assert machine.calls == [("OneDeviceStrategy", "/CPU:0")]
@@ -202,7 +200,7 @@ def test_a_tpu_library_without_a_tpu_is_said(
 
 
 @pytest.mark.parametrize("value", ["{", '{"zone": "z"}'])
-def test_a_broken_tpu_config(machine, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_broken_tpu_config(machine, monkeypatch, value: str) -> None:
     monkeypatch.setenv("TPU_CONFIG", value)
     with pytest.raises(ConfigError, match="TPU_CONFIG in the environment must be JSON with `tpu_node_name`; mend or"):
         distribution.resolve_strategy()
@@ -226,9 +224,7 @@ TWO = {"worker": ["a:1", "b:1"]}
         ),
     ],
 )
-def test_more_than_one_worker_makes_a_cluster(
-    machine, monkeypatch: pytest.MonkeyPatch, value: dict, strategy_name: str
-) -> None:
+def test_more_than_one_worker_makes_a_cluster(machine, monkeypatch, value: dict, strategy_name: str) -> None:
     monkeypatch.setattr(strategy_module, "describe_strategy", lambda _: "")
     monkeypatch.setenv("TF_CONFIG", json.dumps(value))
     distribution.resolve_strategy()
@@ -254,7 +250,7 @@ def test_more_than_one_worker_makes_a_cluster(
         ),
     ],
 )
-def test_a_broken_tf_config(machine, monkeypatch: pytest.MonkeyPatch, value: str, sentence: str) -> None:
+def test_a_broken_tf_config(machine, monkeypatch, value: str, sentence: str) -> None:
     monkeypatch.setenv("TF_CONFIG", value)
     with pytest.raises(ConfigError, match="^" + sentence):
         distribution.resolve_strategy()

@@ -89,7 +89,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("shapes") / "shapes"
     command = [sys.executable, "-m", "tfpipe", "shard", str(ROOT / "sample_data"), str(folder)]
     environment = {**os.environ, "PYTHONPATH": PATH_OF_REPOSITORY}
@@ -107,7 +107,7 @@ def test_each_is_short_and_linked() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(dataset: Path, tmp_path_factory) -> Path:
     """The checkpoint of a network that two processes began to train, and one has finished."""
     checkpoint = tmp_path_factory.mktemp("trained") / "shapes.pt"
     arguments = (dataset, "--checkpoint", checkpoint)

@@ -76,9 +76,7 @@ def test_the_page_about_installing_lists_every_extra() -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "inspect --record", "--version", "verify", "repair", "index", "shard"])
-def test_the_page_lists_the_fields_of_a_json_output(
-    command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe
-) -> None:
+def test_the_page_lists_the_fields_of_a_json_output(command: str, small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe):
     dataset, out = small_dataset, tmp_path / "out"
     arguments = {
         "inspect": [dataset],

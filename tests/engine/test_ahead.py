@@ -53,7 +53,7 @@ def test_steps_in_a_row_are_the_steps_one_by_one(maker: BatchMaker, threads: int
             np.testing.assert_array_equal(maker.decode(read)["image"], alone["image"])
 
 
-def test_records_of_two_steps_are_read_at_once(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_two_steps_are_read_at_once(maker: BatchMaker, monkeypatch) -> None:
     read_block, both = RecordReader.read_block, threading.Barrier(2, timeout=10)
 
     def meet(self: RecordReader, *numbers: Any) -> Any:
@@ -72,7 +72,7 @@ def test_a_function_finishes_each_batch_in_a_thread(maker: BatchMaker) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the call is Linux's")
-def test_storage_is_asked_for_the_records_of_later_steps(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_is_asked_for_the_records_of_later_steps(maker: BatchMaker, monkeypatch) -> None:
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, advice: asked.append((begin, size, advice)))
     monkeypatch.setattr(ahead, "_STEPS_ANNOUNCED", 1)
@@ -96,7 +96,7 @@ def test_who_leaves_early_leaves_no_thread(maker: BatchMaker) -> None:
     wait_until(lambda: not started & list_threads())
 
 
-def test_an_error_names_the_record_that_was_read_ahead(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_record_that_was_read_ahead(maker: BatchMaker, monkeypatch) -> None:
     third = int(maker.plan.list_numbers(0, 2)[0])
     read_block = RecordReader.read_block
 

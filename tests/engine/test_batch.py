@@ -53,7 +53,7 @@ def test_the_clocks_run(maker: BatchMaker) -> None:
     assert min(time.cpu_s for time in times.values()) > 0
 
 
-def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clocks_tell_work_from_waiting(maker: BatchMaker, monkeypatch) -> None:
     """Reading waits for 50 ms, and parsing computes for 50 ms."""
 
     def read_slowly(numbers: Any, memory: Any) -> Any:
@@ -126,9 +126,7 @@ def damaged(tmp_path: Path) -> tuple[Manifest, list[str]]:
     return manifest, [damage(folder, manifest, number) for number in (2, 9)]
 
 
-def test_damaged_records_are_left_out_and_told_once(
-    damaged: tuple[Manifest, list[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_records_are_left_out_and_told_once(damaged: tuple[Manifest, list[str]], caplog) -> None:
     manifest, places = damaged
     maker = make_maker(manifest, max_bad_records=100, extra_features=("image/filename",))
     for epoch in range(2):
@@ -147,7 +145,7 @@ def payload_name(number: int) -> bytes:
     return f"{('cat', 'dog')[number % 2]}/{number}.png".encode()
 
 
-def sort_by_message(places: list[str], caplog: pytest.LogCaptureFixture) -> list[str]:
+def sort_by_message(places: list[str], caplog) -> list[str]:
     told = [record.getMessage() for record in caplog.records]
     return sorted(places, key=lambda place: next(k for k, message in enumerate(told) if place in message))
 

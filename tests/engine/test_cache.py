@@ -25,7 +25,7 @@ STEPS = range(12)  # three epochs of four
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tfpipe.Manifest]:
+def make(tmp_path_factory) -> Callable[..., tfpipe.Manifest]:
 
     def write(kind: str, form: ImageForm, offset: int = 0) -> tfpipe.Manifest:
         names = ("cat", "dog", "owl")
@@ -67,7 +67,7 @@ def check_equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_a_cache_of_records_changes_nothing(kind: str, options: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_a_cache_of_records_changes_nothing(kind: str, options: dict[str, Any], request) -> None:
     data = request.getfixturevalue(kind)
     without = {name: value for name, value in options.items() if not name.startswith("cache")}
     cached, plain = open_batches(data, **options), open_batches(data, **without)
@@ -108,7 +108,7 @@ def find_boxes(batches: NumpyBatches, step: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
-def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch) -> None:
     read: list[int] = []
     read_block = RecordReader.read_block
 
@@ -128,7 +128,7 @@ def test_nothing_is_read_twice(jpegs: tfpipe.Manifest, cache: str, monkeypatch: 
     assert len(known) >= 32
 
 
-def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch) -> None:
     read: list[int] = []
     read_block = RecordReader.read_block
 
@@ -162,7 +162,7 @@ def test_a_mixture_has_a_cache_of_each_dataset(
         check_equal(cached.read(step), plain.read(step))
 
 
-def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_cache_excludes(jpegs: tfpipe.Manifest, monkeypatch) -> None:
     images = TorchBatches(jpegs, "train", PipelineConfig(**OPTIONS, cache="bytes"))
     decoded = PipelineConfig(**OPTIONS, cache="decoded")
     for call, message in (

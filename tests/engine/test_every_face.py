@@ -55,7 +55,7 @@ def draw_features(k: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tfpipe.Manifest]:
+def manifests(tmp_path_factory) -> dict[str, tfpipe.Manifest]:
     made = {}
     for offset, (name, (kind, form, classes)) in enumerate(KINDS.items()):
         count = 30 + 5 * offset

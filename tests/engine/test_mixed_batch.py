@@ -15,7 +15,7 @@ CONFIG = PipelineConfig(batch_size=12, image_size=8, seed=5, extra_features=("im
 
 
 @pytest.fixture(scope="module")
-def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
+def mixture(tmp_path_factory) -> Mixture:
     folder = tmp_path_factory.mktemp("mixture")
     first = {"train": [payload(k) for k in range(9)], "train:1": [payload(k) for k in range(9, 20)]}
     second = {"train": [payload(100 + k) for k in range(33)]}

@@ -95,7 +95,7 @@ def test_what_readers_keep_open_is_closed_before_one_fails(tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_shards(tmp_path_factory) -> Path:
     return write_shards(tmp_path_factory.mktemp("many") / "pets", 100_000)
 
 
@@ -117,9 +117,7 @@ def test_a_hundred_thousand_shards_are_read_with_256_files(many_shards: Path, fa
         (errno.EACCES, "read: Permission denied."),
     ],
 )
-def test_what_is_not_damage_is_not_called_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
-) -> None:
+def test_what_is_not_damage_is_not_called_damage(tmp_path: Path, monkeypatch, number: int, reason: str) -> None:
     folder = write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(4)]})
     batches = NumpyBatches(folder, "train", PipelineConfig(batch_size=4, image_size=8))
     batches.read(0)
@@ -135,7 +133,7 @@ def test_what_is_not_damage_is_not_called_damage(
     assert str(caught.value) == f"{shard} cannot be {reason}"
 
 
-def test_a_full_table_of_files_is_no_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_of_files_is_no_bad_record(tmp_path: Path, monkeypatch) -> None:
     folder = write_dataset(tmp_path / "pets", {"train": [payload(k) for k in range(4)]})
     batches = NumpyBatches(folder, "train", PipelineConfig(batch_size=4, image_size=8, max_bad_records=100))
 

@@ -148,9 +148,7 @@ def test_numbers_out_of_range_and_of_other_kinds_are_refused(folder: Path) -> No
 @pytest.mark.parametrize(
     ("name", "value"), [*(("_MAX_BLOCK_BYTES", most) for most in (900, 450, 1)), ("_MAX_BLOCK_FILES", 1)]
 )
-def test_blocks_of_few_bytes_or_files_give_the_same(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int
-) -> None:
+def test_blocks_of_few_bytes_or_files_give_the_same(folder: Path, monkeypatch, name: str, value: int) -> None:
     monkeypatch.setattr(record_reader, name, value)
     with open_reader(folder) as reader:
         assert reader.read_payloads(CHOSEN) == [PAYLOADS[k] for k in CHOSEN]
@@ -161,9 +159,7 @@ def test_blocks_of_few_bytes_or_files_give_the_same(
             assert say(lambda: reader.read_payloads(CHOSEN)) == say(lambda: reader[20])
 
 
-def test_neighbors_are_read_together_and_little_more_than_was_asked_for(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neighbors_are_read_together_and_little_more_than_was_asked_for(folder: Path, monkeypatch) -> None:
     calls: list[tuple[int, int]] = []
     real = record_reader.read_records
 
@@ -215,7 +211,7 @@ def test_unusual_examples_among_usual_ones(tmp_path: Path) -> None:
             assert not isinstance(array, np.ndarray) or array.flags.writeable
 
 
-def test_a_loop_reads_ahead_as_much_as_it_has_yielded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_reads_ahead_as_much_as_it_has_yielded(folder: Path, monkeypatch) -> None:
     flip_bit(folder, 12, 30)
     asked: list[int] = []
     real = RecordReader.read_examples
@@ -238,7 +234,7 @@ def test_a_loop_reads_ahead_as_much_as_it_has_yielded(folder: Path, monkeypatch:
         assert asked == [1, *[2] * 5]
 
 
-def test_threads_share_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_files(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)  # a file leaves while others read from it
     batches = [[k * 7 % 30, k * 11 % 30, k % 30] for k in range(400)]
     with open_reader(folder) as reader, ThreadPoolExecutor(8) as pool:
@@ -256,9 +252,7 @@ def list_column(values: object) -> list[object]:
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 0, 700, 1 << 20])
-def test_columns_are_the_values_of_the_examples(
-    folder: Path, memory_bytes: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_are_the_values_of_the_examples(folder: Path, memory_bytes: int | None, monkeypatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)  # several blocks
     memory = None if memory_bytes is None else np.zeros(memory_bytes, np.uint8)
     with open_reader(folder) as reader:
@@ -282,7 +276,7 @@ def test_memory_is_used_again(folder: Path) -> None:
         assert first.tobytes() != before
 
 
-def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_record_and_an_unusual_one_have_columns(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_BLOCK_BYTES", 2000)
     twice = payload(1) + encode_example({"image/class/label": 5})  # the second list adds to the first
     folder = write_dataset(tmp_path / "pets", {"train": [payload(0), payload(1, text="y" * 4000), twice]})

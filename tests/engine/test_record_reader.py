@@ -72,7 +72,7 @@ def test_an_unknown_split_names_the_others(small_dataset: Path) -> None:
     assert str(caught.value) == "The dataset has no split 'test'; it has train, validation."
 
 
-def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkeypatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)
     monkeypatch.setattr(record_reader, "_MAX_INDEX_BYTES", 6 * 8)
     opened: list[str] = []
@@ -100,7 +100,7 @@ def test_few_files_are_open_and_few_indexes_are_kept(small_dataset: Path, monkey
     reader.close()
 
 
-def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_bounds_files_and_indexes_are_opened_once(small_dataset: Path, monkeypatch) -> None:
     opened: list[str] = []
     real = record_reader.open_descriptor
     monkeypatch.setattr(record_reader, "open_descriptor", lambda path: opened.append(path) or real(path))
@@ -127,7 +127,7 @@ def test_forked_processes_read_through_one_open_file(small_dataset: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_threads_share_a_reader(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_share_a_reader(small_dataset: Path, monkeypatch) -> None:
     monkeypatch.setattr(record_reader, "_MAX_OPEN", 1)  # a file leaves while others read from it
     expected = payloads(small_dataset)
     indices = [k * 7 % 12 for k in range(2000)]

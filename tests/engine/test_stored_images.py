@@ -20,9 +20,7 @@ MANIFEST = Manifest(
 
 @pytest.mark.parametrize(("seekable_jpegs", "seekable"), [(0, False), (2, False), (3, True)])
 @pytest.mark.parametrize("foreign", [None, Foreign(".", "image/encoded", None, 0, "")], ids=["own", "foreign"])
-def test_a_split_is_seekable_if_all_of_its_jpegs_are(
-    seekable_jpegs: int, seekable: bool, foreign: Foreign | None
-) -> None:
+def test_a_split_is_seekable_if_all_of_its_jpegs_are(seekable_jpegs: int, seekable: bool, foreign: Foreign | None):
     split = replace(SPLIT, seekable_jpegs=seekable_jpegs)
     stored = StoredImages.from_manifest(replace(MANIFEST, splits={"train": split}, foreign=foreign), "train")
     assert stored == StoredImages(frozenset({"JPEG", "PNG"}), None, 8, seekable)

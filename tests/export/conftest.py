@@ -8,6 +8,6 @@ from tests.export.datasets import make_photo_dataset
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photos(tmp_path_factory) -> Path:
     """A dataset with classes, boxes and further columns. Not to be changed: copy it."""
     return make_photo_dataset(tmp_path_factory.mktemp("photos"))

@@ -24,7 +24,7 @@ FORMATS: tuple[Format, ...] = ("webdataset", "parquet", "arrayrecord")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory) -> Path:
     """5 shards of 3 records. Not to be changed: copy it."""
     shards = {f"train:{k}": [payload(3 * k + n) for n in range(3)] for k in range(4)}
     return write_dataset(tmp_path_factory.mktemp("made") / "made", {**shards, "test": [payload(90)]})
@@ -42,7 +42,7 @@ def get_error(kind: type[TfpipeError], dataset: Path, output: Path, to: Format =
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format) -> None:
+def test_an_interrupted_run_goes_on(made: Path, tmp_path: Path, monkeypatch, to: Format) -> None:
     write(made, tmp_path / "expected", to)
     real, written = write_shard._write, []
 
@@ -117,9 +117,7 @@ def test_options_that_cannot_be(made: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("arrayrecord", "array_record")])
-def test_a_missing_package_is_named_with_its_extra(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: Format, package: str
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(made: Path, tmp_path: Path, monkeypatch, to: Format, package: str):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else object())
     assert get_error(MissingDependencyError, made, tmp_path / "out", to) == (
         f"An export to {to} needs {package}. Install it with: pip install '.[export]' in a checkout of tfpipe."

@@ -135,13 +135,13 @@ def written(folder: Path, root: str) -> Path:
     return folder
 
 
-def test_shards_beside_the_manifest_need_no_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_shards_beside_the_manifest_need_no_word(tmp_path: Path, caplog) -> None:
     manifest = load_manifest(str(written(tmp_path, ".")))
     assert manifest.shard_directory(manifest.directory) == str(tmp_path)
     assert not caplog.records
 
 
-def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog) -> None:
     folder = written(tmp_path / "index", "/data/others")
     manifest = load_manifest(str(folder))
     assert manifest.shard_directory(manifest.directory) == "/data/others"
@@ -149,13 +149,13 @@ def test_shards_elsewhere_are_never_read_unnoticed(tmp_path: Path, caplog: pytes
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(logging.WARNING, message)]
 
 
-def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_caller_may_say_where_they_lie(tmp_path: Path, caplog) -> None:
     manifest = load_manifest(str(written(tmp_path / "index", "/data/others")), root="gs://bucket/others")
     assert manifest.shard_directory(manifest.directory) == "gs://bucket/others"
     assert not caplog.records
 
 
-def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manifest_from_a_store_names_no_local_directory(tmp_path: Path, monkeypatch) -> None:
     url, data = "gs://bucket/others", (written(tmp_path, "/etc") / "manifest.json").read_bytes()
     monkeypatch.setattr("tfpipe.storage.file_io.read_bytes", lambda *_: data)
     monkeypatch.setattr("tfpipe.storage.file_io.list_names", lambda _: [])  # of columns

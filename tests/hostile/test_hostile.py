@@ -31,7 +31,7 @@ Said = Mapping[str, Mapping[str, str]]
 @pytest.fixture(
     scope="module", params=[pytest.param(1, id="all", marks=pytest.mark.slow), pytest.param(3, id="a third")]
 )
-def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Said:
+def said(request, tmp_path_factory) -> Said:
     """What each entry point said of each case, or an empty text if it read it; in one process without TensorFlow.
 
     The quick run gives an entry point every third case, each another third than the one before it.

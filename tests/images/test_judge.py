@@ -85,7 +85,7 @@ def test_a_second_beginning_is_refused(make: Any, tf_jpeg: Any, at: int) -> None
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
-def test_a_whole_image_is_not_decoded(make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_image_is_not_decoded(make: Any, options: dict[str, Any], monkeypatch) -> None:
     monkeypatch.setattr("PIL.JpegImagePlugin.JpegImageFile.load", None)
     assert judge(jpeg.read_header(make.jpeg(**options), KEEP.max_pixels))
 

@@ -443,7 +443,7 @@ def test_a_header_with_too_many_pixels_is_refused(make: Any) -> None:
     assert prepare_image(make.jpeg(), ImageForm(max_pixels=960)).width == 40
 
 
-def test_large_images_raise_no_warning(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_images_raise_no_warning(make: Any, monkeypatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -556,7 +556,7 @@ def encode_heic(*images: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def test_heic_is_converted(make: Any, tf_jpeg: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heic_is_converted(make: Any, tf_jpeg: Any, monkeypatch) -> None:
     data = encode_heic(make.image())
     got = prepare_image(data, KEEP, filename="a.heic")
     assert (got.format, got.width, got.height, got.channels) == ("JPEG", 40, 24, 3)
@@ -594,7 +594,7 @@ def test_jpeg_xl_is_converted_by_its_plugin(make: Any, tf_jpeg: Any) -> None:
     assert reason(buffer.getvalue()[:50]).startswith("JPEG XL that cannot be decoded: ")
 
 
-def test_jpeg_xl_without_its_plugin_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jpeg_xl_without_its_plugin_names_it(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_jxl", None)
     assert reason(TURNED_JPEG_XL) == ("a JPEG XL image, which needs pillow-jxl-plugin: pip install 'pillow-jxl-plugin'")
 

@@ -26,7 +26,7 @@ CONFIG = PipelineConfig(batch_size=5, image_size=8, seed=3)
 
 
 @pytest.fixture(scope="module")
-def pets(small_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def pets(small_dataset: Path, tmp_path_factory) -> str:
     """The dataset of twelve training images, with views: `dogs`, and `heavy` by weights of the class."""
     folder = str(shutil.copytree(small_dataset, tmp_path_factory.mktemp("lookups") / "pets"))
     manifest = tfpipe.load_manifest(folder)
@@ -133,9 +133,7 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
     )
 
 
-def test_a_lock_names_the_column_that_has_other_values(
-    pets: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lock_names_the_column_that_has_other_values(pets: str, tmp_path: Path, caplog) -> None:
     copy = str(shutil.copytree(pets, tmp_path / "copy"))
     for name in ("score", "other"):
         tfpipe.add_column(copy, name, lambda record: record.index, tfpipe.Values("int64"))

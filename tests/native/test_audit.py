@@ -230,9 +230,7 @@ def test_a_crop_of_any_sampling_is_a_slice_of_the_whole(luma: tuple[int, int], r
 @pytest.mark.parametrize("factors", [((1, 1),) * 4, ((2, 2), (1, 1), (1, 1), (2, 2))], ids=["full", "half"])
 @pytest.mark.parametrize("adobe", [None, 0, 2])
 @pytest.mark.parametrize("jfif", [False, True], ids=["no JFIF", "JFIF"])
-def test_a_seekable_cmyk_image_has_the_same_colors(
-    factors: tuple[tuple[int, int], ...], adobe: int | None, jfif: bool
-) -> None:
+def test_a_seekable_cmyk_image_has_the_same_colors(factors: tuple[tuple[int, int], ...], adobe: int | None, jfif: bool):
     data = draw_waves(40, 50, factors, Options(adobe=adobe, jfif=jfif))
     made, expected = make_seekable(data), decode_by_tensorflow(data)
     np.testing.assert_array_equal(decode_whole(data, 40, 50), expected)

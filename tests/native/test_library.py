@@ -15,7 +15,7 @@ LIBRARY = Path(library.__file__).with_name("libtfpipe_native.so")
 
 
 @pytest.fixture(autouse=True)
-def load_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def load_again(monkeypatch, tmp_path: Path) -> Iterator[None]:
     """Looks for the library in a folder of the test's."""
     with monkeypatch.context() as patch:
         patch.setattr(library, "_PATH", tmp_path / "libtfpipe_native.so")
@@ -41,7 +41,7 @@ def test_a_damaged_library(tmp_path: Path) -> None:
     assert (refuse().startswith(begin), refuse().endswith(". Install tfpipe again.")) == (True, True)
 
 
-def test_a_library_of_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_of_other_sources(tmp_path: Path, monkeypatch) -> None:
     shutil.copy(LIBRARY, tmp_path)
     assert library.load()
     library.load.cache_clear()

@@ -78,9 +78,7 @@ def test_markers_cost_nothing(draw_jpeg: Draw) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("size", [(300, 203), (17, 33), (1, 1)], ids=str)
-def test_codes_are_as_short_as_those_of_libjpeg(
-    draw_jpeg: Draw, size: tuple[int, int], options: dict[str, object]
-) -> None:
+def test_codes_are_as_short_as_those_of_libjpeg(draw_jpeg: Draw, size: tuple[int, int], options: dict[str, object]):
     seekable = make_seekable(draw_jpeg(*size, **options))
     optimized = draw_jpeg(*size, optimize=True, restart_marker_blocks=read_interval(seekable), **options)
     np.testing.assert_array_equal(read_pixels(seekable), read_pixels(optimized))

@@ -40,7 +40,7 @@ def make_payload(draw_jpeg: Draw, k: int) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, draw_jpeg: Draw) -> Path:
+def folder(tmp_path_factory, draw_jpeg: Draw) -> Path:
     """25 JPEGs of all kinds and sizes, with and without restart markers."""
     payloads = [make_payload(draw_jpeg, k) for k in range(25)]
     folder = write_dataset(

@@ -32,7 +32,7 @@ def read_pixels(data: bytes) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def photos(draw_jpeg: Draw, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photos(draw_jpeg: Draw, tmp_path_factory) -> Path:
     """A folder of every kind of image that is kept, one that is converted, and two that are damaged."""
     jpegs = {
         "420.jpg": draw_jpeg(60, 480),
@@ -55,7 +55,7 @@ def photos(draw_jpeg: Draw, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def dataset(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dataset(photos: Path, tmp_path_factory) -> Path:
     """The dataset that a real run with Beam makes, in two processes."""
     output = tmp_path_factory.mktemp("seekable") / "out"
     shard_job.run(ShardConfig(str(photos), str(output), num_shards=3, workers=2, form=SEEKABLE))

@@ -175,21 +175,21 @@ def amazon_server() -> Iterator[Amazon]:
 
 
 @pytest.fixture
-def google(google_server: Google, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
+def google(google_server: Google, monkeypatch) -> Iterator[Google]:
     yield from _lent(google_server, monkeypatch)
 
 
 @pytest.fixture
-def amazon(amazon_server: Amazon, monkeypatch: pytest.MonkeyPatch) -> Iterator[Amazon]:
+def amazon(amazon_server: Amazon, monkeypatch) -> Iterator[Amazon]:
     yield from _lent(amazon_server, monkeypatch)
 
 
 @pytest.fixture(params=["gs", "s3"])
-def cloud(request: pytest.FixtureRequest) -> Cloud:
+def cloud(request) -> Cloud:
     return request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
 
 
-def _lent(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def _lent(cloud: Any, monkeypatch) -> Iterator[Any]:
     """Yields a store with the environment of its clients set, and mends its faults afterwards."""
     for name, value in cloud.environment.items():
         monkeypatch.setenv(name, value)

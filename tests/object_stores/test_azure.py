@@ -18,7 +18,7 @@ from tfpipe.storage.store import Store
 
 
 @pytest.fixture
-def azure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AzureServer]:
+def azure(monkeypatch, tmp_path: Path) -> Iterator[AzureServer]:
     for name in [name for name in os.environ if name.startswith("AZURE_")]:
         monkeypatch.delenv(name)
     server = AzureServer()
@@ -34,7 +34,7 @@ def azure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AzureServ
     server.stop()
 
 
-def test_objects(azure: AzureServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects(azure: AzureServer, monkeypatch) -> None:
     monkeypatch.setattr(upload, "PART_BYTES", 2**18)
     store = Store("az")
     store.check("az://data/x")
@@ -63,7 +63,7 @@ def test_a_job_makes_the_local_dataset_which_is_read_in_place(azure: AzureServer
     assert load_manifest("az://data/out").splits["train"].records == 5
 
 
-def test_a_missing_account_is_one_sentence(azure: AzureServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_account_is_one_sentence(azure: AzureServer, monkeypatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
     with pytest.raises(DataError, match=r"^az://data needs the name of its account in AZURE_STORAGE_ACCOUNT_NAME, and"):
         Store("az").check("az://data/x")

@@ -180,7 +180,7 @@ def _reshard(source: str, output: str) -> object:
     ],
 )
 def test_a_store_that_dies_at_any_request(
-    cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[[str, str], Any], every: int
+    cloud: Cloud, tmp_path: Path, monkeypatch, run: Callable[[str, str], Any], every: int
 ) -> None:
     """From request n on nothing is answered; the same call then makes the files of a run without a fault."""
     monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), ONCE))

@@ -38,21 +38,21 @@ ENGINE = RunnerConfig(runner="dataflow", project="my-project", region="europe-we
 
 
 @pytest.fixture(scope="module")
-def build_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def build_once(tmp_path_factory) -> Callable[..., str]:
     """Copies the wheel, which the first job makes."""
     wheel = functools.cache(lambda: build_wheel(str(tmp_path_factory.mktemp("wheel"))))
     return lambda folder: shutil.copy(wheel(), folder)
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory) -> Iterator[Service]:
     service = Service(tmp_path_factory.mktemp("dataflow"))
     yield service
     service.stop()
 
 
 @pytest.fixture
-def cloud(google: Google, service: Service, build_once: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> Google:
+def cloud(google: Google, service: Service, build_once: Callable[..., str], monkeypatch) -> Google:
     """A store and a service with a key for both, and a clock that makes Beam wait a tenth of the time."""
     from apache_beam.options.pipeline_options_validator import PipelineOptionsValidator
     from apache_beam.runners.dataflow import dataflow_runner
@@ -176,9 +176,7 @@ def test_a_refused_job_is_one_sentence(cloud: Google, service: Service, photos: 
     )
 
 
-def test_options_that_beam_finds_invalid_are_one_sentence(
-    cloud: Google, service: Service, photos: dict[str, bytes]
-) -> None:
+def test_options_that_beam_finds_invalid_are_one_sentence(cloud: Google, service: Service, photos: dict[str, bytes]):
     source = cloud.put(f"{cloud.new()}/photos", photos)
     with pytest.raises(ConfigError, match=r"^Dataflow cannot take these options: Invalid Project ID \(p1\)\. "):
         shard_job.run(ShardConfig(source, f"{cloud.new()}/out"), arguments(service, "--project=p1"))
@@ -188,7 +186,7 @@ def test_a_lost_service_leaves_the_job_running(
     cloud: Google,
     service: Service,
     photos: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     def lose(*_: object) -> None:
@@ -203,9 +201,7 @@ def test_a_lost_service_leaves_the_job_running(
 
 
 @pytest.mark.slow
-def test_a_failed_job_reports_the_error_of_its_worker(
-    cloud: Google, service: Service, photos: dict[str, bytes]
-) -> None:
+def test_a_failed_job_reports_the_error_of_its_worker(cloud: Google, service: Service, photos: dict[str, bytes]):
     """The worker's error comes back through the service as a sentence."""
     source = cloud.put(f"{cloud.new()}/photos", photos)
     with pytest.raises(DataError, match=r"^At most 0 of 14 images may be bad, got 1, the first cat/bad\.jpg: "):

@@ -27,13 +27,13 @@ WILLING = RetryConfig(
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def hasty(monkeypatch) -> None:
     """Clients that give up after a few attempts, not after minutes."""
     monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), HASTY))
 
 
 @pytest.fixture
-def willing(monkeypatch: pytest.MonkeyPatch) -> None:
+def willing(monkeypatch) -> None:
     """Clients that soon take silence for a failure, but try again."""
     monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), WILLING))
 
@@ -68,7 +68,7 @@ def test_faults_that_pass_are_survived(
 
 
 @pytest.mark.usefixtures("willing")
-def test_large_objects_survive_faults(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_objects_survive_faults(cloud: Cloud, monkeypatch) -> None:
     """The shard is sent in several parts."""
     monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
     data = bytes(range(256)) * (17 * 2**20 // 256)
@@ -81,7 +81,7 @@ def test_large_objects_survive_faults(cloud: Cloud, monkeypatch: pytest.MonkeyPa
     assert file_io.read_whole(url) == data
 
 
-def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_leaves_no_object(cloud: Cloud, monkeypatch) -> None:
     """Neither the sent bytes nor the buffered ones become an object."""
     import gc
 
@@ -113,9 +113,7 @@ def test_a_store_that_always_fails_is_one_sentence(cloud: Cloud, source: str) ->
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_store_that_fails_in_the_middle_quarantines_no_image(
-    cloud: Cloud, source: str, photos: Mapping[str, bytes]
-) -> None:
+def test_a_store_that_fails_in_the_middle_quarantines_no_image(cloud: Cloud, source: str, photos: Mapping[str, bytes]):
     """Nothing is half written either, and the same command goes on."""
     output = f"{cloud.new()}/out"
     cloud.proxy.harm = lambda seen: 503 if ".jpg" in unquote(seen.path) and seen.number > 20 else None
@@ -168,9 +166,7 @@ def test_a_denied_object_is_an_image_that_cannot_be_read(cloud: Cloud, source: s
     )
 
 
-def test_missing_credentials_for_google_are_one_sentence(
-    google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
+def test_missing_credentials_for_google_are_one_sentence(google: Google, monkeypatch, tmp_path: object) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setenv("NO_GCE_CHECK", "true")  # a machine of Google's has credentials
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -193,9 +189,7 @@ def test_a_command_ends_in_one_sentence(cloud: Cloud, source: str) -> None:
     print(time.monotonic() - began)
 
 
-def test_missing_credentials_for_amazon_are_one_sentence(
-    amazon: Amazon, monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
+def test_missing_credentials_for_amazon_are_one_sentence(amazon: Amazon, monkeypatch, tmp_path: object) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -205,7 +199,7 @@ def test_missing_credentials_for_amazon_are_one_sentence(
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("host", ["http://127.0.0.1:9", "http://no-such-host.invalid"])
-def test_a_missing_host_is_one_sentence(cloud: Cloud, source: str, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_a_missing_host_is_one_sentence(cloud: Cloud, source: str, monkeypatch, host: str) -> None:
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, host)
     with pytest.raises(DataError) as caught:

@@ -20,7 +20,7 @@ URL = "hf://datasets/me/photos"
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+def hub(monkeypatch, tmp_path: Path) -> Iterator[HubServer]:
     constants = pytest.importorskip("huggingface_hub.constants")
     server = HubServer()
     monkeypatch.setattr(constants, "ENDPOINT", server.url)
@@ -62,7 +62,7 @@ def test_files(hub: HubServer) -> None:
     assert len(hub.commits) == 3  # a job's own files stay here
 
 
-def test_what_is_not_there_is_a_sentence(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_is_a_sentence(hub: HubServer, monkeypatch) -> None:
     with pytest.raises(FileNotFoundError):
         file_io.read_whole(f"{URL}/none")
     with pytest.raises(
@@ -74,7 +74,7 @@ def test_what_is_not_there_is_a_sentence(hub: HubServer, monkeypatch: pytest.Mon
         verify("hf://me/x", VerifyConfig(workers=0))
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(MissingDependencyError) as error:
         hugging_face.HuggingFaceStore(URL)

@@ -32,7 +32,7 @@ def photos() -> Mapping[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def local(photos: Mapping[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+def local(photos: Mapping[str, bytes], tmp_path_factory) -> Mapping[str, bytes]:
     folder = tmp_path_factory.mktemp("local")
     make_dataset(write_files(folder / "photos", photos), folder / "out", num_shards=4)
     return read_tree(folder / "out")

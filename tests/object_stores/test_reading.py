@@ -38,7 +38,7 @@ def copy(small_dataset: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
+def store(copy: Path, monkeypatch) -> Iterator[FolderStore]:
     """A store that holds the copy under gs://data/photos."""
     with pose_as_google(copy.parent, lambda tls: FolderStore(copy.parent, tls)) as (store, environment):
         for name, value in environment.items():
@@ -174,7 +174,7 @@ def test_the_stage_says_what_reads(store: FolderStore) -> None:
     assert "one call reads the records of a batch, each from its place" in str(stages)
 
 
-def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_asks_for_a_block_at_once(store: FolderStore, monkeypatch) -> None:
     """Each of two rows reads two blocks of three records; the second row reads its first block in two pieces."""
     config = replace(CONFIG, batch_size=2, block_records=3)
     plan = plan_batches(get_source(load_manifest("gs://data/photos"), "train"), config)
@@ -229,9 +229,7 @@ def test_amazons_store(bucket: str, small_dataset: Path) -> None:
     assert [record.encoded for record in remote] == [record.encoded for record in local]
 
 
-def test_a_public_bucket_needs_no_credentials(
-    amazon: Amazon, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_public_bucket_needs_no_credentials(amazon: Amazon, bucket: str, monkeypatch, tmp_path: Path) -> None:
     """Without credentials requests are not signed."""
     signed: list[bool] = []
     ask = amazon.proxy.ask

@@ -68,9 +68,7 @@ def test_objects_are_written_renamed_and_removed(cloud: Cloud, store: Store, fol
         store.rename(f"{folder}/none", f"{folder}/other")
 
 
-def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(
-    amazon: Amazon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(amazon: Amazon, monkeypatch) -> None:
     """Amazon refuses to copy more than 5 GiB at once."""
     monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
     folder, data = amazon.new(), bytes(range(256)) * (6 * 2**20 // 256)
@@ -81,9 +79,7 @@ def test_an_object_that_is_too_large_to_copy_goes_through_this_machine(
 
 
 @pytest.mark.parametrize("size", [0, 3, 6 * 2**20], ids=["empty", "small", "in parts"])
-def test_a_new_object_appears_when_the_block_ends(
-    cloud: Cloud, store: Store, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_object_appears_when_the_block_ends(cloud: Cloud, store: Store, size: int, monkeypatch) -> None:
     monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
     folder = cloud.new()
     with store.create(f"{folder}/a") as file:
@@ -93,7 +89,7 @@ def test_a_new_object_appears_when_the_block_ends(
     assert cloud.tree(folder) == {"a": bytes(size)}
 
 
-def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_fails_ends_the_block(cloud: Cloud, store: Store, monkeypatch) -> None:
     monkeypatch.setattr(upload, "PART_BYTES", 2**18)
     folder = cloud.new()
 
@@ -131,7 +127,7 @@ def test_a_name_that_obstore_does_not_take_is_a_sentence(amazon: Amazon) -> None
         store.read(f"{folder}/x//a")
 
 
-def test_options_come_before_the_environment(amazon: Amazon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_come_before_the_environment(amazon: Amazon, monkeypatch) -> None:
     folder = amazon.put(amazon.new(), OBJECTS)
     for name in amazon.environment:
         if name != "AWS_EC2_METADATA_DISABLED":
@@ -142,7 +138,7 @@ def test_options_come_before_the_environment(amazon: Amazon, monkeypatch: pytest
         Store("s3", StoreOptions(endpoint="nowhere"), HASTY).check(folder)
 
 
-def test_a_bucket_is_opened_once(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_is_opened_once(google: Google, monkeypatch) -> None:
     opened: list[str] = []
     make = buckets._open_google
 
@@ -164,7 +160,7 @@ def test_amazon_tells_the_region_of_a_bucket(amazon: Amazon) -> None:
     assert buckets._find_region(boto3.Session(), "none", "us-east-2") == "us-east-2"
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError) as error:
         Store("gs")
@@ -180,18 +176,14 @@ class _Expired:
         raise RuntimeError("Reauthentication is needed. Please log in.")
 
 
-def test_credentials_that_cannot_be_renewed_are_one_sentence(
-    google: Google, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_credentials_that_cannot_be_renewed_are_one_sentence(google: Google, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(buckets, "_answer_emulator", buckets._Renewed(_Expired()))
     sentence = r"^The credentials for gs://data cannot be used: Reauthentication is needed\. Please log in\.$"
     with pytest.raises(DataError, match=sentence):
         Store("gs", retries=HASTY).check("gs://data/a")
 
 
-def test_parts_grow_with_the_object_and_have_an_end(
-    cloud: Cloud, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_grow_with_the_object_and_have_an_end(cloud: Cloud, store: Store, monkeypatch) -> None:
     """No store takes more than 10,000 parts; here it is 10, each of 5 MiB at least."""
     monkeypatch.setattr(upload, "PART_BYTES", 5 * 2**20)
     monkeypatch.setattr(upload, "_MOST_PARTS", 10)

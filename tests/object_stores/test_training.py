@@ -84,7 +84,7 @@ def test_inspect_reads_the_dataset(google: Google) -> None:
     assert "cat" in google.run("inspect", output).stdout
 
 
-def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_is_refused_with_what_to_do(small_dataset: Path, monkeypatch) -> None:
     """TensorFlow has no client for s3://."""
     stores.configure()
     monkeypatch.setattr(stores, "can_read", lambda url: False)

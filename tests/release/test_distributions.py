@@ -31,7 +31,7 @@ def make_environment(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def builder(tmp_path_factory) -> Path:
     programs = make_environment(tmp_path_factory.mktemp("builder"))
     run(programs / "pip", "install", "--quiet", "build")
     return programs / "python"

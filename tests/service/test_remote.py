@@ -38,7 +38,7 @@ STEPS = 15  # more than two epochs of six
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory) -> Path:
     shards = {"train": [payload(k) for k in range(20)], "train:1": [payload(k) for k in range(20, 53)]}
     return write_dataset(tmp_path_factory.mktemp("served") / "made", shards)
 
@@ -124,7 +124,7 @@ def count_reads(maker: RemoteMaker) -> int:
     return maker.clocks.read().get("read", PhaseTime()).calls
 
 
-def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_host_makes_steps_while_workers_have_enough(made: Path, monkeypatch) -> None:
     free = threading.Event()
     make = server.Server._make
 
@@ -171,9 +171,7 @@ def service() -> Iterator[Service]:
         yield running
 
 
-def test_a_killed_worker_costs_no_batch(
-    service: Service, made: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_costs_no_batch(service: Service, made: Path, caplog, monkeypatch) -> None:
     batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
     iterator = itertools.chain.from_iterable(itertools.repeat(batches))
     expected = take(made, CONFIG, 40)
@@ -198,7 +196,7 @@ def test_a_killed_worker_costs_no_batch(
     assert service.pids[0] != killed
 
 
-def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_halted_counts_as_lost(service: Service, made: Path, monkeypatch) -> None:
     monkeypatch.setattr(client, "SILENCE_S", 0.5)
     batches = NumpyBatches(made, "train", replace(CONFIG, service=ServiceOptions(workers=service.addresses)))
     iterator = itertools.chain.from_iterable(itertools.repeat(batches))
@@ -250,13 +248,13 @@ def test_no_worker_at_the_start_is_a_sentence(made: Path) -> None:
     )
 
 
-def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_is_missing_at_the_start_is_left_out(made: Path, caplog) -> None:
     config = replace(CONFIG, service=ServiceOptions(workers=("127.0.0.1:9", *start_workers(1))))
     check_all_same(take(made, config, 5), take(made, CONFIG, 5))
     assert "The worker 127.0.0.1:9 of the service does not answer (connection refused)." in caplog.text
 
 
-def test_another_release_is_a_sentence(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_release_is_a_sentence(made: Path, monkeypatch) -> None:
     addresses = start_workers(1)
     monkeypatch.setattr(client, "name_release", lambda: "tfpipe 0.0")
     with pytest.raises(ConfigError) as caught:
@@ -292,9 +290,7 @@ def test_something_else_at_the_address_is_a_sentence(made: Path) -> None:
 
 
 @pytest.mark.parametrize("made_s", [None, "soon", 10**400])
-def test_a_batch_without_its_seconds_is_asked_for_again(
-    made: Path, monkeypatch: pytest.MonkeyPatch, made_s: Any
-) -> None:
+def test_a_batch_without_its_seconds_is_asked_for_again(made: Path, monkeypatch, made_s: Any) -> None:
     real, given = server.Server._make, []
 
     def make(self: server.Server, request: Any) -> Any:
@@ -308,7 +304,7 @@ def test_a_batch_without_its_seconds_is_asked_for_again(
     assert len(given) == 2
 
 
-def test_a_worker_outlives_a_connection_that_it_cannot_open(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_outlives_a_connection_that_it_cannot_open(made: Path, monkeypatch) -> None:
     monkeypatch.setattr(server, "BEAT_S", 0.01)
     real = socket.create_server(("127.0.0.1", 0))
     errors = [errno.EMFILE, errno.ECONNABORTED, errno.ENFILE]

@@ -135,7 +135,7 @@ def test_what_is_no_message_is_refused(pair: tuple[socket.socket, socket.socket]
     assert str(caught.value) == reason
 
 
-def test_a_silent_end_is_given_up(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_end_is_given_up(pair: tuple[socket.socket, socket.socket], monkeypatch) -> None:
     pair[1].settimeout(0.01)
     pair[0].sendall(make_message()[:10])
     with pytest.raises(TimeoutError, match="nothing came"):

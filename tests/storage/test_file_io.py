@@ -85,7 +85,7 @@ def test_checking_local_files_asks_for_their_size(folder: Path) -> None:
         file_io.check_files([f"{folder}/a-0"], [1234])
 
 
-def test_a_url_needs_tensorflow_or_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_needs_tensorflow_or_obstore(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setattr(stores, "can_read", lambda url: False)
     sentence = r"Reading gs://a/b needs TensorFlow\. Install it with: pip install '\.\[tensorflow\]' in a checkout"
@@ -153,7 +153,7 @@ def test_a_file_appears_whole_in_a_new_folder_here_and_behind_a_url(tmp_path: Pa
             file_io.make_folder(path)
 
 
-def test_a_large_file_goes_to_the_disk_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_goes_to_the_disk_while_it_is_written(tmp_path: Path, monkeypatch) -> None:
     synced: list[tuple[bool, int]] = []
     done = threading.Event()
 
@@ -175,9 +175,7 @@ def test_a_large_file_goes_to_the_disk_while_it_is_written(tmp_path: Path, monke
     assert (tmp_path / "large").read_bytes() == 5 * part
 
 
-def test_an_early_error_of_the_disk_is_reported_though_the_last_call_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_early_error_of_the_disk_is_reported_though_the_last_call_succeeds(tmp_path: Path, monkeypatch) -> None:
     def fsync(descriptor: int) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -19,7 +19,7 @@ DATA = bytes(range(256)) * 4
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FolderStore]:
+def store(tmp_path: Path, monkeypatch) -> Iterator[FolderStore]:
     """A store with the object gs://data/photos/a, to which this process comes instead of Google's."""
     (tmp_path / "photos" / "more").mkdir(parents=True)
     (tmp_path / "photos" / "a").write_bytes(DATA)
@@ -90,7 +90,7 @@ def test_what_was_read_too_far_is_dropped(store: FolderStore) -> None:
     assert reader._held_bytes == 8 * 30
 
 
-def test_many_parts_are_waited_for_at_once(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_parts_are_waited_for_at_once(store: FolderStore, monkeypatch) -> None:
     """The store answers only when it has sixteen requests."""
     together, ask = threading.Barrier(16), store.ask
 
@@ -150,7 +150,7 @@ def test_other_processes(store: FolderStore, method: str) -> None:
     assert pickle.loads(pickle.dumps(reader))._urls == reader._urls
 
 
-def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(stores, "_has_obstore", lambda: False)
     assert not stores.can_read("gs://data/photos/a")

@@ -44,7 +44,7 @@ def version_1(group: str, top: str = "/") -> dict[str, object]:
 
 
 @pytest.fixture(autouse=True)
-def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def eight_cores(monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
 
 
@@ -55,7 +55,7 @@ def test_a_machine_without_control_groups(tmp_path: Path) -> None:
     assert usable_cpus(root) == 8
 
 
-def test_a_system_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_proc(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.__getitem__)
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
@@ -136,12 +136,12 @@ def test_version_1(tmp_path: Path) -> None:
     assert (memory_limit_bytes(root), available_memory_bytes(root), usable_cpus(root)) == (3 * GIB, 2 * GIB, 2)
 
 
-def test_affinity_may_be_less_than_the_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_affinity_may_be_less_than_the_quota(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
     assert usable_cpus(make(tmp_path, version_2(cpu_max="400000 100000"))) == 2
 
 
-def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine(monkeypatch) -> None:
     monkeypatch.undo()
     assert 0 < available_memory_bytes() <= memory_limit_bytes()
     assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
@@ -165,7 +165,7 @@ def test_without_a_figure_of_now_the_earlier_peak_counts(tmp_path: Path) -> None
     assert host_limits.peak_memory_bytes_since(peak, tmp_path) == host_limits.peak_memory_bytes()
 
 
-def test_free_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_disk(tmp_path: Path, monkeypatch) -> None:
     asked: list[Path] = []
     real = host_limits.shutil.disk_usage
     monkeypatch.setattr(host_limits.shutil, "disk_usage", lambda path: (asked.append(path), real(path))[1])

@@ -63,7 +63,7 @@ def _in_code_that_drops_it() -> None:
 
 
 @pytest.fixture
-def ignored(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def ignored(monkeypatch) -> list[object]:
     """What Python's own hook gets to see."""
     seen: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: seen.append(unraisable.exc_type))

@@ -3,12 +3,10 @@
 from importlib import metadata
 from pathlib import Path
 
-import pytest
-
 from tfpipe.system import versions
 
 
-def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_not_installed_is_left_out(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "libtpu-1.2.3.dist-info").mkdir()
     (tmp_path / "libtpu-1.2.3.dist-info" / "METADATA").write_text("Name: libtpu\nVersion: 1.2.3\n")
     monkeypatch.syspath_prepend(str(tmp_path))

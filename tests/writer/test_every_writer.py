@@ -74,7 +74,7 @@ WRITERS: dict[str, tuple[Write, str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inputs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     for number, name in enumerate("ab"):
         write_files(folder / name, make_photos({"cat": 4}, seed=number))
@@ -142,7 +142,7 @@ def test_it_leaves_the_facts_that_a_view_would_make(inputs: Path, tmp_path: Path
     assert written == {path.name: path.read_bytes() for path in made}
 
 
-def test_without_pyarrow_no_facts_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_no_facts_are_written(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("tfpipe.writer.record_facts.importlib.util.find_spec", lambda name: None)
     write_shards(tmp_path, tmp_path / "out")
     assert sorted(os.listdir(tmp_path / "out/index")) == [f"train-{k:05}-of-00002.idx" for k in range(2)]

@@ -193,7 +193,7 @@ def test_other_arguments_that_do_not_fit(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
-def test_finished_shards_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_shards_are_not_made_again(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
 
     def fail_at_two(shard: int):
@@ -384,9 +384,7 @@ def test_a_schema_of_images_that_does_not_fit(tmp_path: Path, schema: dict[str, 
         ),
     ],
 )
-def test_images_are_named_by_record_and_number(
-    tmp_path: Path, change: Callable[[list[bytes]], Any], message: str
-) -> None:
+def test_images_are_named_by_record_and_number(tmp_path: Path, change: Callable[[list[bytes]], Any], message: str):
     records = list(make_records(range(2)))
     records[1]["views"] = change(records[1]["views"])
     with pytest.raises(ConfigError) as error:

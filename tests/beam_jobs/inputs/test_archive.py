@@ -184,7 +184,7 @@ def write_raw_zip(path: Path, names: list[bytes], *, flags: int = 0, extra: byte
     ],
 )
 def test_names_of_a_zip_that_does_not_say_its_encoding(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, encoding: str, names: list[str], warned: str | None
+    tmp_path: Path, caplog, encoding: str, names: list[str], warned: str | None
 ) -> None:
     path = tmp_path / "a.zip"
     write_raw_zip(path, [name.encode(encoding) for name in names])
@@ -193,7 +193,7 @@ def test_names_of_a_zip_that_does_not_say_its_encoding(
     assert caplog.messages == said
 
 
-def test_names_that_a_zip_says_to_be_utf_8(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_names_that_a_zip_says_to_be_utf_8(tmp_path: Path, caplog) -> None:
     path = tmp_path / "a.zip"
     write_raw_zip(path, ["café.jpg".encode()], flags=0x800)
     assert [member.path for member in list_members(path)] == ["café.jpg"]
@@ -363,7 +363,7 @@ def make_mixed_tar(form: int) -> bytes:
     return buffer.getvalue()
 
 
-def list_by_both(path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[object, object]:
+def list_by_both(path: Path, data: bytes, monkeypatch) -> tuple[object, object]:
     """Lists an archive, and lists it by tarfile alone: the members or the error of each."""
     path.write_bytes(data)
     results: list[object] = []
@@ -379,9 +379,7 @@ def list_by_both(path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> tu
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_headers_that_are_read_quickly_say_what_tarfile_says(
-    tmp_path: Path, form: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_that_are_read_quickly_say_what_tarfile_says(tmp_path: Path, form: int, monkeypatch) -> None:
     whole = make_mixed_tar(form)
     listed, expected = list_by_both(tmp_path / "a.tar", whole, monkeypatch)
     assert listed == expected

@@ -87,7 +87,7 @@ def test_an_input_that_is_not_a_folder_is_refused(tmp_path: Path, name: str, fau
 
 
 @pytest.fixture
-def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def side_by_side(monkeypatch) -> None:
     """Lets several processes read archives of any size."""
     monkeypatch.setattr(folder_input, "_SIDE_BY_SIDE_FROM_BYTES", 0)
 
@@ -128,9 +128,7 @@ def test_several_processes_list_the_same_in_the_same_order(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("side_by_side")
 @pytest.mark.parametrize("many", [1, 64])
-def test_the_parts_of_a_tree_hold_what_the_whole_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
-) -> None:
+def test_the_parts_of_a_tree_hold_what_the_whole_holds(tmp_path: Path, monkeypatch, many: int) -> None:
     """Folders are opened until there are enough parts; archives in deeper ones belong to the folder's part."""
     monkeypatch.setattr(folder_input, "_MANY_ENTRIES", many)
     names = ["1.jpg", "a/2.jpg", "a/b/3.jpg", "a/b/c/4.jpg", "a/b/c/d/5.jpg", "a/notes.txt", ".x.tar"]
@@ -173,7 +171,7 @@ def test_equal_names_in_one_archive_keep_the_last_and_leave_the_others(tmp_path:
     ]
 
 
-def test_listing_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_tells_how_far_it_is(tmp_path: Path, monkeypatch) -> None:
     files = [ListedFile(f"cat/{i}.jpg", 1) for i in range(2500)]
     monkeypatch.setattr(folder_input, "list_folder", lambda *_: files)
     observer = Recorder()

@@ -94,7 +94,7 @@ def test_classes_come_from_cls_files_or_from_json(tmp_path: Path) -> None:
     assert (listing.label_names, listing.skipped) == (("ant", "cat"), {"pair without a class": 1})
 
 
-def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(pairs, "_MAX_BYTES_BESIDE", 20)
     files = {
         **make_captions("good"),
@@ -128,7 +128,7 @@ def test_what_is_wrong_with_a_pair_is_counted(tmp_path: Path, monkeypatch: pytes
     }
 
 
-def test_a_folder_of_tars_is_one_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_tars_is_one_input(tmp_path: Path, monkeypatch) -> None:
     """Columns that only some tars have, and tars that are read in other processes, change nothing else."""
     monkeypatch.setattr(folder, "_SIDE_BY_SIDE_FROM_BYTES", 1)
     monkeypatch.setattr(pairs, "_ROWS_AT_ONCE", 2)
@@ -184,7 +184,7 @@ def test_pairs_are_recognized_by_looking(tmp_path: Path) -> None:
     assert str(caught.value) == f"`input_format` pairs needs a tar file or a folder of tar files, got {tmp_path}/d.zip."
 
 
-def test_files_of_a_pair_may_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_pair_may_lie_apart(tmp_path: Path, monkeypatch) -> None:
     files = [*make_captions(*map(str, range(40))).items()]
     random.Random(0).shuffle(files)
     listing = list_pairs(write_tar(tmp_path / "a.tar", dict(files)), input_format="pairs")
@@ -213,7 +213,7 @@ def test_odd_values_are_kept(tmp_path: Path) -> None:
     assert get_rows(listing) == {"1.jpg": ("7", str(2**63), str(10**400), 1, ["1", "a"], "[[1]]")}
 
 
-def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(pairs, "_MAX_COLUMNS", 2)
     with pytest.raises(DataError) as caught:
         list_pairs(write_tar(tmp_path / "a.tar", make_pair("1", "x", a=1, b=2)))

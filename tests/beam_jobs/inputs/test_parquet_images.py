@@ -22,7 +22,7 @@ JPEGS = [make_jpeg(k, size=(16 + 8 * k, 16)) for k in range(9)]
 
 
 @pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def groups(monkeypatch) -> list[int]:
     """The row groups that were read, in their order."""
     numbers: list[int] = []
     read = parquet_images._read_group
@@ -54,7 +54,7 @@ def test_images_come_in_any_order_and_a_row_group_is_read_once(tmp_path: Path, g
     assert groups == [0, 1]
 
 
-def test_a_large_row_group_is_read_in_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_row_group_is_read_in_small_parts(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(parquet_images, "_BATCH_BYTES", 1)
     path = write_parquet(tmp_path / "t.parquet", JPEGS, group_rows=9)
     assert read_all(path, list_refs(path)[::-1]) == JPEGS[::-1]
@@ -118,9 +118,7 @@ def test_a_job_quarantines_what_cannot_be_read(tmp_path: Path) -> None:
     assert sum("row group 1 of t.parquet is damaged" in line for line in lines) == 2
 
 
-def test_shards_are_the_same_whatever_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int]
-) -> None:
+def test_shards_are_the_same_whatever_is_read_at_once(tmp_path: Path, monkeypatch, groups: list[int]) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS, group_rows=2)
     make_dataset(path, tmp_path / "at_once", num_shards=1)
     assert groups == [0, 1, 2, 3, 4]
@@ -137,9 +135,7 @@ def test_shards_are_the_same_whatever_is_read_at_once(
 NAMES = [f"train-{k:05}-of-00004.tfrecord" for k in range(4)]
 
 
-def test_many_shuffled_shards_read_each_row_group_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[int]
-) -> None:
+def test_many_shuffled_shards_read_each_row_group_once(tmp_path: Path, monkeypatch, groups: list[int]) -> None:
     masks = [{"bytes": make_mask(k, size=(16 + 8 * k, 16)), "path": None} for k in range(9)]
     rows = [*JPEGS[:6], {"bytes": None, "path": "x.jpg"}, {"bytes": None, "path": "gone.jpg"}, None]
     write_files(tmp_path, {"x.jpg": JPEGS[6]})
@@ -159,7 +155,7 @@ def test_many_shuffled_shards_read_each_row_group_once(
     assert len(copied["quarantine/quarantined.jsonl"].splitlines()) == 2 * 2 + 3
 
 
-def test_rows_are_copied_only_where_it_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_copied_only_where_it_pays(tmp_path: Path, monkeypatch) -> None:
     path = write_parquet(tmp_path / "t.parquet", JPEGS)
     copied: list[str] = []
     monkeypatch.setattr(plan_file, "copy_rows", lambda root, mask, size, file: copied.append(file[0]))
@@ -185,9 +181,7 @@ def test_a_copy_is_used_again_and_knows_what_it_lacks(tmp_path: Path) -> None:
     assert (copy.read(cell._replace(row=0)), copy.read(cell)) == (JPEGS[0], None)
 
 
-def test_a_copy_is_made_of_some_row_groups_after_the_other(
-    tmp_path: Path, groups: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_is_made_of_some_row_groups_after_the_other(tmp_path: Path, groups: list[int], monkeypatch) -> None:
     monkeypatch.setattr(parquet_images, "_CELLS_AT_ONCE", 3)
     masks = [make_mask(k) for k in range(9)]
     write_parquet(tmp_path / "t.parquet", JPEGS, mask=masks)

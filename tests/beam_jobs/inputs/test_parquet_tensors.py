@@ -192,9 +192,7 @@ KINDS_OF_IMAGES = {"single": {"image": tfpipe.Image()}, "mask": {"image": tfpipe
 
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("kind", ["single", "mask", "several"])
-def test_tensors_beside_images_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, copies: bool
-) -> None:
+def test_tensors_beside_images_come_back(tmp_path: Path, monkeypatch, kind: str, *, copies: bool) -> None:
     fields = KINDS_OF_IMAGES.get(kind, VIEWS)
     schema = {"latents": tfpipe.Tensor("bfloat16", (None, 3)), "scale": tfpipe.Tensor("float16", ())}
     schema |= {"caption": tfpipe.Text(), **fields}

@@ -144,9 +144,7 @@ def write_captioned(path: Path, lists: Sequence[Any], **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_lists_in_a_parquet_file_become_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, copies: bool
-) -> None:
+def test_lists_in_a_parquet_file_become_records(tmp_path: Path, monkeypatch, *, copies: bool) -> None:
     lists = make_lists([3] * 7)
     source = write_captioned(tmp_path / "t.parquet", lists)
     monkeypatch.setattr(plan_file, "_COPY_ROWS_FROM_SHARDS", 1 if copies else 99)
@@ -156,7 +154,7 @@ def test_lists_in_a_parquet_file_become_records(
     assert names[0] == [b"t/00000001/0", b"t/00000001/1", b"t/00000001/2"]
 
 
-def test_small_blocks_and_large_ones_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_blocks_and_large_ones_give_the_same_bytes(tmp_path: Path, monkeypatch) -> None:
     source = write_captioned(tmp_path / "t.parquet", make_lists([3, 1, 2, 4, 2]))
     make_dataset(source, tmp_path / "large", num_shards=2)
     monkeypatch.setattr(image_files, "_MAX_BLOCK_IMAGES", 1)

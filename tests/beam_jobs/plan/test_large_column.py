@@ -25,7 +25,7 @@ def to_array(values: list[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 20, 4])
-def test_parts_are_joined(memory_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_joined(memory_bytes: int, monkeypatch) -> None:
     monkeypatch.setattr(large_column, "_MEMORY_BYTES", memory_bytes)
     column = LargeColumn()
     column.append(to_array(VALUES))
@@ -44,7 +44,7 @@ def test_nothing_is_a_column_too() -> None:
     assert (offsets.tolist(), values) == ([0], b"")
 
 
-def test_a_table_whose_details_are_in_a_file_is_that_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_whose_details_are_in_a_file_is_that_in_memory(monkeypatch) -> None:
     refs = [ImageRef(f"{k}.jpg", k, extra=(k, "x" * k), boxes=((0.0, 0.0, 1.0, 1.0),) * (k % 2)) for k in range(50)]
     in_memory = ImageTable.from_refs(refs)
     monkeypatch.setattr(large_column, "_MEMORY_BYTES", 4)
@@ -57,7 +57,7 @@ def test_a_table_whose_details_are_in_a_file_is_that_in_memory(monkeypatch: pyte
     assert ImageTable.load(in_file.dump())[3] == refs[3]
 
 
-def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(monkeypatch) -> None:
     class FullFile:
         def write(self, data: bytes) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -16,7 +16,7 @@ from tfpipe.errors import DataError, TfpipeError
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch) -> None:
     """Makes everything that is cut by size so small that a few images are cut too."""
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.PART_IMAGES", 5)
     monkeypatch.setattr("beam_jobs.inputs.table.RUN_IMAGES", 11)

@@ -40,7 +40,7 @@ def test_a_range_of_hashes_comes_back(count: int, tmp_path: Path) -> None:
         assert {int(value) for value in hashes if begin <= value < end} <= set(part.hashes.tolist())
 
 
-def test_runs_in_a_store_come_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_in_a_store_come_in_their_order(tmp_path: Path, monkeypatch) -> None:
     scratch = Scratch(str(tmp_path))
     runs = [
         scratch.write_run(k, 0, ImageTable.from_refs(make_refs(k)), np.arange(k, dtype=np.uint64)) for k in range(9)

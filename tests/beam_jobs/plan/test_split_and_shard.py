@@ -113,7 +113,7 @@ def test_images_of_unknown_size_make_one_shard() -> None:
     assert len(plan_refs(make_refs(10, size=0), shard_size_bytes=1).shards) == 1
 
 
-def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch) -> None:
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_SHARDS", 4)
     assert len(plan_refs(make_refs(10), num_shards=4).shards) == 4
     assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=5) == (
@@ -122,7 +122,7 @@ def test_no_more_shards_are_planned_than_a_manifest_may_have(monkeypatch: pytest
     )
 
 
-def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shard_has_more_records_than_an_index_may_name(monkeypatch) -> None:
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.MAX_RECORDS", 5)
     assert len(plan_refs(make_refs(10), num_shards=2).shards) == 2
     assert refusal(ConfigError, plan_refs, make_refs(10), num_shards=1) == (
@@ -168,9 +168,7 @@ def test_two_paths_of_one_hash_come_in_the_order_of_the_paths() -> None:
         ([1, 9, 9, 1], [(0, 1), (1, 2), (2, 3), (3, 4)]),
     ],
 )
-def test_a_part_has_whole_shards(
-    sizes: list[int], parts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_has_whole_shards(sizes: list[int], parts: list[tuple[int, int]], monkeypatch) -> None:
     monkeypatch.setattr("beam_jobs.plan.split_and_shard.PART_IMAGES", 8)
     assert [(part.start, part.stop) for part in cut_parts(sizes)] == parts
 

@@ -66,7 +66,7 @@ def test_several_splits_and_shards_without_a_record(tmp_path: Path) -> None:
     assert read_ids(tmp_path / "out", "test") == ["r0"]
 
 
-def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_goes_on_without_its_finished_shards(tmp_path: Path, monkeypatch) -> None:
     from beam_jobs.records.job import RecordsJob
 
     def fail(*_: Any) -> str:
@@ -159,7 +159,7 @@ def test_the_stores_get_the_options_of_the_pipeline() -> None:
     assert find_file_options(PipelineOptions(args)) == expected
 
 
-def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_the_runner_loses_are_an_error(tmp_path: Path, monkeypatch) -> None:
     def lose(job: RecordsJob, file: str, elements: Iterable[Element]) -> tuple[WrittenShard, bool, int]:
         return write_record_shard(job, file, sorted(elements)[:-1])
 

@@ -37,7 +37,7 @@ def prepare(output: Path, **options: Any) -> RecordsJob:
     return job
 
 
-def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_change_the_bytes(tmp_path: Path, monkeypatch) -> None:
     in_memory, *_ = write_record_shard(prepare(tmp_path / "a"), FILE, ELEMENTS)
     monkeypatch.setattr(write_shard, "_MEMORY_BYTES", 100)
     on_disk, is_kept, _ = write_record_shard(prepare(tmp_path / "b"), FILE, reversed(ELEMENTS))
@@ -54,7 +54,7 @@ def test_two_records_of_one_key_are_named(tmp_path: Path) -> None:
     assert list((tmp_path / "out").glob("*.tfrecord")) == []
 
 
-def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(28, os.strerror(28))
 

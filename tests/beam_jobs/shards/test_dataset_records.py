@@ -17,7 +17,7 @@ from tfpipe.format.example import decode_example
 
 
 @pytest.fixture(scope="module")
-def datasets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def datasets(tmp_path_factory) -> tuple[Path, Path]:
     """Returns a dataset of cats and dogs, and one of apes and cats, each in the order of the paths."""
     folder = tmp_path_factory.mktemp("datasets")
     for name, counts in {"first": {"cat": 2, "dog": 1}, "second": {"ape": 1, "cat": 1}}.items():

@@ -164,7 +164,7 @@ def test_a_shard_of_a_renumbered_dataset_is_mended(sparse: Path, tmp_path: Path)
     assert read_tree(output) == before
 
 
-def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_two_renames(sparse: Path, tmp_path: Path, monkeypatch) -> None:
     from tfpipe.storage import file_io
 
     output = tmp_path / "out"
@@ -241,9 +241,7 @@ def test_a_source_that_changed_under_a_complete_dataset(tmp_path: Path) -> None:
     assert read_tree(output) == read_tree(tmp_path / "straight")
 
 
-def test_large_lists_are_written_in_parts_that_join_to_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_lists_are_written_in_parts_that_join_to_the_whole(tmp_path: Path, monkeypatch) -> None:
     copies = {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)}
     source = write_files(tmp_path / "in", copies | {f"cat/bad{i}.jpg": b"bad %d" % i for i in range(3)})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -268,7 +266,7 @@ def test_large_lists_are_written_in_parts_that_join_to_the_whole(
     assert [path.name for path in sorted(parts.rglob("*.jsonl"))] == ["duplicates.jsonl"]
 
 
-def test_a_part_of_a_list_that_is_missing_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_list_that_is_missing_is_damage(tmp_path: Path, monkeypatch) -> None:
     source = write_files(tmp_path / "in", {f"cat/copy{i}.jpg": make_jpeg(i // 2) for i in range(6)})
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", 200)
     make_dataset(source, tmp_path / "out")

@@ -162,9 +162,7 @@ def test_overwrite_replaces(photos: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "straight"]
 
 
-def test_a_crash_while_overwriting_leaves_the_old_dataset(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_while_overwriting_leaves_the_old_dataset(photos: Path, tmp_path: Path, monkeypatch) -> None:
     output = tmp_path / "out"
     make_dataset(photos, output, num_shards=4)
     before = read_tree(output)
@@ -188,9 +186,7 @@ def test_a_crash_while_overwriting_leaves_the_old_dataset(
 
 
 @pytest.mark.parametrize("moment", range(4))
-def test_a_crash_in_the_exchange_loses_nothing(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
-) -> None:
+def test_a_crash_in_the_exchange_loses_nothing(photos: Path, tmp_path: Path, monkeypatch, moment: int) -> None:
     """The crash comes before, between or after the two renames, or while the old dataset is removed."""
     output = tmp_path / "out"
     make_dataset(photos, output, num_shards=4)
@@ -242,9 +238,7 @@ def test_overwriting_through_a_link(photos: Path, tmp_path: Path) -> None:
     [(plan_file, "write_plan"), (plan_file, "unpack"), (output_dir, "make_plan_header")],
     ids=["plan", "archives", "header"],
 )
-def test_an_interrupted_preparation_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
-) -> None:
+def test_an_interrupted_preparation_leaves_nothing(tmp_path: Path, monkeypatch, module: ModuleType, name: str) -> None:
     """Ctrl-C may come at any step of the planning."""
     source = write_tar(tmp_path / "a.tar.gz", make_photos({"cat": 3}), "w:gz")
     config = ShardConfig(str(source), str(tmp_path / "out"))
@@ -267,9 +261,7 @@ def _cut_short(work: WorkDir, header: PlanHeader, plan: Plan) -> None:
         raise KeyboardInterrupt
 
 
-def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_preparation_leaves_what_an_earlier_run_had(tmp_path: Path, monkeypatch) -> None:
     config = ShardConfig(str(write_files(tmp_path / "in", make_photos({"cat": 3}))), str(tmp_path / "out"))
     with contextlib.suppress(RuntimeError), open_work_dir(config, plan_shards(config)) as work:
         write_shard(work, work.read_header(), 0)

@@ -50,7 +50,7 @@ def test_who_does_the_work_does_not_change_the_fingerprint(photos: Path, tmp_pat
     assert get_fingerprint(photos.rename(tmp_path / "elsewhere" / "in")) == fingerprint
 
 
-def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_image_library_changes_the_fingerprint(photos: Path, monkeypatch) -> None:
     fingerprint = get_fingerprint(photos)
     monkeypatch.setattr(plan_file, "get_codec_versions", lambda: {"pillow": "0"})
     assert get_fingerprint(photos) != fingerprint
@@ -64,7 +64,7 @@ def test_another_form_of_finished_datasets_changes_the_fingerprint(photos: Path,
     assert get_fingerprint(photos, datasets=datasets, form_changes={"resize_short": 8}) != fingerprint
 
 
-def test_each_shard_finds_its_lines(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_shard_finds_its_lines(photos: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(split_and_shard, "PART_IMAGES", 4)
     config = ShardConfig(str(photos), "/nowhere", num_shards=3)
     plan = plan_shards(config)

@@ -40,7 +40,7 @@ def test_sums(work: WorkDir, header: PlanHeader) -> None:
     assert read_progress(work, header) == Progress(5, 5, bytes=200, bad=1, shards=2, num_shards=2)
 
 
-def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_finished_shards(work: WorkDir, header: PlanHeader, monkeypatch) -> None:
     assert read_finished(work, header) == Progress(0, 5, num_shards=2)
     notes = Path(work.path("rows"))
     notes.mkdir()

@@ -59,7 +59,7 @@ def read_lists(work: WorkDir) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def config(tmp_path: Path, request: pytest.FixtureRequest) -> ShardConfig:
+def config(tmp_path: Path, request) -> ShardConfig:
     source = write_images(tmp_path / "in", request.param)
     return ShardConfig(str(source), str(tmp_path / "out"), num_shards=5, splits=SPLITS, max_bad=4)
 
@@ -76,7 +76,7 @@ def end(config: ShardConfig) -> Iterator[tuple[OpenJob, list[WrittenShard]]]:
 @pytest.mark.parametrize("piece_lines", [250_000, 1])
 @pytest.mark.parametrize("config", [1, 4, 100], indirect=True)
 def test_tasks_write_what_one_process_writes(
-    end: tuple[OpenJob, list[WrittenShard]], piece_lines: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+    end: tuple[OpenJob, list[WrittenShard]], piece_lines: int, part_bytes: int, monkeypatch
 ) -> None:
     job, shards = end
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", part_bytes)
@@ -112,9 +112,7 @@ def test_shards_travel_without_the_classes_that_tasks_count(end: tuple[OpenJob, 
 
 
 @pytest.mark.parametrize("config", [4], indirect=True)
-def test_a_run_that_was_killed_between_two_parts_goes_on(
-    config: ShardConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_killed_between_two_parts_goes_on(config: ShardConfig, tmp_path: Path, monkeypatch) -> None:
     """Whatever lists were written when it ended, the next run writes those of an undisturbed one."""
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", 300)
     make_dataset(Path(config.input), tmp_path / "straight", num_shards=5, splits=SPLITS, max_bad=4)
@@ -149,7 +147,7 @@ def test_a_run_that_was_killed_between_two_parts_goes_on(
     assert len(list((tmp_path / "out").rglob("*.jsonl"))) > 4
 
 
-def test_few_images_are_searched_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_images_are_searched_by_one_process(monkeypatch) -> None:
     assert (count_search_tasks(0), count_search_tasks(2_000_000), count_search_tasks(2_000_001)) == (0, 0, 2)
     assert count_search_tasks(1_000_000_000) == 500
     monkeypatch.setattr(search_steps, "_RECORDS_PER_TASK", 3)

@@ -166,7 +166,7 @@ def test_kinds_of_unreadable(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("beam_jobs.shards.record.MAX_SOURCE_BYTES", 1000)
     big = make_jpeg(1, (64, 64))
     _, (shard,) = write_shards(
@@ -298,7 +298,7 @@ def test_an_unreadable_image_is_tried_again(tmp_path: Path) -> None:
     assert shard.kept
 
 
-def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_cannot_be_written(tmp_path: Path, monkeypatch) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 2}))
     shard = tmp_path / "out" / "train-00000-of-00001.tfrecord"
     shard.mkdir(parents=True)

@@ -29,7 +29,7 @@ def test_parts_are_joined_below_paths_and_urls(base: str, parts: tuple[str, ...]
     assert file_io.join(base, *parts) == joined
 
 
-def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_path_becomes_absolute_and_a_url_stays(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert file_io.make_absolute("a/../b/") == f"{tmp_path}/b"
     assert file_io.make_absolute("s3://x/y/") == "s3://x/y"

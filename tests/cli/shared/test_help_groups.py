@@ -53,7 +53,7 @@ def test_groups_are_of_commands_and_each_has_an_example_that_it_takes() -> None:
         commands.commands[name].make_context(name, args, **CONTEXT_SETTINGS)  # click keeps its help option
 
 
-def test_an_option_without_a_group_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_without_a_group_is_not_hidden(monkeypatch) -> None:
     @click.command(cls=GroupedCommand, name="paint", help="Paint it.")
     @click.option("--color", metavar="NAME", help="The color.")
     @click.option("--thickness", metavar="MM", help="The thickness.")

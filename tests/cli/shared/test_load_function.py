@@ -8,7 +8,7 @@ from tfpipe.cli.shared.load_function import load_function
 from tfpipe.errors import ConfigError
 
 
-def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "my_stages_here.py").write_text("def change(stages):\n    return stages\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", ["/nowhere"])
@@ -29,7 +29,7 @@ def test_a_module_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.M
         ("broken:change", "--stages: broken cannot be imported: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+def test_what_cannot_be_loaded(tmp_path: Path, monkeypatch, text: str, message: str) -> None:
     (tmp_path / "needs_more.py").write_text("import no_such_library\n")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)

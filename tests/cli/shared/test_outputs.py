@@ -31,7 +31,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         write_file(str(target), b"")
 
 
-def test_a_folder_that_may_not_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_written_to(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # who is root may everything
     with pytest.raises(ConfigError, match=r"cannot be written: no permission to write to .*\. Choose another place\."):
         check_target(str(tmp_path / "page.html"))

@@ -118,7 +118,7 @@ def configs(draw: st.DrawFn) -> PipelineConfig:
 
 @settings(deadline=None, max_examples=150)
 @given(configs(), st.sampled_from([".toml", ".json"]))
-def test_a_config_comes_back_from_its_file(tmp_path_factory: pytest.TempPathFactory, config: Any, suffix: str) -> None:
+def test_a_config_comes_back_from_its_file(tmp_path_factory, config: Any, suffix: str) -> None:
     path = tmp_path_factory.getbasetemp() / f"round_trip{suffix}"
     config.to_file(path)
     again = PipelineConfig.from_file(path)
@@ -185,9 +185,7 @@ def test_the_notes_of_a_trial_are_ignored(tmp_path: Path) -> None:
         ("a.json", b"\xff", "{} must be text in UTF-8, got byte 0xff."),
     ],
 )
-def test_a_mistake_in_a_file_is_named_with_its_place(
-    tmp_path: Path, name: str, text: str | bytes, message: str
-) -> None:
+def test_a_mistake_in_a_file_is_named_with_its_place(tmp_path: Path, name: str, text: str | bytes, message: str):
     path = write(tmp_path, name, text)
     assert refusal(ConfigError, PipelineConfig.from_file, path) == message.replace("{}", str(path))
 
@@ -224,7 +222,7 @@ def test_the_suffix_decides_about_the_format(tmp_path: Path) -> None:
             act(tmp_path / "a.yaml")
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "a.toml"
     make_config().to_file(path)
 

@@ -32,5 +32,5 @@ def nothing_is_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def look_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def look_at_once(monkeypatch) -> None:
     monkeypatch.setattr(batch, "_LOOK_EVERY_S", 0.0)

@@ -287,7 +287,7 @@ def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
     assert [path.read_bytes() for path in shards_of(cached)] == [path.read_bytes() for path in shards_of(source)]
 
 
-def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog) -> None:
     config = config_of("bytes", tmp_path / "cache")
     shutil.rmtree(fill_cache(source, "train", config).directory)
     (lock,) = (tmp_path / "cache").glob(".lock-*")
@@ -306,9 +306,7 @@ def test_others_wait_and_say_so_once(source: Manifest, tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize(("cache", "numbers"), [("bytes", r".* KB"), ("decoded", r"15\.5 KB")])
-def test_a_disk_that_is_too_small_is_refused(
-    source: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, numbers: str
-) -> None:
+def test_a_disk_that_is_too_small_is_refused(source: Manifest, tmp_path: Path, monkeypatch, cache: str, numbers: str):
     monkeypatch.setattr(host_limits, "free_disk_bytes", lambda _: 2000)
     with pytest.raises(ConfigError, match=rf"needs {numbers} in .*cache, and 2\.0 KB are free there\. Free some"):
         fill_cache(source, "train", config_of(cache, tmp_path / "cache"))
@@ -316,9 +314,7 @@ def test_a_disk_that_is_too_small_is_refused(
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
-def test_a_disk_that_gets_full_is_one_sentence(
-    source: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
-) -> None:
+def test_a_disk_that_gets_full_is_one_sentence(source: Manifest, tmp_path: Path, monkeypatch, cache: str) -> None:
     calls: list[int] = []
     real = os.fsync
 
@@ -390,9 +386,7 @@ def test_an_image_that_cannot_be_decoded_is_named(source: Manifest, tmp_path: Pa
         ),
     ],
 )
-def test_another_file_than_the_manifest_says(
-    source: Manifest, tmp_path: Path, change, cache: str, sentence: str
-) -> None:
+def test_another_file_than_the_manifest_says(source: Manifest, tmp_path: Path, change, cache: str, sentence: str):
     change(shards_of(source)[1])
     with pytest.raises((FormatError, DataError), match=sentence):
         fill_cache(source, "train", config_of(cache, tmp_path / "cache"))

@@ -91,9 +91,7 @@ def damage(source: Manifest) -> str:
     return f"record 2 of {shard} (byte {offset})"
 
 
-def test_another_process_fills_the_cache_at_low_priority(
-    source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_process_fills_the_cache_at_low_priority(source: Manifest, tmp_path: Path, caplog, monkeypatch) -> None:
     caplog.set_level(logging.INFO, "tfpipe")
     started: list[subprocess.Popen[bytes]] = []
     may_fill = threading.Event()
@@ -132,7 +130,7 @@ def test_another_process_fills_the_cache_at_low_priority(
     assert isinstance(open_batches(live)._maker, BatchMaker)
 
 
-def test_it_waits_for_another_process(source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_waits_for_another_process(source: Manifest, tmp_path: Path, caplog) -> None:
     caplog.set_level(logging.INFO, "tfpipe")
     folder = folder_of(source, tmp_path)
     with nobody_fills(folder):
@@ -145,9 +143,7 @@ def test_it_waits_for_another_process(source: Manifest, tmp_path: Path, caplog: 
     assert caplog.text.count("Waiting") == 1
 
 
-def test_training_goes_on_when_the_process_is_killed(
-    source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_goes_on_when_the_process_is_killed(source: Manifest, tmp_path: Path, caplog, monkeypatch) -> None:
     filled, live = (folder_of(source, tmp_path / name) for name in ("filled", "live"))
     whole = fill(filled)
     copy_shard(whole, live, 0)
@@ -173,7 +169,7 @@ def test_training_goes_on_when_the_process_is_killed(
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
 def test_a_damaged_record_is_a_warning_and_is_left_out_of_training(
-    source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture, cache: str
+    source: Manifest, tmp_path: Path, caplog, cache: str
 ) -> None:
     folder = folder_of(source, tmp_path / "cache", cache, training=False, max_bad_records=100)
     place = damage(source)
@@ -286,9 +282,7 @@ def test_copies_of_a_maker_look_at_the_cache_and_fill_nothing(source: Manifest, 
     assert not fill_process._fillings
 
 
-def test_a_damaged_cache_gives_no_shard_until_it_is_emptied(
-    source: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_cache_gives_no_shard_until_it_is_emptied(source: Manifest, tmp_path: Path, caplog) -> None:
     folder = folder_of(source, tmp_path)
     fill(folder)
     os.truncate(folder.shard_path(folder.info.shards[1]), 100)
@@ -313,9 +307,7 @@ def test_damage_in_the_cache_is_placed_there(source: Manifest, tmp_path: Path) -
             [batches.read(step) for step in range(3)]
 
 
-def test_what_cannot_be_filled_is_refused_before_a_process_is_started(
-    source: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_filled_is_refused_before_a_process_is_started(source: Manifest, tmp_path: Path, monkeypatch):
     folder = folder_of(source, tmp_path / "cache")
     with pytest.raises(ConfigError, match="square `decoded_size`"):
         open_batches(folder_of(source, tmp_path / "cache", decoded_size=(16, 20)))

@@ -40,7 +40,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def imagenet(foreign, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def imagenet(foreign, tmp_path_factory) -> Path:
     return foreign.imagenet(tmp_path_factory.mktemp("made") / "imagenet")
 
 

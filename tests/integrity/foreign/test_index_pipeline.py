@@ -23,14 +23,14 @@ IDS = PipelineConfig(batch_size=8, augment="none", image_size=8, extra_features=
 
 
 @pytest.fixture(scope="module")
-def indexed(foreign, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def indexed(foreign, tmp_path_factory) -> Manifest:
     folder = foreign.imagenet(tmp_path_factory.mktemp("imagenet"))
     index(IndexConfig(str(folder)))
     return load_manifest(str(folder))
 
 
 @pytest.fixture(scope="module")
-def packed(foreign, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def packed(foreign, tmp_path_factory) -> Manifest:
     folder = foreign.imagenet(tmp_path_factory.mktemp("packed"), "GZIP")
     index(IndexConfig(str(folder)))
     return load_manifest(str(folder))

@@ -47,7 +47,7 @@ class Flowers(tfds.core.GeneratorBasedBuilder):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory) -> Path:
     builder = Flowers(data_dir=str(tmp_path_factory.mktemp("tfds")))
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=3))
     return Path(builder.data_path)

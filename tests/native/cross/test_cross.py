@@ -62,12 +62,12 @@ def compare(lines: Sequence[str], expected: Sequence[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def own_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_build(tmp_path_factory) -> Path:
     return build(COMPILER or [], tmp_path_factory.mktemp("own"))
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cases(tmp_path_factory) -> Path:
     return write_cases(tmp_path_factory.mktemp("cases") / "cases", MANY)
 
 
@@ -77,7 +77,7 @@ def expected(cases: Path, own_build: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def zig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def zig(tmp_path_factory) -> Iterator[str]:
     """The path of zig, which makes static programs for every machine."""
     folder = tmp_path_factory.mktemp("zig")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), "ziglang"]
@@ -102,9 +102,7 @@ def test_results_are_the_same_without_avx2(own_build: Path, tmp_path: Path) -> N
 @needs_compiler
 @pytest.mark.skipif(platform.system() != "Linux", reason="needs Linux, for which zig makes the program")
 @pytest.mark.parametrize("flags", [(), (WITHOUT_AVX2,)], ids=["every version", "one version"])
-def test_zig_makes_the_same_results(
-    flags: tuple[str, ...], zig: str, cases: Path, expected: list[str], tmp_path: Path
-) -> None:
+def test_zig_makes_the_same_results(flags: tuple[str, ...], zig: str, cases: Path, expected: list[str], tmp_path: Path):
     machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
     command = [zig, "cc", "-target", f"{machine}-linux-musl", "-static"]
     compare(run(cases, build(command, tmp_path, *flags)), expected)
