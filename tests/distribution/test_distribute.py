@@ -72,8 +72,7 @@ def test_a_tpu_takes_no_text(monkeypatch, manifest) -> None:
     tpu, config = made_up(monkeypatch, "TPU"), replace(CONFIG, extra_features=("image/height", "image/filename"))
     assert refused(tpu, manifest, config) == (
         "`extra_features` must not name text for a TPU, which holds numbers only, got image/filename. Leave it "
-        "out; or give "
-        "`options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
+        "out; or give `options` with experimental_fetch_to_device=False, and keep it out of `strategy.run`."
     )
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
     with pytest.raises(Handed) as caught:

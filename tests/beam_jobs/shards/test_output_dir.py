@@ -106,8 +106,7 @@ def test_another_dataset(photos: Path, tmp_path: Path) -> None:
     before = read_tree(output)
     message = (
         f"{output} holds a dataset made from other images, with other options or by another version of tfpipe. Choose "
-        "an empty directory, or replace it with `overwrite`. To add new images to it: "
-        f"tfpipe append {output} NEW"
+        f"an empty directory, or replace it with `overwrite`. To add new images to it: tfpipe append {output} NEW"
     )
     for options in ({"seed": 1}, {"num_shards": 2}, {"split": "test"}, {"keep_quarantined": True}):
         assert refused(ConfigError, photos, output, **options) == message
