@@ -1,9 +1,4 @@
-"""A few seconds of what `python -m tests.fuzz` does for as long as one likes.
-
-What that has found is tested beside each parser's other tests.
-
-The seed is printed; `TFPIPE_FUZZ_SEED=N` repeats a run.
-"""
+"""A few seconds of what `python -m tests.fuzz` does for as long as one likes."""
 
 import os
 import random

@@ -197,15 +197,6 @@ def limit_blocks(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
     return blocks
 
 
-def compute_plane(component: Component, table: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Computes samples of a component by a transform in float64, limited to 0 to 255 and not rounded."""
-    rows, columns, _ = component.blocks.shape
-    blocks = np.zeros((rows, columns, 64))
-    blocks[..., ZIGZAG] = component.blocks * table
-    samples = _COSINES.T @ blocks.reshape(rows, columns, 8, 8) @ _COSINES + 128
-    return samples.swapaxes(1, 2).reshape(rows * 8, columns * 8).clip(0, 255)
-
-
 # Entropy-coded data: a scan becomes tokens, and tokens become bits once the tables are known.
 
 
