@@ -13,17 +13,7 @@ import tfpipe
 
 REPOSITORY = Path(__file__).parent.parent
 HEAVY = (
-    "tensorflow",
-    "keras",
-    "apache_beam",
-    "torch",
-    "jax",
-    "PIL",
-    "numpy",
-    "pyarrow",
-    "rich",
-    "matplotlib",
-    "jinja2",
+    *("tensorflow", "keras", "apache_beam", "torch", "jax", "PIL", "numpy", "pyarrow", "rich", "matplotlib", "jinja2"),
 )
 HELP_WITHIN_S = 0.5
 
@@ -112,19 +102,8 @@ def test_readers_name_the_extra(library: str, name: str) -> None:
 
 
 COMMANDS = (
-    "shard",
-    "reshard",
-    "merge",
-    "delete",
-    "inspect",
-    "index",
-    "doctor",
-    "serve",
-    "profile",
-    "train",
-    "verify",
-    "repair",
-    "predict",
+    *("shard", "reshard", "merge", "delete", "inspect", "index", "doctor", "serve", "profile", "train", "verify"),
+    *("repair", "predict"),
 )
 
 

@@ -28,16 +28,8 @@ from tfpipe.pipeline.build import build_dataset
 
 ONCE = PipelineConfig(batch_size=1, training=False, image_size=16, extra_features=("id",))
 OWN_FEATURES = (
-    "image/encoded",
-    "image/format",
-    "image/height",
-    "image/width",
-    "image/channels",
-    "image/colorspace",
-    "image/filename",
-    "image/sha256",
-    "image/class/label",
-    "image/class/text",
+    *("image/encoded", "image/format", "image/height", "image/width", "image/channels", "image/colorspace"),
+    *("image/filename", "image/sha256", "image/class/label", "image/class/text"),
 )
 
 

@@ -23,13 +23,8 @@ def test_round_trip(split, index, count):
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "train.tfrecord",
-        "train-3-of-8.tfrecord",
-        "../train-00003-of-00008.tfrecord",
-        "a/train-00003-of-00008.tfrecord",
-        "train-00003-of-00008.tfrecord\n",
-        "train-00003-of-00008.tfrecord.tmp",
+        *("", "train.tfrecord", "train-3-of-8.tfrecord", "../train-00003-of-00008.tfrecord"),
+        *("a/train-00003-of-00008.tfrecord", "train-00003-of-00008.tfrecord\n", "train-00003-of-00008.tfrecord.tmp"),
     ],
 )
 def test_other_names_are_refused(name):

@@ -168,25 +168,13 @@ def test_any_json_is_read_or_refused(obj, at):
 
 def test_image_schema():
     assert image_schema(labeled=False, boxes=False, box_labels=False).names == (
-        "image/encoded",
-        "image/format",
-        "image/height",
-        "image/width",
-        "image/channels",
-        "image/colorspace",
-        "image/filename",
-        "image/sha256",
+        *("image/encoded", "image/format", "image/height", "image/width", "image/channels", "image/colorspace"),
+        *("image/filename", "image/sha256"),
     )
     full = image_schema(labeled=True, boxes=True, box_labels=True, extra=[FeatureSpec("price", "float", ())])
     assert full.names[8:] == (
-        "image/class/label",
-        "image/class/text",
-        "image/object/bbox/xmin",
-        "image/object/bbox/xmax",
-        "image/object/bbox/ymin",
-        "image/object/bbox/ymax",
-        "image/object/class/label",
-        "price",
+        *("image/class/label", "image/class/text", "image/object/bbox/xmin", "image/object/bbox/xmax"),
+        *("image/object/bbox/ymin", "image/object/bbox/ymax", "image/object/class/label", "price"),
     )
     assert full[s.BBOX_YMAX].dtype == "float"
     assert full[s.BBOX_LABEL].shape is None

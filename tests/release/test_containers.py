@@ -68,12 +68,8 @@ def test_what_the_package_is_built_from_is_sent_and_nothing_else() -> None:
     native = ["hatch_build.py", "tfpipe/native/csrc/crc32c.c", "tfpipe/native/csrc/tfpipe_native.h"]
     assert [path for path in needed + native if not is_sent(path) or not (ROOT / path).exists()] == []
     left_out = [
-        ".git/config",
-        "tests/conftest.py",
-        "tfpipe/__pycache__/x.pyc",
-        ".venv/bin/python",
-        "docs/conf.py",
-        "tfpipe/native/x.so",
+        *(".git/config", "tests/conftest.py", "tfpipe/__pycache__/x.pyc", ".venv/bin/python"),
+        *("docs/conf.py", "tfpipe/native/x.so"),
     ]
     assert [path for path in left_out if is_sent(path)] == []
 
@@ -109,14 +105,7 @@ def test_the_parameters_become_a_command() -> None:
     given = ["--input=gs://in", "--project=p", "--output=gs://out", "--resize_short=256", "--square=", "--runner=R"]
     words = load_flex_template().make_command(given)
     assert words == [
-        "shard",
-        "gs://in",
-        "gs://out",
-        "--resize-short=256",
-        "--plan=launcher",
-        "--",
-        "--project=p",
-        "--runner=R",
+        *("shard", "gs://in", "gs://out", "--resize-short=256", "--plan=launcher", "--", "--project=p", "--runner=R"),
     ]
     with click.Context(commands.commands["shard"]) as context:
         options, _, _ = commands.commands["shard"].make_parser(context).parse_args(words[1:6])
@@ -129,13 +118,8 @@ def test_the_parameters_become_a_command() -> None:
 def test_an_image_for_the_workers_is_used_as_it_is() -> None:
     words = load_flex_template().make_command(["--input=a", "--output=b", "--sdk_container_image=registry/image"])
     assert words == [
-        "shard",
-        "a",
-        "b",
-        "--plan=launcher",
-        "--",
-        "--sdk_container_image=registry/image",
-        "--sdk_location=container",
+        *("shard", "a", "b", "--plan=launcher", "--"),
+        *("--sdk_container_image=registry/image", "--sdk_location=container"),
     ]
 
 

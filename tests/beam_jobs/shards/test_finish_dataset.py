@@ -48,14 +48,8 @@ def test_the_manifest_says_what_is_there(mixed: Path, tmp_path: Path) -> None:
     assert (output / "image-class-label.labels.txt").read_text() == "cat\ndog\n"
     assert not (output / ".tfpipe").exists()
     assert sorted(path.name for path in output.iterdir()) == [
-        "dataset_info.json",
-        "features.json",
-        "image-class-label.labels.txt",
-        "index",
-        "manifest.json",
-        "quarantine",
-        "train-00000-of-00002.tfrecord",
-        "train-00001-of-00002.tfrecord",
+        *("dataset_info.json", "features.json", "image-class-label.labels.txt", "index", "manifest.json", "quarantine"),
+        *("train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"),
     ]
 
 
@@ -196,14 +190,8 @@ def test_a_split_without_a_good_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "manifest.json",
-        "features.json",
-        "dataset_info.json",
-        "image-class-label.labels.txt",
-        "duplicates.jsonl",
-        "quarantine/quarantined.jsonl",
-        "train-00001-of-00002.tfrecord",
-        "index/train-00001-of-00002.idx",
+        *("manifest.json", "features.json", "dataset_info.json", "image-class-label.labels.txt", "duplicates.jsonl"),
+        *("quarantine/quarantined.jsonl", "train-00001-of-00002.tfrecord", "index/train-00001-of-00002.idx"),
     ],
 )
 def test_whatever_is_missing_is_made_again(mixed: Path, tmp_path: Path, name: str) -> None:
