@@ -20,14 +20,9 @@ def check_message(folder: Path, message: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "message",
     [
-        "Add the record index\n\nIt is read by seeking.\n",
-        "Process images in order",
-        "Feed the dispatcher first",
-        "Say what a shard holds",
-        "# a comment of git\nAdd the index\n# another.\n",
-        "Merge branch 'main' into add-index",
-        'Revert "A line"',
-        "A" + "d" * 71,
+        *("Add the record index\n\nIt is read by seeking.\n", "Process images in order", "Feed the dispatcher first"),
+        *("Say what a shard holds", "# a comment of git\nAdd the index\n# another.\n"),
+        *("Merge branch 'main' into add-index", 'Revert "A line"', "A" + "d" * 71),
     ],
 )
 def test_an_imperative_is_taken(tmp_path: Path, message: str) -> None:

@@ -25,19 +25,8 @@ from tfpipe.system.options import get_options
 from tfpipe.training.config import TrainConfig
 
 CONFIGS = (
-    tfpipe.PipelineConfig,
-    tfpipe.AugmentOptions,
-    tfpipe.ServiceOptions,
-    tfpipe.TfDataOptions,
-    ShardConfig,
-    RunnerConfig,
-    ImageForm,
-    IndexConfig,
-    VerifyConfig,
-    TrainConfig,
-    ServiceConfig,
-    TargetConfig,
-    ExportConfig,
+    *(tfpipe.PipelineConfig, tfpipe.AugmentOptions, tfpipe.ServiceOptions, tfpipe.TfDataOptions, ShardConfig),
+    *(RunnerConfig, ImageForm, IndexConfig, VerifyConfig, TrainConfig, ServiceConfig, TargetConfig, ExportConfig),
 )
 
 

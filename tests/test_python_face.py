@@ -41,16 +41,8 @@ def open_jax(data: Any, split: str, config: Any = None, **options: Any) -> objec
 
 
 WITH_CONFIG: list[Callable[..., object]] = [
-    tfpipe.build_dataset,
-    tfpipe.build_stages,
-    tfpipe.steps_per_epoch,
-    distribute,
-    distribute_over_mesh,
-    TorchBatches,
-    open_jax,
-    KerasBatches,
-    NumpyBatches,
-    GrainBatches,
+    *(tfpipe.build_dataset, tfpipe.build_stages, tfpipe.steps_per_epoch, distribute, distribute_over_mesh),
+    *(TorchBatches, open_jax, KerasBatches, NumpyBatches, GrainBatches),
 ]
 WITHOUT_CONFIG: list[Callable[..., object]] = [tfpipe.data_source, RecordSource]
 

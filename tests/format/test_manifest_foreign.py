@@ -86,19 +86,8 @@ def test_what_cannot_be_is_named(field: str, value: object, message: str) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        "../x",
-        "/etc/passwd",
-        "a/../../x",
-        "a//b",
-        "./x",
-        "a/.",
-        "",
-        "gs://bucket/x",
-        "a\nb",
-        "a\0b",
-        "..",
-        "a/",
-        "x" * 5000,
+        *("../x", "/etc/passwd", "a/../../x", "a//b", "./x", "a/.", "", "gs://bucket/x", "a\nb", "a\0b", ".."),
+        *("a/", "x" * 5000),
     ],
 )
 def test_names_cannot_leave_the_root(name: str) -> None:

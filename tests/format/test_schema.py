@@ -15,13 +15,9 @@ from tfpipe.format.tensors.tensor_type import TensorType
 
 SMALL = Schema(
     (
-        FeatureSpec("text", "bytes", ()),
-        FeatureSpec("count", "int64", ()),
-        FeatureSpec("score", "float", ()),
-        FeatureSpec("pair", "int64", (2,)),
-        FeatureSpec("matrix", "float", (2, 2)),
-        FeatureSpec("ids", "int64", None),
-        FeatureSpec("xs", "float", None, "left sides"),
+        *(FeatureSpec("text", "bytes", ()), FeatureSpec("count", "int64", ()), FeatureSpec("score", "float", ())),
+        *(FeatureSpec("pair", "int64", (2,)), FeatureSpec("matrix", "float", (2, 2))),
+        *(FeatureSpec("ids", "int64", None), FeatureSpec("xs", "float", None, "left sides")),
         FeatureSpec("tags", "bytes", None),
     )
 )

@@ -12,24 +12,8 @@ from tfpipe.format.protobuf_wire import varint
 from tfpipe.format.tfrecord import record_footer, record_header, scan_records
 
 _INTS = (
-    0,
-    1,
-    2,
-    15,
-    16,
-    127,
-    128,
-    255,
-    2**15,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**53,
-    2**62,
-    2**63 - 1,
-    2**63,
-    2**64 - 1,
+    *(0, 1, 2, 15, 16, 127, 128, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1),
+    *(2**63, 2**64 - 1),
 )
 _VALUES: tuple[Any, ...] = (
     *(0, -1, 1, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 10**400, 1e308, float("nan"), float("inf"), 0.5, True, None),
@@ -52,21 +36,8 @@ _VALUES: tuple[Any, ...] = (
     ),
 )
 _WORDS = (
-    b"\x08",
-    b"\x0a",
-    b"\x12",
-    b"\x1a",
-    b"[",
-    b"{",
-    b'"',
-    b",",
-    b"NaN",
-    b"1e999",
-    b"9" * 5000,
-    b"\n",
-    b" ",
-    b"\xff",
-    b"-",
+    *(b"\x08", b"\x0a", b"\x12", b"\x1a", b"[", b"{", b'"', b",", b"NaN", b"1e999", b"9" * 5000, b"\n", b" "),
+    *(b"\xff", b"-"),
 )
 
 

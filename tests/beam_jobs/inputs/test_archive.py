@@ -337,14 +337,8 @@ def make_mixed_tar(form: int) -> bytes:
     """Makes a tar file of plain members, long names, names that are not ASCII, links and folders."""
     longest = 90 if form == tarfile.USTAR_FORMAT else 150
     names = [
-        "a.jpg",
-        "x" * 90 + ".jpg",
-        "y/" * 70 + "b.jpg",
-        "größe.jpg",
-        "folder",
-        "a.cls",
-        "z" * longest + ".txt",
-        "c.jpg",
+        *("a.jpg", "x" * 90 + ".jpg", "y/" * 70 + "b.jpg", "größe.jpg", "folder", "a.cls"),
+        *("z" * longest + ".txt", "c.jpg"),
     ]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:

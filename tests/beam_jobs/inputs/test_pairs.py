@@ -52,11 +52,8 @@ def test_a_tar_of_img2dataset_becomes_captions_and_columns(tmp_path: Path) -> No
     second = make_pair("00000/001", "two\n", url="http://a/2", width=8, score=0.5, error=None, tags=[], exif={"a": 1})
     listing = list_pairs(write_tar(tmp_path / "a.tar", {**first, **second}))
     assert listing.extra == (
-        FeatureSpec.make_text("caption"),
-        FeatureSpec.make_text("url"),
-        FeatureSpec("width", "int64", ()),
-        FeatureSpec("score", "float", ()),
-        FeatureSpec("tags", "bytes", None, kind="text"),
+        *(FeatureSpec.make_text("caption"), FeatureSpec.make_text("url"), FeatureSpec("width", "int64", ())),
+        *(FeatureSpec("score", "float", ()), FeatureSpec("tags", "bytes", None, kind="text")),
         FeatureSpec("exif", "bytes", None, kind="text"),
     )
     assert get_rows(listing) == {
