@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
 from beam_jobs.shard_job import ShardResult
+from beam_jobs.shards.plan_file import make_plan_header
 from tfpipe._version import __version__
 from tfpipe.dataset.history import History
 from tfpipe.dataset.parts import list_fingerprints
@@ -42,6 +43,21 @@ class Appended:
     new_classes: tuple[str, ...]
 
 
+class AppendedBefore(Exception):
+    """The end of a job whose images are the newest layer: its command was killed after it had finished, or repeated.
+
+    Attributes:
+        result: The layer that holds them.
+    """
+
+    def __init__(self, result: Appended) -> None:
+        super().__init__(
+            f"These images are layer {result.layer} of {result.appended_to} already, from the same command, so nothing "
+            "is appended. To have them twice, give another `seed`."
+        )
+        self.result = result
+
+
 @dataclass(frozen=True)
 class Append:
     """The appending of records to a dataset.
@@ -60,9 +76,16 @@ class Append:
         """Refuses images whose records do not fit, before anything is written.
 
         Raises:
+            AppendedBefore: They are the newest layer.
             ConfigError: Nobody says the order of the classes of boxes.
             DataError: They have other features than those of the dataset.
         """
+        newest = self.history.newest
+        if newest in self.history.list_layers("append", newest):
+            made = self.history.load_part(newest)
+            if made.fingerprint == make_plan_header(self.config, plan).fingerprint:
+                known = len(self.history.join_shards(newest - 1).label_names)
+                raise AppendedBefore(Appended(self.dataset, newest, made.label_names[known:]))
         listing = plan.listing
         if listing.box_names and self.config.labels is None:
             raise ConfigError(

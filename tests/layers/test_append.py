@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfpipe as library
+from beam_jobs.append_job import Appended, AppendedBefore
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_png, write_files
 from tests.conftest import Tfpipe
@@ -290,6 +291,38 @@ def test_classes_of_boxes_keep_their_numbers(tmp_path: Path) -> None:
     assert [one["image/object/class/text"] for one in features] == [[b"dog", b"person"], [b"bee", b"person"]]
 
 
+# Repetitions
+
+
+def test_a_repetition_appends_nothing(grown: str, tmp_path: Path) -> None:
+    """As where the command was killed after its entry, which is its last write."""
+    before, more = read_tree(Path(grown)), draw_more(tmp_path / "more")
+    with pytest.raises(AppendedBefore) as caught:
+        append(grown, more)
+    assert caught.value.result == Appended(grown, 2, ("ant",))
+    assert read_tree(Path(grown)) == before
+    assert append(grown, more, seed=7).layer == 3
+
+
+def test_the_command_says_that_it_is_a_repetition(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    more = draw_more(tmp_path / "more")
+    assert tfpipe("append", pets, more).code == 0
+    again = tfpipe("append", pets, more)
+    assert (again.code, again.out) == (
+        0,
+        f"These images are layer 2 of {pets} already, from the same command, so nothing is appended. To have them "
+        "twice, give another `seed`.\n",
+    )
+    facts = json.loads(tfpipe("append", pets, more, "--json").out)
+    assert (facts["appended_to"], facts["layer"], facts["new_classes"]) == (pets, 2, ["ant"])
+
+
+def test_deleted_images_can_come_again(grown: str, tmp_path: Path) -> None:
+    delete_records(grown, ["train/ant/1.jpg"])
+    assert append(grown, draw_more(tmp_path / "more")).layer == 4
+    assert list_names(grown).count("train/ant/1.jpg") == 1
+
+
 # What does not fit
 
 
@@ -370,7 +403,7 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
         "new classes: ant, behind those that there were",
         f"{pets} is at layer 2: 6 records appended",
     ]
-    ran = tfpipe("append", pets, more, "--workers", 1, "--json")
+    ran = tfpipe("append", pets, more, "--workers", 1, "--seed", 7, "--json")
     assert ran.json.items() >= {"appended_to": pets, "layer": 3, "new_classes": []}.items()
     assert [library.load_manifest(f"{pets}@{k}").splits["train"].records for k in (1, 2, 3)] == [12, 17, 22]
     ran = tfpipe("append", pets, pets)

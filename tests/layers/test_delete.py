@@ -8,18 +8,23 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tfpipe as library
-from tests.beam_jobs.datasets import join_datasets, read_tree
+from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, write_files
 from tests.conftest import Tfpipe
-from tests.layers.growth import append, list_names
+from tests.layers.growth import append, draw_more, list_names
+from tfpipe.columns.add import add_column
+from tfpipe.columns.config import TableConfig
+from tfpipe.columns.join_table import join_table
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError, TfpipeError
@@ -37,6 +42,8 @@ from tfpipe.readers.torch import TorchBatches
 from tfpipe.system.file_lock import hold_lock
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
+from tfpipe.writer.fields import Values
+from tfpipe.writer.layers import lock_changes
 
 NAME = "image/filename"
 CONFIG = PipelineConfig(image_size=8, batch_size=4, seed=3, extra_features=(NAME,))
@@ -236,10 +243,29 @@ def test_a_kill_before_the_entry_has_its_name_changes_nothing(
 
 
 def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:
-    with hold_lock(f"{pets}.tfpipe-layers/lock", pytest.fail), pytest.raises(DataError) as caught:
+    with hold_lock(f"{pets}/.tfpipe/lock", pytest.fail), pytest.raises(DataError) as caught:
         delete_records(pets, names[:1])
-    message = f"Another process changes the layers of {pets}; wait until it is done."
+    message = f"Another process changes {pets}; wait until it is done."
     assert str(caught.value) == message
+
+
+def test_columns_and_layers_share_their_lock(pets: str, names: list[str], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": names, "caption": names}), tmp_path / "captions.parquet")
+    changes: list[Callable[[], object]] = [
+        lambda: delete_records(pets, names[:1]),
+        lambda: append(pets, draw_more(tmp_path / "more")),
+        lambda: join_table(pets, str(tmp_path / "captions.parquet"), TableConfig("captions", missing="default")),
+        lambda: add_column(pets, "one", lambda record: 1, Values("int64")),
+        lambda: make_dataset(draw_more(tmp_path / "other"), pets, num_shards=1, overwrite=True),
+    ]
+    before = read_tree(Path(pets))
+    for change in changes:
+        with lock_changes(pets), pytest.raises(DataError, match=r"^Another process .*; wait until it is done\.$"):
+            change()
+    assert read_tree(Path(pets)) == before
+    for change in changes:
+        change()
+    assert not Path(pets, ".tfpipe").exists()
 
 
 # Layers and commands

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfpipe.columns.config import ColumnConfig, Missing
-from tfpipe.columns.write import Entry, NewColumn
+from tfpipe.columns.write import Entry, NewColumn, load_for_column
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.data_source import data_source
 from tfpipe.system.arguments import check_count, check_function
 from tfpipe.writer.fields import Field
+from tfpipe.writer.layers import lock_changes
 
 
 def add_column(
@@ -55,7 +56,8 @@ def add_column(
 
     Raises:
         ConfigError: An argument cannot be used, the dataset has such a column or feature, or a value does not fit.
-        DataError: The function raised an error, a record has no value, or the column cannot be written.
+        DataError: The function raised an error, a record has no value, another process changes the dataset, or the
+            column cannot be written.
         FormatError: A shard is damaged.
     """
     check_count("workers", workers)
@@ -65,7 +67,6 @@ def add_column(
         check_count("batch_size", batch_size, 1)
     only = None if isinstance(schema, Mapping) else name
     fields = schema if isinstance(schema, Mapping) else {name: schema}
-    new = NewColumn.open(dataset, config, fields, workers)
     identity = [getattr(function, "__qualname__", type(function).__qualname__), batch_size]
     if workers:
         try:
@@ -75,7 +76,9 @@ def add_column(
                 "With `workers` the function must stand at the top of a module, where worker processes find it, got "
                 f"{getattr(function, '__qualname__', function)!s:.80}. Move it there, or use workers=0."
             ) from error
-    return new.write(_Make(new.manifest, function, only, batch_size), identity)
+    with lock_changes(load_for_column(dataset).directory):
+        new = NewColumn.open(dataset, config, fields, workers)
+        return new.write(_Make(new.manifest, function, only, batch_size), identity)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from tfpipe.system.units import human_count
 from tfpipe.views.choose import FactsTable, open_facts, quote
 from tfpipe.writer import record_facts as facts
 from tfpipe.writer.fields import Field, Tensor, Text, Values
+from tfpipe.writer.layers import lock_changes
 
 _SPLIT = "split"
 _ROWS_AT_ONCE = 1024
@@ -64,19 +65,29 @@ def join_table(dataset: str, table: str, config: TableConfig) -> Joined:
     Raises:
         ConfigError: A column is missing, of a type that no feature has, or not different for each row; or the dataset
             lies elsewhere, or has such a column or feature.
-        DataError: A record has no row and must have one, or no row belongs to a record.
+        DataError: A record has no row and must have one, no row belongs to a record, or another process changes the
+            dataset.
         FormatError: A shard is damaged, or the table is not a Parquet file.
         MissingDependencyError: DuckDB or PyArrow is not installed.
     """
     with importing("A table of columns", "DuckDB and PyArrow", "tfpipe[views]"):
-        import duckdb
+        import duckdb  # noqa: F401
         import pyarrow  # noqa: F401
     if os.path.isdir(table):
         raise ConfigError(f"The dataset comes first, and then its table: {table} is a folder. Exchange the two.")
-    manifest = load_for_column(dataset)
-    manifest = manifest if config.replace else choose_lacking(manifest, config.name)
-    check_local(manifest.directory)
+    directory = load_for_column(dataset).directory
+    check_local(directory)
     opened = _Table.open(table, config)
+    with lock_changes(directory):
+        return _join(dataset, opened, config)
+
+
+def _join(dataset: str, opened: _Table, config: TableConfig) -> Joined:
+    """Does the work of `join_table`, while no other process changes the dataset."""
+    import duckdb
+
+    table, manifest = opened.path, load_for_column(dataset)
+    manifest = manifest if config.replace else choose_lacking(manifest, config.name)
     with open_facts(manifest.keep_columns(())) as known:
         try:
             fields = _follow(opened.describe(known), None if config.replace else find_schema(manifest, config.name))

@@ -27,14 +27,7 @@ from numpy.typing import NDArray
 from tfpipe._version import __version__
 from tfpipe.columns.config import ColumnConfig
 from tfpipe.dataset.load import load_manifest
-from tfpipe.dataset.parts import (
-    check_links,
-    check_readable,
-    hide_records,
-    list_fingerprints,
-    load_own_manifest,
-    load_view,
-)
+from tfpipe.dataset.parts import check_readable, hide_records, list_fingerprints, load_own_manifest, load_view
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format import file_names
@@ -374,11 +367,10 @@ def load_for_column(dataset: str | os.PathLike[str]) -> Manifest:
 
     Raises:
         ConfigError: The dataset lies elsewhere, is a view, or is compressed.
-        DataError: There is no dataset, or a link in it leads elsewhere.
+        DataError: There is no dataset.
     """
     manifest = load_manifest(os.fspath(dataset))
     check_readable(manifest.directory)
-    check_links(manifest.directory)
     if manifest.view:
         raise ConfigError(f"A column is added to a dataset and not to the view {manifest.view!r}. Leave the @ out.")
     for split in manifest.splits:

@@ -1,4 +1,4 @@
-"""Writes the entry of a layer, by one process at a time.
+"""Changes a dataset, by one process at a time: the lock of all changes, and the entry of a layer.
 
 ```
 with open_layers("/data/flowers") as history:
@@ -18,15 +18,26 @@ from tfpipe.dataset.history import History, load_history
 from tfpipe.dataset.load import split_address
 from tfpipe.dataset.parts import check_links, list_fingerprints
 from tfpipe.errors import ConfigError
+from tfpipe.format import file_names
 from tfpipe.format.layer import Kind, Layer, layer_file
 from tfpipe.storage import file_io, local
 from tfpipe.writer.working_folder import WorkingFolder
 
 
-class _LayerFolder(WorkingFolder):
-    """The working folder beside a dataset, whose lock keeps two changes of its layers apart."""
+class _DatasetFolder(WorkingFolder):
+    """The working folder in a dataset, whose lock keeps two changes of its layers and columns apart."""
 
-    ending = ".tfpipe-layers"
+    ending = f"/{file_names.WORK_DIR}"  # as of `tfpipe shard`, which may replace the dataset
+
+
+def lock_changes(directory: str) -> contextlib.AbstractContextManager[None]:
+    """Keeps other processes from changing a finished dataset in the block. A bucket has no locks.
+
+    Raises:
+        DataError: Another process changes it, it cannot be written, or a link in it leads elsewhere.
+    """
+    check_links(directory)
+    return _DatasetFolder(file_io.resolve_links(directory)).lock(f"changes {directory}")
 
 
 @contextlib.contextmanager
@@ -38,17 +49,15 @@ def open_layers(dataset: str | os.PathLike[str]) -> Iterator[History]:
 
     Raises:
         ConfigError: It is a view or a layer, or describes files of another program.
-        DataError: There is no dataset, another process changes its layers, or a link in it leads elsewhere.
+        DataError: There is no dataset, or as for `lock_changes`.
         FormatError: A layer is damaged.
     """
     directory, view = split_address(os.fspath(dataset).removeprefix("file://"))
     if view:
         raise ConfigError(f"Layers belong to a dataset and not to {dataset}. Leave the @ out.")
-    directory = file_io.resolve_links(directory)
-    check_links(directory)
-    load_history(directory)  # which says what is wrong with the path, before a folder is made beside it
-    lock = _LayerFolder(directory).lock(f"changes the layers of {dataset}")
-    with file_io.explain_os_errors(f"write to {directory}"), lock:
+    load_history(directory)  # which says what is wrong with the path, before a folder is made in it
+    with file_io.explain_os_errors(f"write to {directory}"), lock_changes(directory):
+        directory = file_io.resolve_links(directory)
         history = load_history(directory)
         if history.base.foreign is not None:
             raise ConfigError(

@@ -105,6 +105,7 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
     process_pool.start_early()  # before this process imports what it needs
     with ShardDisplay() as display:
         from beam_jobs import shard_job
+        from beam_jobs.append_job import AppendedBefore
         from beam_jobs.runners.base import GraphWritten
 
         try:
@@ -113,6 +114,9 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
                 result = shard_job.run(config, run_args.beam_args, display, check)
         except GraphWritten as written:
             return show({"dataset": config.output, "message": str(written)}, [str(written)], run_args.as_json)
+        except AppendedBefore as before:
+            facts = {**asdict(before.result), "message": str(before)}
+            return show(facts, [str(before)], run_args.as_json)
         except KeyboardInterrupt:
             display.interrupted()
             raise
