@@ -50,6 +50,26 @@ def test_a_cut_anywhere_else_is_refused(make: Any, options: dict[str, Any]) -> N
             assert caught.value.reason in ("truncated JPEG", "truncated JPEG: it ends before the image data")
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"mode": "L"}, {"restart_marker_blocks": 3}], ids=str)
+@pytest.mark.parametrize("zeros", [1, 2, 7, 512])
+def test_zeros_before_the_end_marker_are_dropped(make: Any, options: dict[str, Any], zeros: int) -> None:
+    whole = make.jpeg(**options)
+    for seekable in (False, True):
+        expected = prepare_image(whole, ImageForm(seekable=seekable))
+        got = prepare_image(whole[:-2] + bytes(zeros) + whole[-2:], ImageForm(seekable=seekable))
+        assert (got.encoded, got.changed) == (expected.encoded, ("surplus_dropped", *expected.changed))
+    behind = prepare_image(whole[:-2] + bytes(zeros) + whole[-2:] + b"behind", KEEP)
+    assert behind.encoded == whole + b"behind"
+
+
+def test_other_bytes_before_the_end_marker_are_refused(make: Any) -> None:
+    whole = make.jpeg()
+    for surplus in (b"\x12", b"\0\x01", b"\x01\0", b"\0" * 100 + b"\x80"):
+        with pytest.raises(BadImage) as caught:
+            prepare_image(whole[:-2] + surplus + whole[-2:], ImageForm())
+        assert caught.value.reason == "damaged JPEG: it has more data than blocks"
+
+
 def test_a_missing_end_marker_is_noticed_whatever_the_last_bits_are(make: Any) -> None:
     # Pillow accepts about one such file in twenty, and TensorFlow none.
     for seed in range(100):

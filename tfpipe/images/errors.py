@@ -16,6 +16,10 @@ class BadImage(Exception):
         self.reason = reason
 
 
+class Surplus(BadImage):
+    """An image that is whole, with more data behind it than it needs. `judge.drop_surplus` may mend it."""
+
+
 def check_size(width: int, height: int, max_pixels: int) -> None:
     """Checks the size that a header promises, before memory is allocated for it.
 

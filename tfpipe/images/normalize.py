@@ -15,9 +15,9 @@ from PIL import Image, features
 
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images import jpeg, other_formats, png, seekable, transcode
-from tfpipe.images.errors import BadImage
+from tfpipe.images.errors import BadImage, Surplus
 from tfpipe.images.exif import Box, get_upright_size, place_boxes, swaps_sides, turn_image
-from tfpipe.images.judge import judge
+from tfpipe.images.judge import drop_surplus, judge
 from tfpipe.images.sniff import name_differs, sniff_format
 
 __all__ = ["BadImage", "Box", "PreparedImage", "get_codec_versions", "prepare_image"]
@@ -34,10 +34,10 @@ class PreparedImage:
         width: The width of the stored pixels; with `ImageForm.square` that of the upright original.
         channels: The number of stored channels, 1 or 3.
         colorspace: The color space, "Grayscale" or "RGB".
-        changed: The changes, in the order in which they were made: "eoi_appended", "first_frame", "cmyk_to_rgb",
-            "depth_16_to_8", "depth_32_to_8", "alpha_composited", "resized", "exif_rotated", "arithmetic_reencoded",
-            "progressive_reencoded", "webp_to_jpeg", "made_seekable" and the like. It is empty if the bytes are those
-            of the source.
+        changed: The changes, in the order in which they were made: "eoi_appended", "surplus_dropped", "first_frame",
+            "cmyk_to_rgb", "depth_16_to_8", "depth_32_to_8", "alpha_composited", "resized", "exif_rotated",
+            "arithmetic_reencoded", "progressive_reencoded", "webp_to_jpeg", "made_seekable" and the like. It is empty
+            if the bytes are those of the source.
         noticed: The properties that were left as they are: "name_differs" (the file's name promises another format),
             "progressive", "animated" (a PNG with more frames; readers show the first); and of `plain` images "turned",
             "transparent" and "16_bit".
@@ -218,12 +218,14 @@ def _keep(source: _InputImage, form: ImageForm) -> PreparedImage:
 
 
 def _judge(source: _InputImage, form: ImageForm) -> bool:
-    """Returns whether the bytes of a JPEG may be stored, and completes it if only its end marker is missing."""
+    """Returns whether the bytes of a JPEG may be stored. Mends one whose end marker is missing or padded."""
     assert isinstance(source.header, jpeg.JpegHeader)
     try:
         return judge(source.header)
     except OSError:
-        return judge(_complete(source, form))
+        return judge(_mend(source, jpeg.append_eoi(source.data, source.header), "eoi_appended", form))
+    except Surplus:
+        return judge(_mend(source, drop_surplus(source.data, source.header), "surplus_dropped", form))
 
 
 def _make_seekable(source: _InputImage, form: ImageForm) -> bool:
@@ -294,13 +296,10 @@ def _decode(
     return image, None, changed
 
 
-def _complete(source: _InputImage, form: ImageForm) -> jpeg.JpegHeader:
-    """Appends the end marker to a JPEG that lacks nothing else."""
-    assert isinstance(source.header, jpeg.JpegHeader)
-    orientation = source.header.orientation
-    source.data = jpeg.append_eoi(source.data, source.header)
-    source.header = replace(jpeg.read_header(source.data, form.max_pixels), orientation=orientation)
-    source.changed = (*source.changed, "eoi_appended")
+def _mend(source: _InputImage, data: bytes, change: str, form: ImageForm) -> jpeg.JpegHeader:
+    """Takes the mended bytes of a JPEG, and returns their header."""
+    source.header = replace(jpeg.read_header(data, form.max_pixels), orientation=source.header.orientation)
+    source.data, source.changed = data, (*source.changed, change)
     return source.header
 
 

@@ -23,12 +23,17 @@ MAX_PIXELS = 2**28
 RATIOS = (1, 2, 4, 8)
 """The fractions of its size, 1 / ratio, at which an image can be decoded."""
 
+_SURPLUS = "more data than blocks"  # so ends what the library says of it
 _MAX_INT32 = 2**31 - 1
 _DTYPES = {"uint8": (0, 1), "float32": (1, 4), "bfloat16": (2, 2)}
 
 
 class BadJpeg(ValueError):
     """An image that cannot be decoded, or a box that leaves it. The message is a phrase that says why."""
+
+
+class SurplusJpeg(BadJpeg):
+    """An image all of whose blocks are there, with more data behind them, which decoders pass over."""
 
 
 class UnsupportedJpeg(BadJpeg):
@@ -189,5 +194,7 @@ def _check(result: int, message: Any) -> None:
     if result == library.NO_MEMORY:
         raise MemoryError("The native library got no memory for an image.")
     if result:
-        kind = UnsupportedJpeg if result == library.UNSUPPORTED else BadJpeg
-        raise kind(message.value.decode(errors="replace"))
+        text = message.value.decode(errors="replace")
+        if result == library.UNSUPPORTED:
+            raise UnsupportedJpeg(text)
+        raise (SurplusJpeg if text.endswith(_SURPLUS) else BadJpeg)(text)
