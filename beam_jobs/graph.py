@@ -22,9 +22,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_jobs.plan.step import Step, StepSettings, add_results, run_tasks
 from beam_jobs.runners.base import Job, Runner, ShardObserver
 from beam_jobs.runners.beam_errors import unwrap_errors
-from beam_jobs.runners.choose import make_runner
 from beam_jobs.runners.metrics import ShardMetrics
-from tfpipe.storage import file_io
 
 
 def run_steps(
@@ -32,35 +30,25 @@ def run_steps(
     steps: Sequence[Step[Any]],
     settings: StepSettings,
     runner: Runner,
-    beam_args: Sequence[str],
     observer: ShardObserver,
 ) -> None:
-    """Runs steps as a graph of their own; one graph for each step if the runner spreads only what it finds in a graph.
+    """Runs steps as a graph of their own.
 
     Args:
-        job: The job, with the number of tasks of the first step.
+        job: The job.
         steps: The steps.
         settings: The settings of the steps.
-        runner: The runner of the first graph.
-        beam_args: Arguments for Beam.
+        runner: The runner.
         observer: The observer of the job's progress.
 
     Raises:
         DataError: A task failed, or a worker died.
     """
-    if runner.runs_whole_graph:
-        _run_graph(job, runner, observer, lambda pipeline: _add_start(pipeline, steps, settings))
-        return
-    shared = settings.open()
-    for number, step in enumerate(steps):
-        num_tasks, results = step.count_tasks(shared), []
-        if num_tasks:
-            # Anew for every graph, because preparing a graph changes the options.
-            step_runner = make_runner(beam_args) if number else runner
-            add = partial(_add_tasks, step=step, settings=settings, num_tasks=num_tasks)
-            results = _run_graph(replace(job, num_tasks=num_tasks), step_runner, observer, add)
-        with file_io.explain_os_errors(f"write to {job.work.output}"):
-            step.finish(shared, reduce(add_results, results, step.start()))
+    with runner.watch(job, observer), unwrap_errors(explains_all=runner.explains_all), runner.prepare(job):
+        pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
+        add_steps(pipeline | "Create" >> beam.Create([0], reshuffle=False), steps, settings)
+        runner.submit(pipeline, observer)
+        runner.wait()
 
 
 def add_steps(start: Any, steps: Sequence[Step[Any]], settings: StepSettings) -> Any:
@@ -79,23 +67,6 @@ def add_steps(start: Any, steps: Sequence[Step[Any]], settings: StepSettings) ->
         total = results | f"{step.name}: sum" >> beam.CombineGlobally(_SumFn(step))
         start = total | f"{step.name}: finish" >> beam.Map(partial(_finish, step, settings))
     return start
-
-
-def _run_graph(job: Job, runner: Runner, observer: ShardObserver, add: Any) -> list[Any]:
-    with runner.watch(job, observer), unwrap_errors(), runner.prepare(job):
-        pipeline = beam.Pipeline(runner=runner.make_beam_runner(job), options=runner.options)
-        add(pipeline)
-        runner.submit(pipeline, observer)
-        return runner.wait()
-
-
-def _add_start(pipeline: beam.Pipeline, steps: Sequence[Step[Any]], settings: StepSettings) -> None:
-    add_steps(pipeline | "Create" >> beam.Create([0], reshuffle=False), steps, settings)
-
-
-def _add_tasks(pipeline: beam.Pipeline, step: Step[Any], settings: StepSettings, num_tasks: int) -> None:
-    numbers = pipeline | "Create" >> beam.Create(range(num_tasks), reshuffle=False)
-    _ = numbers | step.name >> beam.ParDo(_TaskFn(step, settings))
 
 
 def _count_up(step: Step[Any], settings: StepSettings, _: int) -> Iterator[int]:

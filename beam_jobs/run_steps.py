@@ -35,7 +35,7 @@ def run_steps(
     if beam_args:
         from beam_jobs import graph
 
-        graph.run_steps(job, steps, settings, runner, beam_args, observer)
+        graph.run_steps(job, steps, settings, runner, observer)
         return
     with runner.watch(job, observer), file_io.explain_os_errors(f"write to {job.work.output}"):
         run_here(steps, settings.open(), settings)

@@ -14,6 +14,7 @@ from beam_jobs.shards.output_dir import open_work_dir
 from beam_jobs.shards.search_steps import count_search_tasks
 from beam_jobs.shards.worker_check import WorkerCheck
 from beam_jobs.storage import job_stores
+from tfpipe.errors import DataError
 from tfpipe.format import file_names, manifest_json
 from tfpipe.format.manifest import Manifest
 from tfpipe.storage import file_io
@@ -70,9 +71,15 @@ def run(
             job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
             settings = _make_settings(job, plan, runner)
             run_steps(job, list_job_steps(settings.search_tasks), settings, runner, beam_args, observer)
-            # Beam may try a bundle again, which then finds shards that this very run has finished.
-            kept_shards = len(work.read_kept() & finished_before)
-            manifest = manifest_json.loads(file_io.read_whole(work.target(file_names.MANIFEST)).decode())
+            try:
+                # Beam may try a bundle again, which then finds shards that this very run has finished.
+                kept_shards = len(work.read_kept() & finished_before)
+                manifest = manifest_json.loads(file_io.read_whole(work.target(file_names.MANIFEST)).decode())
+            except FileNotFoundError as error:
+                raise DataError(
+                    f"A job must end with {file_names.MANIFEST}, but Beam's runner ended it without. Run the same "
+                    "command again with another runner."
+                ) from error
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 
 

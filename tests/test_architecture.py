@@ -130,7 +130,6 @@ HEAVY = {
     "obstore": ("tfpipe.storage",),
     "huggingface_hub": ("tfpipe.storage.hugging_face",),
     "array_record": ("tfpipe.export.array_record",),
-    "dask": ("beam_jobs.runners.dask",),
     "jinja2": ("tfpipe.profiler.report.html",),
     "tensorflow_datasets": (),
 }

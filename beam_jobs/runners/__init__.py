@@ -1,1 +1,1 @@
-"""The runners that execute the Beam graph: this machine, Dataflow, Dask and any job service."""
+"""The runners that execute the Beam graph: this machine, Dataflow, and any other of Beam's by its name."""

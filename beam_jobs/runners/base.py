@@ -3,7 +3,7 @@
 ```
 tfpipe shard IN OUT --runner dataflow --project p
 └─ RunnerConfig("dataflow", project="p").beam_args()      Beam's own arguments
-   └─ make_runner(beam_args) -> DataflowRunner            one of local, direct, dataflow, dask, portable
+   └─ make_runner(beam_args) -> DataflowRunner            one of local, direct, dataflow
       └─ check -> prepare -> submit -> wait               called by `shard_job.run`
 ```
 """
@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
 LOCAL = "local"
-BEAM_RUNNERS = {
-    "direct": "FnApiRunner",
-    "dataflow": "DataflowRunner",
-    "dask": "DaskRunner",
-    "portable": "PortableRunner",
-}
+BEAM_RUNNERS = {"direct": "FnApiRunner", "dataflow": "DataflowRunner"}
 """Beam's name of each runner but the local one, which needs no Beam."""
 
 
@@ -48,7 +43,7 @@ class RunnerConfig:
 
     Attributes:
         runner: The runner. `local` is this machine without Beam, `direct` Beam on this machine, with the graph that
-            Dataflow runs. "local", "direct", "dataflow", "dask" or "portable". Default: "local".
+            Dataflow runs. "local", "direct" or "dataflow". Default: "local".
         project: The Google Cloud project that pays for the job. Default: None.
         region: The region of the machines, such as `europe-west4`. The best one is the region of the buckets.
             Default: None.
@@ -59,11 +54,6 @@ class RunnerConfig:
         subnetwork: The subnetwork of the machines, as in `regions/REGION/subnetworks/NAME`. Default: None.
         temp_location: The folder on `gs://` for the files that the machines need to start. None: it lies in the output
             until the dataset is complete. Default: None.
-        dask_address: The address of a cluster's scheduler, as in `tcp://HOST:8786`. None: the job starts worker
-            processes on this machine and ends them. Default: None.
-        job_endpoint: The `HOST:PORT` of a job service. Default: None.
-        worker_pool: The `HOST:PORT` of Beam's `worker_pool_main`, with which the job service starts workers. None: this
-            process is the worker. Default: None.
 
     Raises:
         ConfigError: An option belongs to another runner, or a value is out of range.
@@ -78,9 +68,6 @@ class RunnerConfig:
     network: str | None = _option("dataflow", "network", Text())
     subnetwork: str | None = _option("dataflow", "subnetwork", Text())
     temp_location: str | None = _option("dataflow", "temp_location", Text())
-    dask_address: str | None = _option("dask", "dask_client_address", Text())
-    job_endpoint: str | None = _option("portable", "job_endpoint", Text())
-    worker_pool: str | None = _option("portable", "environment_config", Text())
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -96,8 +83,6 @@ class RunnerConfig:
         if self.runner == LOCAL:
             return ()
         arguments = [f"--{item.metadata['beam']}={value}" for item, value in self._given_options()]
-        if self.runner == "portable":
-            arguments.append(f"--environment_type={'EXTERNAL' if self.worker_pool else 'LOOPBACK'}")
         return (f"--runner={BEAM_RUNNERS[self.runner]}", *arguments)
 
     def _given_options(self) -> list[tuple[Field[Any], Any]]:
@@ -179,23 +164,19 @@ class Runner:
 
     Attributes:
         options: Beam's options.
-        runs_whole_graph: Whether the runner also finishes the dataset. If not, `wait` returns the written shards, and
-            the launcher finishes the dataset from them.
         has_same_codecs: Whether the workers must have the image libraries of this process.
+        explains_all: Whether every error of Beam becomes a sentence. Otherwise unknown ones are bugs of tfpipe.
     """
 
-    runs_whole_graph = True
     has_same_codecs = True
+    explains_all = True
 
     def __init__(self, options: "PipelineOptions | None" = None) -> None:
         self.options: Any = options
         self._result: Any = None
 
     def check(self, config: "ShardConfig") -> None:
-        """Checks the options and whether the runner can be reached, before anything is listed."""
-
-    def check_shared(self, config: "ShardConfig") -> None:
-        """Checks that other machines can reach the working folder.
+        """Checks the options before anything is listed, here that workers elsewhere can reach the working folder.
 
         Raises:
             ConfigError: The output is on Hugging Face, where each file is a commit, so the folder is on this machine.
@@ -214,7 +195,7 @@ class Runner:
 
     def get_pool_workers(self, workers: int) -> int:
         """Returns how many processes each Beam worker starts; 0: the Beam worker writes shards itself."""
-        return 0
+        return workers
 
     def get_progress_reader(self, job: Job) -> tuple[Callable[[], Progress | None], float]:
         """Returns the function that reads the job's progress, and the seconds between two calls of it."""
@@ -245,11 +226,11 @@ class Runner:
         """Submits the graph to Beam. A runner on this machine returns when the job is done."""
         self._result = pipeline.run()
 
-    def wait(self) -> list[Any]:
-        """Waits for the end of the job.
-
-        Returns:
-            The results of all tasks, such as written shards, if the graph lacks its last step; else nothing.
-        """
-        self._result.wait_until_finish()
-        return []
+    def wait(self) -> None:
+        """Waits for the end of the job, and cancels the job when this process is interrupted."""
+        try:
+            self._result.wait_until_finish()
+        except KeyboardInterrupt:
+            with contextlib.suppress(Exception):  # each runner has its own client library
+                self._result.cancel()
+            raise

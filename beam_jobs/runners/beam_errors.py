@@ -14,7 +14,7 @@ import grpc
 
 from beam_jobs.process_pool import kill_all
 from tfpipe import errors
-from tfpipe.errors import DataError, TfpipeError
+from tfpipe.errors import DataError, TfpipeError, first_line
 
 _logger = logging.getLogger(__name__)
 
@@ -25,27 +25,36 @@ _WORKER_THREAD = "run_worker"  # Beam's name for the thread that waits for a wor
 _WHERE_IN_GRAPH = r" \[while running '.*'\]$"  # Beam adds it to a message
 _OUR_ERROR = re.compile(r"^tfpipe\.errors\.(\w+): (.*?)(?: \[while running '.*'\])?$", re.MULTILINE)
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError\W+No module named '([\w.]+)'")
-_RAISED = re.compile(r"^[\w.]*(?:Error|Exception): .*", re.MULTILINE)
+_RAISED = re.compile(r"^[\w.]*(?:Error|Exception): (?!Traceback ).*", re.MULTILINE)
+_DETAILS = re.compile(r'^\s*details = "(.*)"$', re.MULTILINE)  # in an error of gRPC
 
 
 @contextlib.contextmanager
-def unwrap_errors() -> Iterator[None]:
+def unwrap_errors(*, explains_all: bool = False) -> Iterator[None]:
     """Raises tfpipe's own errors as they were before Beam wrapped them, and leaves no worker process behind.
+
+    Args:
+        explains_all: Whether every other error becomes a sentence, too.
 
     Raises:
         TfpipeError: A step of the graph raised it.
-        DataError: A worker process of Beam died, or cannot import a module.
+        DataError: A worker process of Beam died, or cannot import a module, or Beam raised any error with
+            `explains_all`.
         KeyboardInterrupt: The user interrupted the job.
     """
+    # Beam turns an interruption or a worker's error into these; other runners of it may raise anything.
+    wrapping = (Exception,) if explains_all else (RuntimeError, ImportError)
     try:
         with fail_on_worker_death():
             yield
     except TfpipeError as error:
         raise remove_graph_place(error) from error
-    except (RuntimeError, ImportError) as error:  # Beam turns an interruption or a worker's error into these
+    except wrapping as error:
         if str(error).startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from error
         our_error = find_error("".join(traceback.format_exception(error)))
+        if our_error is None and explains_all:
+            our_error = DataError(f"Beam's runner ended the job: {find_reason(error)}. {GO_ON}")
         if our_error is None:
             raise
         raise our_error from error
@@ -110,6 +119,8 @@ def find_error(text: str) -> TfpipeError | None:
     return None
 
 
-def find_raised(text: str) -> list[str]:
-    """Returns the lines of a traceback that name an error, the innermost first."""
-    return _RAISED.findall(text)
+def find_reason(error: BaseException) -> str:
+    """Returns one line of an error, without a full stop: of a traceback as text, what was raised first."""
+    text = str(error)
+    reasons: list[str] = [*_DETAILS.findall(text), *_RAISED.findall(text), first_line(error)]
+    return reasons[0].rstrip(".")[:300]

@@ -7,7 +7,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from apache_beam import Pipeline
 from apache_beam.options.pipeline_options import (
@@ -20,7 +19,7 @@ from apache_beam.runners.runner import PipelineState
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import GraphWritten, Job, Runner, ShardObserver, SubmittedJob
-from beam_jobs.runners.beam_errors import GO_ON, find_error, find_raised
+from beam_jobs.runners.beam_errors import GO_ON, find_error, find_reason
 from beam_jobs.runners.metrics import read_metrics
 from beam_jobs.runners.wheel import build_wheel
 from beam_jobs.shards.work_dir import WorkDir
@@ -44,6 +43,7 @@ class DataflowRunner(Runner):
     """A job on Dataflow. The service runs the job to its end, whether or not this process watches."""
 
     has_same_codecs = False  # the workers' image has its own libraries, the same on every machine
+    explains_all = False
 
     def check(self, config: ShardConfig) -> None:
         """Checks that the job can run on Dataflow.
@@ -139,7 +139,7 @@ class DataflowRunner(Runner):
             )
         observer.submitted(SubmittedJob(self._result.job_id(), cloud.project, cloud.region))
 
-    def wait(self) -> list[Any]:
+    def wait(self) -> None:
         """Waits for the end of the job.
 
         Raises:
@@ -148,7 +148,6 @@ class DataflowRunner(Runner):
         state = self._result.wait_until_finish()
         if state != PipelineState.DONE:
             raise DataError(_explain_early_end(state))
-        return []
 
 
 @contextlib.contextmanager
@@ -216,6 +215,4 @@ def _explain_end(text: str) -> str:
     state, reason = end.groups() if end else ("FAILED", text)
     if state != "FAILED":
         return _explain_early_end(state)
-    raised = find_raised(reason)  # the innermost comes first, then where Beam caught it
-    message = raised[0] if raised else first_line(RuntimeError(reason))
-    return f"The Dataflow job failed: {message.rstrip('.')[:300]}. {GO_ON}"
+    return f"The Dataflow job failed: {find_reason(RuntimeError(reason))}. {GO_ON}"

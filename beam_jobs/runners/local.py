@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from beam_jobs.config import ShardConfig
 from beam_jobs.runners.base import Job, Runner
 from beam_jobs.shards.progress import read_progress
 from tfpipe.system.host_limits import usable_cpus
@@ -11,6 +12,11 @@ from tfpipe.system.progress import POLL_EVERY_S, Progress
 
 class LocalRunner(Runner):
     """A job in a pool of processes of this machine."""
+
+    explains_all = False
+
+    def check(self, config: ShardConfig) -> None:
+        """Checks nothing: workers on this machine reach all that it reaches."""
 
     def get_pool_workers(self, workers: int) -> int:
         """Returns the size of the pool: one process for each core by default."""

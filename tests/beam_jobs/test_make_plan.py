@@ -32,10 +32,6 @@ def plan_by_engine(source: Path, output: Path, *beam_args: str, **options: Any) 
         pytest.param("table with groups", PROCESSES, marks=pytest.mark.slow),
         pytest.param("folder without copies", PROCESSES, marks=pytest.mark.slow),
         pytest.param("archives without copies", PROCESSES, marks=pytest.mark.slow),
-        pytest.param("table without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
-        pytest.param("table with groups", ("--runner=DaskRunner",), marks=pytest.mark.slow),
-        pytest.param("folder without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
-        pytest.param("archives without copies", ("--runner=DaskRunner",), marks=pytest.mark.slow),
     ],
 )
 def test_a_runner_makes_the_plan_of_the_launcher(case: str, beam_args: tuple[str, ...], tmp_path: Path, monkeypatch):
@@ -67,7 +63,6 @@ def test_a_dataset_of_the_engine_is_the_same_and_resumes(tmp_path: Path) -> None
         ((), 1),
         pytest.param((), 2, marks=pytest.mark.slow),
         pytest.param(PROCESSES, 0, marks=pytest.mark.slow),
-        pytest.param(("--runner=DaskRunner",), 0, marks=pytest.mark.slow),
     ],
 )
 def test_tasks_search_for_duplicates_as_the_launcher_does(

@@ -1,9 +1,9 @@
 """Optional packages: a missing one is named together with the extra of tfpipe that installs it.
 
-    with importing("The runner for Dask", "Dask", "tfpipe[dask]"):
-        import dask.distributed
+    with importing("A plan", "pyarrow", "tfpipe[shard]"):
+        import pyarrow
 
-raises "The runner for Dask needs Dask. Install it with: pip install '.[dask]' in a checkout of tfpipe." without Dask.
+raises "A plan needs pyarrow. Install it with: pip install '.[shard]' in a checkout of tfpipe." without pyarrow.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-tpu", "k
 
 LIBRARIES = (
     *TENSORFLOW,
-    *("apache-beam", "pyarrow", "obstore", "boto3", "dask"),
+    *("apache-beam", "pyarrow", "obstore", "boto3"),
     *("torch", "jax", "jaxlib", "numpy", "pillow", "google-crc32c"),
 )
 """The packages whose version may change what tfpipe does."""

@@ -10,7 +10,6 @@ from beam_jobs.runners.dataflow import METRICS_EVERY_S
 from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError
-from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import POLL_EVERY_S
 
 
@@ -43,28 +42,6 @@ def test_dataflows_options_become_those_of_beam() -> None:
     )
 
 
-def test_dasks_options_become_those_of_beam() -> None:
-    assert RunnerConfig("dask").beam_args() == ("--runner=DaskRunner",)
-    assert RunnerConfig("dask", dask_address="tcp://h:1").beam_args() == (
-        "--runner=DaskRunner",
-        "--dask_client_address=tcp://h:1",
-    )
-
-
-def test_options_of_a_job_service_become_those_of_beam() -> None:
-    assert RunnerConfig("portable", job_endpoint="h:1").beam_args() == (
-        "--runner=PortableRunner",
-        "--job_endpoint=h:1",
-        "--environment_type=LOOPBACK",
-    )
-    assert RunnerConfig("portable", job_endpoint="h:1", worker_pool="p:2").beam_args() == (
-        "--runner=PortableRunner",
-        "--job_endpoint=h:1",
-        "--environment_config=p:2",
-        "--environment_type=EXTERNAL",
-    )
-
-
 def test_an_option_of_another_runner_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         RunnerConfig(max_workers=3)
@@ -87,8 +64,7 @@ def test_a_submitted_job_has_a_page_and_a_command_to_end_it() -> None:
     [
         ((), "out", POLL_EVERY_S),
         ((), "gs://out", POLL_EVERY_S),  # the workers are on this machine
-        (("--runner=PortableRunner",), "out", POLL_EVERY_S),
-        (("--runner=PortableRunner",), "gs://out", LIST_EVERY_S),
+        (("--runner=FlinkRunner",), "out", POLL_EVERY_S),
         (("--runner=FlinkRunner",), "gs://out", LIST_EVERY_S),
         (("--runner=DataflowRunner",), "gs://out", METRICS_EVERY_S),
     ],
@@ -103,25 +79,8 @@ def test_a_job_has_no_metrics_before_it_is_submitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_args", "whole_graph", "same_codecs"),
-    [
-        ((), True, True),
-        (("--runner=DataflowRunner",), True, False),
-        (("--runner=DaskRunner",), False, True),
-        (("--runner=PortableRunner",), True, True),
-    ],
+    ("beam_args", "expected"),
+    [((), True), (("--runner=DataflowRunner",), False), (("--runner=FlinkRunner",), True)],
 )
-def test_runners_differ_in_their_graph_and_their_image_libraries(
-    beam_args: tuple[str, ...], whole_graph: bool, same_codecs: bool
-) -> None:
-    runner = make_runner(beam_args)
-    assert (runner.runs_whole_graph, runner.has_same_codecs) == (whole_graph, same_codecs)
-
-
-@pytest.mark.parametrize(
-    ("environment", "workers", "expected"),
-    [("LOOPBACK", 0, usable_cpus()), ("LOOPBACK", 3, 3), ("EXTERNAL", 0, 0), ("EXTERNAL", 3, 3)],
-)
-def test_a_job_services_worker_has_a_pool(environment: str, workers: int, expected: int) -> None:
-    runner = make_runner(["--runner=PortableRunner", f"--environment_type={environment}"])
-    assert runner.get_pool_workers(workers) == expected
+def test_dataflow_has_its_own_image_libraries(beam_args: tuple[str, ...], expected: bool) -> None:
+    assert make_runner(beam_args).has_same_codecs is expected

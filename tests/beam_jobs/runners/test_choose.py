@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from beam_jobs.run_steps import make_runner
 from beam_jobs.runners.base import Runner, RunnerConfig
-from beam_jobs.runners.dask import DaskRunner
 from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.runners.direct import DirectRunner
 from beam_jobs.runners.local import LocalRunner
-from beam_jobs.runners.portable import PortableRunner
-from tfpipe.errors import ConfigError, MissingDependencyError
+from tfpipe.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -24,9 +20,7 @@ from tfpipe.errors import ConfigError, MissingDependencyError
         (("--runner=FnApiRunner",), DirectRunner),
         (("--direct_running_mode=in_memory",), DirectRunner),
         (("--runner", "DataflowRunner"), DataflowRunner),
-        (("--runner=DaskRunner",), DaskRunner),
-        (("--runner=apache_beam.runners.dask.dask_runner.DaskRunner",), DaskRunner),
-        (("--runner=PortableRunner",), PortableRunner),
+        (("--runner=apache_beam.runners.dataflow.dataflow_runner.DataflowRunner",), DataflowRunner),
         (("--runner=FlinkRunner",), Runner),
     ],
 )
@@ -39,8 +33,6 @@ def test_the_name_decides(beam_args: tuple[str, ...], runner_class: type[Runner]
     [
         (RunnerConfig(), LocalRunner),
         (RunnerConfig("direct"), DirectRunner),
-        (RunnerConfig("dask", dask_address="tcp://h:1"), DaskRunner),
-        (RunnerConfig("portable", job_endpoint="h:1", worker_pool="p:2"), PortableRunner),
         (
             RunnerConfig(
                 "dataflow",
@@ -67,11 +59,12 @@ def test_an_option_that_beam_does_not_know_is_refused() -> None:
     assert str(caught.value) == "Options after -- must be known to Beam, got --direct_num_worker_typo."
 
 
-def test_without_dask_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dask.distributed", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        make_runner(["--runner=DaskRunner"])
+def test_a_runner_that_beam_cannot_load_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^`runner` must be one that Beam can load, got SkyRunner: Unexpected "):
+        make_runner(["--runner=SkyRunner"])
+    with pytest.raises(ConfigError) as caught:
+        make_runner(["--runner=nowhere.SkyRunner"])
     assert (
         str(caught.value)
-        == "The runner for Dask needs Dask. Install it with: pip install '.[dask]' in a checkout of tfpipe."
+        == "`runner` must be one that Beam can load, got nowhere.SkyRunner: No module named 'nowhere'."
     )

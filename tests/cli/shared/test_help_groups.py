@@ -136,7 +136,7 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "  --overwrite                     Replace the dataset that is in OUTPUT, once the new one is complete.",
         "",
         "Clouds:",
-        "  --runner [local|direct|dataflow|dask|portable]",
+        "  --runner [local|direct|dataflow]",
         "                                  Where the job runs; local means this machine, direct Beam on it.",
         "                                  [default: local]",
         "",
@@ -147,7 +147,7 @@ def test_the_help_of_merge(tfpipe: Tfpipe) -> None:
         "                                  the images.",
         "  --json                          Print one JSON object.",
         "  -h, --help                      Show this message and exit.",
-        "  --help-all                      Show all 26 options and exit.",
+        "  --help-all                      Show all 23 options and exit.",
         "",
         "  Example: tfpipe merge flowers more-flowers all-flowers",
         "",
@@ -163,7 +163,7 @@ def test_clouds_of_shard(tfpipe: Tfpipe) -> None:
     assert list_clouds("--help") == ["runner"]
     assert list_clouds("--help-all") == [
         *("runner", "project", "region", "max-workers", "machine-type", "service-account", "network", "subnetwork"),
-        *("temp-location", "dask-address", "job-endpoint", "worker-pool", "print-command"),
+        *("temp-location", "print-command"),
     ]
 
 

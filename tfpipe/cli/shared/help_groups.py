@@ -36,10 +36,7 @@ class Group(NamedTuple):
     more: str = ""
 
 
-_REMOTE = (
-    "project region max-workers machine-type service-account network subnetwork temp-location dask-address "
-    "job-endpoint worker-pool"
-)
+_REMOTE = "project region max-workers machine-type service-account network subnetwork temp-location"
 _CLOUDS = Group("Clouds", "runner", f"{_REMOTE} print-command")
 _FORM = "encoding resize-short square quality"
 

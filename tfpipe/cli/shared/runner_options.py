@@ -21,9 +21,6 @@ runner_options = all_options(
     config_option(RunnerConfig, "network", metavar="NAME"),
     config_option(RunnerConfig, "subnetwork", metavar="PATH"),
     config_option(RunnerConfig, "temp_location", metavar="URL", default="in OUTPUT"),
-    config_option(RunnerConfig, "dask_address", metavar="URL", default="a new cluster on this machine"),
-    config_option(RunnerConfig, "job_endpoint", metavar="HOST:PORT"),
-    config_option(RunnerConfig, "worker_pool", metavar="HOST:PORT", default="this process"),
 )
 """Adds the options to a command."""
 print_command_option = click.option(
