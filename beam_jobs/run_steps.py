@@ -13,8 +13,7 @@ def make_runner(beam_args: Sequence[str]) -> Runner:
     """Returns the runner that Beam's arguments name; without any, this machine without Beam.
 
     Raises:
-        ConfigError: Beam does not know an option.
-        MissingDependencyError: Beam, or what the runner needs besides, is not installed.
+        ConfigError: Beam does not know the runner or an option.
     """
     if not beam_args:
         return LocalRunner()
