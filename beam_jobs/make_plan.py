@@ -34,7 +34,7 @@ def make_plan(
     Args:
         config: The options of the job.
         beam_args: Arguments for Beam.
-        observer: The observer of the job's progress. It gets the choice of the planner.
+        observer: The observer of the job's progress. It gets the choice of the planner, and what the listing notes.
 
     Raises:
         ConfigError: An option does not fit the input, the output or the runner.
@@ -45,11 +45,14 @@ def make_plan(
     source = recognize(config)
     choice = choose_planner(source)
     observer.planner(choice)
-    if not choice.is_engine:
-        yield _plan_here(source, observer)
-        return
-    with open_planning(config) as base:
-        yield _plan_by_tasks(source, Scratch(base), beam_args, observer)
+    with open_planning(config) if choice.is_engine else contextlib.nullcontext() as base:
+        if base is None:
+            plan = _plan_here(source, observer)
+        else:
+            plan = _plan_by_tasks(source, Scratch(base), beam_args, observer)
+        if plan.listing.note:
+            observer.note(plan.listing.note)
+        yield plan
 
 
 def plan_shards(config: ShardConfig, beam_args: Sequence[str] = (), observer: Observer | None = None) -> Plan:

@@ -5,7 +5,7 @@ with the archive's name without the ending. ImageNet ships like this: one tar pe
 """
 
 import posixpath
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from beam_jobs.config import ShardConfig
@@ -28,7 +28,8 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
     # The folders above an image say all about it, so the folders are looked at and not the images. Common parents
     # are passed over in archives only: the user of a folder can name the folder inside it.
     folders = sorted(map(str, facts.labels))
-    parents = _count_shared_parents([_make_path_in(folder) for folder in folders]) if from_archive else 0
+    shared = _count_shared_parents([_make_path_in(folder) for folder in folders])
+    parents = shared if from_archive else 0
     layout = _Layout.infer(folders, source, parents)
     meanings = {folder: layout.parse(_make_path_in(folder)) for folder in folders}
     _check_loose(facts, {folder for folder, (_, label) in meanings.items() if label is None}, source)
@@ -44,6 +45,7 @@ def resolve_tree(config: ShardConfig, facts: Facts) -> Meaning:
         label_names=label_names,
         skipped=facts.skipped,
         unpack=tuple(sorted(facts.unpack)),
+        note=_explain_parents(folders, source, shared - parents),
     )
     return Meaning(listing, labels, {folder: split for folder, (split, _) in meanings.items()})
 
@@ -73,6 +75,20 @@ def _count_shared_parents(paths: Collection[str]) -> int:
         if len(folders) != 1 or "" in folders or next(iter(folders)).lower() in SPLITS:
             return depth
         depth += 1
+
+
+def _explain_parents(folders: Sequence[str], source: str, num_parents: int) -> str:
+    """Returns a sentence about folders above those that may be the classes of a folder; empty without them."""
+    below = sorted({folder.split("/")[num_parents] for folder in folders}) if num_parents else []
+    if len(below) < 2:
+        return ""
+    above = "/".join(folders[0].split("/")[:num_parents])
+    names = ", ".join(below[:3]) + ", ..." * (len(below) > 3)
+    path = file_io.join(source, above)
+    return (
+        f"All images lie in {above}, so they have one class. If the {len(below)} folders in it ({names}) are the "
+        f"classes, name {path if file_io.is_folder(path) else 'the archive that holds them'} as the input."
+    )
 
 
 class _Layout(NamedTuple):

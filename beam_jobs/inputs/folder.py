@@ -2,6 +2,7 @@
 
     cat/a.jpg         an image
     cat/a.mask.png    optional: its mask, with the same name up to the ending
+    cat/a.xyz         an image too if some file of this ending in the folder begins like one
 
 An archive inside a folder counts as a folder with the archive's name without the ending. Many archives are read side by
 side. Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
@@ -12,7 +13,8 @@ import os
 import posixpath
 import re
 import stat
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,14 +23,17 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from beam_jobs.inputs.archive import ListedFile, is_archive, list_archive, strip_archive_suffix
+from beam_jobs.inputs.archive import ListedFile, is_archive, is_compressed_tar, list_archive, strip_archive_suffix
+from beam_jobs.inputs.read_image import UnreadableError, read_image
 from beam_jobs.plan.image_ref import FileRef, ImageRef
 from beam_jobs.plan.image_table import TELL_EVERY, ImageTable, ImageTableBuilder
 from beam_jobs.process_pool import map_unordered
 from beam_jobs.storage import job_stores
 from tfpipe.errors import DataError
 from tfpipe.format.file_names import SPLITS
+from tfpipe.images.errors import BadImage
 from tfpipe.images.skip_by_name import get_skip_reason
+from tfpipe.images.sniff import has_image_name, sniff_format
 from tfpipe.storage import file_io
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
@@ -37,6 +42,7 @@ from tfpipe.system.progress import Observer, Progress
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
 # Folders are opened one below another until there are enough parts for many processes.
 _MANY_ENTRIES, _MAX_DEPTH = 64, 3
+_FILES_LOOKED_AT, _BYTES_LOOKED_AT = 64, 64  # of one ending in a folder, to know whether they are images
 _ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
 _SPLIT_NAME = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
 
@@ -141,7 +147,7 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
     builder = _TreeBuilder(observer)
     if is_archive(source):
         builder.add(list_archive(source, posixpath.basename(source)))
-        return drop_equal_paths(builder.finish(), source)
+        return _drop_other_files(drop_equal_paths(builder.finish(), source), posixpath.dirname(source))
     archives = [entry.path] if entry.kind == "archive" else []
     archive_bytes = entry.size
 
@@ -163,7 +169,7 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
     for tree in list_side_by_side(located, processes, _list_one_archive):
         builder.extend(tree)
     tree = builder.finish()
-    return drop_equal_paths(tree, source) if archives else tree
+    return _drop_other_files(drop_equal_paths(tree, source) if archives else tree, source)
 
 
 def list_entries(source: str) -> list[TreeEntry]:
@@ -347,6 +353,47 @@ def explain_equal_paths(source: str, path: str, files: Sequence[str]) -> str:
     """
     places = sorted(file or "a folder" for file in files)
     return f"{source} holds {path} twice, in {places[0]} and in {places[1]}. Rename one of them."
+
+
+def _drop_other_files(tree: Tree, root: str) -> Tree:
+    """Leaves out files whose names are none of an image, if no file of this ending in their folder begins like one.
+
+    Some of them are opened, and where all are empty they stay: the worker that reads one says what is wrong.
+    """
+    groups: dict[tuple[str, str], array[int]] = defaultdict(lambda: array("q"))
+    for i, path in enumerate(tree.images.iterate_paths()):
+        if not has_image_name(path):
+            groups[posixpath.dirname(path), posixpath.splitext(path)[1].lower()].append(i)
+    dropped, skipped = list[int](), Counter(tree.skipped)
+    for (_, ending), indices in groups.items():
+        looks = {_begins_like_image(root, image) for image in tree.images.iterate(np.array(indices[:_FILES_LOOKED_AT]))}
+        if False in looks and True not in looks:
+            dropped += indices
+            skipped[f"*{ending}" if ending else "no image by content"] += len(indices)
+    if not dropped:
+        return tree
+    return Tree(tree.images.take(np.setdiff1d(np.arange(len(tree.images)), dropped)), skipped)
+
+
+def _begins_like_image(root: str, image: ImageRef) -> bool | None:
+    """Returns whether the first bytes of a file are those of an image; None if it has none, or they cannot be read."""
+    location = image.location
+    if is_compressed_tar(location.file):
+        return None
+    try:
+        if location.offset < 0:
+            data = file_io.read_range(file_io.join(root, image.path), 0, _BYTES_LOOKED_AT)
+        else:  # a member of a zip is read whole
+            is_tar = location.packed < 0
+            data = read_image(root, image._replace(size=min(image.size, _BYTES_LOOKED_AT)) if is_tar else image)
+        if not data:
+            return None
+        sniff_format(data)
+    except (OSError, UnreadableError):
+        return None
+    except BadImage:
+        return False
+    return True
 
 
 def drop_equal_paths(tree: Tree, source: str) -> Tree:

@@ -75,6 +75,7 @@ class Listing:
         has_images: Whether the records have images.
         columns: The columns of a table that the user names.
         missing: The files that a table or annotations name and that do not exist.
+        note: A sentence about the input that the user should read; empty if there is none.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Listing:
     has_images: bool = True
     columns: TableColumns = USUAL_COLUMNS
     missing: Missing = NOTHING_MISSING
+    note: str = ""
 
     @property
     def datasets(self) -> InputDatasets | None:

@@ -6,11 +6,14 @@ NOT_IMAGE_SUFFIXES = frozenset(
     (
         ".txt .md .rst .json .jsonl .ndjson .xml .csv .tsv .html .htm .yaml .yml .toml .ini .cfg .log .pdf "
         ".doc .docx .xls .xlsx .parquet .npy .npz .mat .pkl .h5 .py .ipynb .sh .js .css .db .sqlite .sha256 "
-        ".md5 .lnk .url .mp4 .avi .mov .tfrecord .gz .bz2 .xz .7z .rar"
+        ".md5 .lnk .url .mp4 .avi .mov .tfrecord .gz .bz2 .xz .7z .rar .aae .xmp .thm .pt .pth .ckpt .onnx .safetensors"
     ).split()
 )
 NOT_IMAGE_NAMES = frozenset(("thumbs.db", "desktop.ini", "license", "licence", "readme", "makefile"))
-NOT_IMAGE_FOLDERS = frozenset(("__macosx",))
+# Thumbnails and deleted files that network disks and file systems keep.
+NOT_IMAGE_FOLDERS = frozenset(
+    ("__macosx", "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot", "$recycle.bin")
+)
 
 
 def get_skip_reason(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -145,10 +146,39 @@ def test_unlabelled(make_tree: MakeTree) -> None:
 
 def test_folders_above_the_classes_stay_in_a_folder(make_tree: MakeTree) -> None:
     """Checks that the user of a folder has to name the one inside it. Archives have no such names."""
-    assert get_meanings(list_source(make_tree("all/cat/1.jpg", "all/dog/2.jpg"))) == {
-        "all/cat/1.jpg": ("", "all"),
-        "all/dog/2.jpg": ("", "all"),
-    }
+    source = make_tree("all/cat/1.jpg", "all/dog/2.jpg")
+    listing = list_source(source)
+    assert get_meanings(listing) == {"all/cat/1.jpg": ("", "all"), "all/dog/2.jpg": ("", "all")}
+    assert listing.note == (
+        "All images lie in all, so they have one class. If the 2 folders in it (cat, dog) are the classes, name "
+        f"{source}/all as the input."
+    )
+    assert list_source(source / "all").note == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "note"),
+    [
+        (["a/b/1/x.jpg", "a/b/2/x.jpg", "a/b/3/x.jpg", "a/b/4/x.jpg"], "in a/b,.* the 4 folders in it .1, 2, 3, ...."),
+        (["a/train/cat/x.jpg", "a/val/cat/x.jpg"], "in a,.* the 2 folders in it .train, val. are"),
+        (["cat/1.jpg"], ""),
+        (["cat/1.jpg", "cat/old/2.jpg"], ""),
+        (["cat/old/1.jpg"], ""),
+        (["train/cat/1.jpg", "train/dog/1.jpg"], ""),
+        (["cat/old/1.jpg", "dog/1.jpg"], ""),
+    ],
+)
+def test_a_folder_that_holds_all_others_is_named(make_tree: MakeTree, names: list[str], note: str) -> None:
+    found = list_source(make_tree(*names)).note
+    assert re.search(note, found) if note else not found
+
+
+def test_an_archive_that_holds_all_folders_is_named(tmp_path: Path) -> None:
+    write_tar(tmp_path / "in/flowers.tar", {"rose/1.jpg": b"x", "tulip/1.jpg": b"y"})
+    assert list_source(tmp_path / "in").note == (
+        "All images lie in flowers, so they have one class. If the 2 folders in it (rose, tulip) are the classes, name "
+        "the archive that holds them as the input."
+    )
 
 
 # What is passed over
@@ -183,6 +213,58 @@ def test_files_that_are_no_images(make_tree: MakeTree, tmp_path: Path) -> None:
         "*.csv": 1,
         "not a regular file": 1,
     }
+
+
+JPEG, OTHER = b"\xff\xd8\xff of an image", b"\x80\2 of another file"
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "zip", "deep"])
+def test_files_and_folders_that_others_leave_are_no_images(tmp_path: Path, form: str) -> None:
+    files = {f"{name}/{k}.jpg": JPEG for name in ("cat", "dog") for k in (1, 2)} | {
+        "checkpoints/model.pt": OTHER,
+        "runs/1/events.out.5": OTHER,
+        "runs/1/weights": OTHER,
+        "@eaDir/cat/1.jpg/SYNOPHOTO_THUMB_M.jpg": JPEG,
+        "cat/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg": JPEG,
+        "#recycle/9.jpg": JPEG,
+        "$RECYCLE.BIN/9.jpg": JPEG,
+        "cat/.ipynb_checkpoints/1-checkpoint.jpg": JPEG,
+        "cat/.DS_Store": OTHER,
+        "cat/._1.jpg": OTHER,
+        "cat/1.AAE": b"<plist/>",
+        "cat/1.xmp": b"<x:xmpmeta/>",
+        "cat/1.jpg.pp3": b"[Version]",
+        "cat/Icon\r": OTHER,
+        "notes.odt": OTHER,
+    }
+    images = {name: ("", name[:3]) for name in files if name[:3] in ("cat", "dog") and name[-5:] in ("1.jpg", "2.jpg")}
+    images = {name: meaning for name, meaning in images.items() if name.count("/") == 1 and "._" not in name}
+    source = tmp_path / "in"
+    if form == "tar":
+        source = write_tar(tmp_path / "in.tar", files)
+    elif form == "zip":
+        source = write_zip(tmp_path / "in.zip", files)
+    else:
+        base = "" if form == "folder" else "train/"
+        write_files(source, {base + name: data for name, data in files.items()})
+        images = {base + name: (base[:-1], label) for name, (_, label) in images.items()}
+    listing = list_source(source)
+    assert get_meanings(listing) == images
+    assert listing.label_names == ("cat", "dog")
+    assert listing.skipped == {
+        "hidden": 3,
+        "no image by name": 4,
+        "no image by content": 2,
+        **{f"*.{ending}": 1 for ending in ("5", "aae", "odt", "pp3", "pt", "xmp")},
+    }
+
+
+def test_images_of_an_unknown_ending_stay(make_tree: MakeTree) -> None:
+    """One image of an ending in a folder is enough: a broken one beside it is then named."""
+    files = {"cat/1": JPEG, "cat/2": OTHER, "dog/1.a": JPEG, "dog/2.a": OTHER, "dog/3.b": OTHER, "fox/1.c": b""}
+    listing = list_source(write_files(make_tree(), files))
+    assert sorted(get_meanings(listing)) == ["cat/1", "cat/2", "dog/1.a", "dog/2.a", "fox/1.c"]
+    assert listing.skipped == {"*.b": 1}
 
 
 def test_nothing_but_other_files(make_tree: MakeTree) -> None:

@@ -175,18 +175,18 @@ def test_a_file_too_large_for_a_record(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_bytes_of_bad_images_are_kept_by_content(tmp_path: Path) -> None:
-    files = {"odd.J%G": b"odd bytes", "same.jpg": b"same", "again.jpg": b"same", "ok.jpg": make_jpeg(1)}
+    files = {"odd.J%G": b"\xff\xd8\xff odd", "same.jpg": b"same", "again.jpg": b"same", "ok.jpg": make_jpeg(1)}
     files["empty.jpg"] = b""
     output = tmp_path / "out"
     _, (shard,) = write_shards(write_files(tmp_path / "in", files), output, keep_quarantined=True, shuffle=False)
-    odd, same = (hashlib.sha256(data).hexdigest() for data in (b"odd bytes", b"same"))
+    odd, same = (hashlib.sha256(data).hexdigest() for data in (files["odd.J%G"], b"same"))
     assert {line["path"]: line.get("bytes") for line in shard.left_out} == {
         "odd.J%G": f"bytes/{odd}",
         "same.jpg": f"bytes/{same}.jpg",
         "again.jpg": f"bytes/{same}.jpg",
         "empty.jpg": None,
     }
-    assert read_tree(output / "quarantine") == {f"bytes/{odd}": b"odd bytes", f"bytes/{same}.jpg": b"same"}
+    assert read_tree(output / "quarantine") == {f"bytes/{odd}": files["odd.J%G"], f"bytes/{same}.jpg": b"same"}
 
 
 def test_hostile_names_in_a_table_never_become_paths(tmp_path: Path) -> None:

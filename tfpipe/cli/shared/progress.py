@@ -104,6 +104,10 @@ class ShardDisplay(_Display, ShardObserver):
         if choice.is_engine:
             self._print(str(choice))
 
+    def note(self, text: str) -> None:
+        """Prints a sentence."""
+        self._print(text)
+
     def plan(self, plan: "Plan") -> None:
         """Says what is about to be written."""
         self._recent.clear()  # until here it counted the images that were listed
