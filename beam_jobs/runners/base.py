@@ -32,9 +32,9 @@ BEAM_RUNNERS = {"direct": "FnApiRunner", "dataflow": "DataflowRunner"}
 """Beam's name of each runner but the local one, which needs no Beam."""
 
 
-def _option(runner: str, beam: str, kind: Kind) -> Any:
-    """Makes the field of an option that belongs to one runner and that Beam calls `beam`."""
-    return option(kind, None, metadata={"runner": runner, "beam": beam})
+def _option(beam: str, kind: Kind) -> Any:
+    """Makes the field of an option of Dataflow that Beam calls `beam`."""
+    return option(kind, None, metadata={"runner": "dataflow", "beam": beam})
 
 
 @dataclass(frozen=True)
@@ -56,26 +56,25 @@ class RunnerConfig:
             until the dataset is complete. Default: None.
 
     Raises:
-        ConfigError: An option belongs to another runner, or a value is out of range.
+        ConfigError: An option of Dataflow stands beside another runner, or a value is out of range.
     """
 
     runner: str = option(Choice((LOCAL, *BEAM_RUNNERS)), LOCAL)
-    project: str | None = _option("dataflow", "project", Text())
-    region: str | None = _option("dataflow", "region", Text())
-    max_workers: int | None = _option("dataflow", "max_num_workers", Count(1))
-    machine_type: str | None = _option("dataflow", "machine_type", Text())
-    service_account: str | None = _option("dataflow", "service_account_email", Text())
-    network: str | None = _option("dataflow", "network", Text())
-    subnetwork: str | None = _option("dataflow", "subnetwork", Text())
-    temp_location: str | None = _option("dataflow", "temp_location", Text())
+    project: str | None = _option("project", Text())
+    region: str | None = _option("region", Text())
+    max_workers: int | None = _option("max_num_workers", Count(1))
+    machine_type: str | None = _option("machine_type", Text())
+    service_account: str | None = _option("service_account_email", Text())
+    network: str | None = _option("network", Text())
+    subnetwork: str | None = _option("subnetwork", Text())
+    temp_location: str | None = _option("temp_location", Text())
 
     def __post_init__(self) -> None:
         check_options(self)
         for item, _ in self._given_options():
-            if item.metadata["runner"] != self.runner:
+            if self.runner != "dataflow":
                 raise ConfigError(
-                    f"`{item.name}` goes with `runner` {item.metadata['runner']}, got `runner` {self.runner}. "
-                    "Leave one of them out."
+                    f"`{item.name}` goes with `runner` dataflow, got `runner` {self.runner}. Leave one of them out."
                 )
 
     def beam_args(self) -> tuple[str, ...]:

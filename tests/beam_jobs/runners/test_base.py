@@ -6,7 +6,7 @@ import pytest
 
 from beam_jobs.run_steps import make_runner
 from beam_jobs.runners.base import RunnerConfig, SubmittedJob
-from beam_jobs.runners.dataflow import METRICS_EVERY_S
+from beam_jobs.runners.dataflow import METRICS_EVERY_S, DataflowRunner
 from beam_jobs.shards.progress import LIST_EVERY_S
 from tests.beam_jobs.runners.jobs import make_job
 from tfpipe.errors import ConfigError
@@ -40,6 +40,7 @@ def test_dataflows_options_become_those_of_beam() -> None:
         "--subnetwork=regions/r/subnetworks/s",
         "--temp_location=gs://b/t",
     )
+    assert isinstance(make_runner(config.beam_args()), DataflowRunner)  # which refuses what Beam does not know
 
 
 def test_an_option_of_another_runner_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from beam_jobs.run_steps import make_runner
-from beam_jobs.runners.base import Runner, RunnerConfig
+from beam_jobs.runners.base import Runner
 from beam_jobs.runners.dataflow import DataflowRunner
 from beam_jobs.runners.direct import DirectRunner
 from beam_jobs.runners.local import LocalRunner
@@ -26,31 +26,6 @@ from tfpipe.errors import ConfigError
 )
 def test_the_name_decides(beam_args: tuple[str, ...], runner_class: type[Runner]) -> None:
     assert type(make_runner(beam_args)) is runner_class
-
-
-@pytest.mark.parametrize(
-    ("config", "runner_class"),
-    [
-        (RunnerConfig(), LocalRunner),
-        (RunnerConfig("direct"), DirectRunner),
-        (
-            RunnerConfig(
-                "dataflow",
-                project="p",
-                region="r",
-                max_workers=7,
-                machine_type="m",
-                service_account="a",
-                network="n",
-                subnetwork="s",
-                temp_location="t",
-            ),
-            DataflowRunner,
-        ),
-    ],
-)
-def test_beam_knows_all_our_options(config: RunnerConfig, runner_class: type[Runner]) -> None:
-    assert type(make_runner(config.beam_args())) is runner_class
 
 
 def test_an_option_that_beam_does_not_know_is_refused() -> None:
