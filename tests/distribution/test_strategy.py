@@ -16,6 +16,7 @@ tf = pytest.importorskip("tensorflow")
 from tfpipe import distribution  # noqa: E402
 from tfpipe.distribution import strategy as strategy_module  # noqa: E402
 from tfpipe.distribution import tpu  # noqa: E402
+from tfpipe.readers.numpy import NumpyBatches  # noqa: E402
 
 # Processes of their own
 
@@ -54,6 +55,15 @@ total = strategy.reduce("SUM", strategy.run(tf.function(step)), None)
 print(json.dumps([lines, float(total)]))
 """
 
+ROWS = """
+import tfpipe
+strategy = distribution.resolve_strategy()
+options = {"batch_size": 4, "image_size": 8, "extra_features": ("image/filename",), "epochs": 1}
+data = strategy.experimental_distribute_dataset(tfpipe.build_dataset(sys.argv[1], "train", **options))
+parts = [part for batch in data for part in strategy.experimental_local_results(batch["image/filename"])]
+print(json.dumps([[name.decode() for name in part.numpy()] for part in parts]))
+"""
+
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
@@ -81,6 +91,14 @@ def test_two_workers_of_tf_config_reduce_a_sum(processes) -> None:
             f"TF_CONFIG names 2 workers, and this is worker {i}",
         ]
         assert total == 10 + 20
+
+
+@pytest.mark.slow
+def test_workers_share_the_batches_of_a_dataset_that_tensorflow_distributes(processes, small_dataset) -> None:
+    one, other = processes.run_workers(2, "-c", START + ROWS, str(small_dataset))
+    expected = NumpyBatches(small_dataset, "train", batch_size=4, image_size=8, extra_features=("image/filename",))
+    names = [[name.decode() for name in expected.read(step)["image/filename"]] for step in range(3)]
+    assert [sorted(mine + others) for mine, others in zip(one, other, strict=True)] == [sorted(step) for step in names]
 
 
 def test_a_tpu_address_that_refuses_is_an_error_in_time(processes) -> None:
