@@ -76,6 +76,12 @@ def undisturbed(many: Manifest, other: Manifest) -> list[dict[str, np.ndarray]]:
     return list(dataset.take(23).as_numpy_iterator())
 
 
+def test_pairs_end_with_the_epoch(many: Manifest, other: Manifest) -> None:
+    config, data = dataclasses.replace(CONFIG, as_supervised=True), mix({many.directory: 3, other.directory: 1})
+    steps = steps_per_epoch(data, "train", config)
+    assert int(build_dataset(data, "train", config).cardinality()) == steps > 1
+
+
 def test_every_batch_has_its_shares_and_classes_meet_by_name(
     many: Manifest, other: Manifest, undisturbed: list[dict[str, np.ndarray]]
 ) -> None:

@@ -77,7 +77,7 @@ def distribute_dataset(
     """
     config = _choose_pipeline(strategy, prefer_textbook(choose_config(config, changes), customize))
     opened = open_any(data)
-    epochs = choose_epochs(get_whole_source(opened, split), config, epochs)
+    epochs = choose_epochs(opened, split, config, epochs)
     plan = _make_plan(strategy, opened, split, config, start_step, epochs)
     _check_within_reach(strategy, plan.source, config)
     options = options or _make_input_options(strategy, plan)

@@ -92,7 +92,7 @@ def build_dataset(
         FormatError: A manifest or an index is damaged.
     """
     config, opened = choose_config(config, changes), open_any(data)
-    epochs = choose_epochs(get_whole_source(opened, split), config, epochs)
+    epochs = choose_epochs(opened, split, config, epochs)
     stages = build_host_stages(
         opened, split, config, get_host(context, start_step, epochs), fill_first=False, customize=None
     )
@@ -164,14 +164,16 @@ def build_host_stages(
     return customize_stages(stages, customize)
 
 
-def choose_epochs(source: Source, config: PipelineConfig, epochs: int | None) -> int | None:
+def choose_epochs(
+    data: Manifest | Source | Mixture, split: str | None, config: PipelineConfig, epochs: int | None
+) -> int | None:
     """Chooses the epochs of a pass: those that are asked for, else 1 for Keras, which needs an end, in exact order.
 
     None: no pass ends.
     """
     if epochs is not None or not (config.training and config.as_supervised):
         return _read_epochs(epochs)
-    if explain_textbook(source, config) is None:
+    if isinstance(data, Mixture) or explain_textbook(get_source(data, split), config) is None:
         return 1
     _logger.warning(
         "These batches never end, and neither does `model.fit` with them alone. Give "
