@@ -129,9 +129,8 @@ def test_keras_fits_the_same_on_replicas(train: Train, where: str) -> None:
     (one,), (four,) = train(1, task), train(4, task)
     check_history(one[task])
     for name, values in one[task].items():
-        filled = (
-            -(-EVALUATED // BATCH) * BATCH / EVALUATED if name == "val_loss" else 1.0
-        )  # on replicas it counts padding
+        # On replicas it counts padding.
+        filled = -(-EVALUATED // BATCH) * BATCH / EVALUATED if name == "val_loss" else 1.0
         assert values == pytest.approx(np.multiply(four[task][name], filled), rel=1e-3), name
 
 
