@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.plan.plan import Plan
+from beam_jobs.plan.split_and_shard import DEFAULT_SPLIT
 from beam_jobs.shard_job import ShardResult
 from beam_jobs.shards.plan_file import make_plan_header
 from tfpipe._version import __version__
@@ -104,6 +105,15 @@ class Append:
         before = self.history.join_shards(self.history.newest)
         if (reason := explain_misfit(replace(before, directory=self.dataset), made)) is not None:
             raise DataError(f"{self.config.input} cannot be appended. {reason}")
+
+    def find_left_out(self, plan: Plan) -> dict[str, float]:
+        """Returns the share of the records of each split that there is, if the default sends all images into one."""
+        records = {name: split.records for name, split in self.history.join_shards(self.history.newest).splits.items()}
+        is_chosen = self.config.split or self.config.splits or {shard.split for shard in plan.shards} != {DEFAULT_SPLIT}
+        if is_chosen or len(records) < 2 or DEFAULT_SPLIT not in records:
+            return {}
+        shares = {name: round(count / sum(records.values()), 3) for name, count in records.items()}
+        return {**shares, DEFAULT_SPLIT: round(1 - sum(shares.values()) + shares[DEFAULT_SPLIT], 3)}
 
     def finish(self, result: ShardResult) -> Appended:
         """Writes the entry of the layer: from then on the records belong to the dataset.

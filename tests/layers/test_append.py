@@ -413,6 +413,20 @@ def test_the_command_says_what_is_new(pets: str, tmp_path: Path, tfpipe: Tfpipe)
     assert library.load_manifest(pets).layer == 3
 
 
+def test_the_command_says_which_splits_get_no_image(pets: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
+    more = write_files(tmp_path / "more", {f"ant/{k}.jpg": make_jpeg(700 + k) for k in range(9)})
+    said = (
+        "All images go into train, none into validation. Unless the input names their splits, --splits "
+        f"train=0.8,validation=0.2 shares them out as the records of {pets} are."
+    )
+    assert said in tfpipe("append", pets, more, "--workers", 1, "--dry-run").err.splitlines()
+    for options, is_said in (((), True), (("--split", "train"), False), (("--splits", "train=0.6,val=0.4"), False)):
+        ran = tfpipe("append", pets, more, "--workers", 1, *options)
+        assert ran.code == 0, ran.err
+        assert (said in ran.err.splitlines()) is is_said
+        said = said.replace("0.8", "0.875").replace("0.2", "0.125")
+
+
 def test_images_that_were_there_before_are_left_out(grown: str, tmp_path: Path, tfpipe: Tfpipe) -> None:
     images = {"train/cat/0.jpg": make_jpeg(503, (33, 23)), "train/cat/1.jpg": make_jpeg(77)}
     images |= {"train/cat/3.jpg": make_jpeg(77), "train/ant/4.jpg": make_jpeg(500, (30, 20))}

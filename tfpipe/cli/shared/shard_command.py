@@ -21,6 +21,7 @@ from tfpipe.system.interrupts import restore_interrupts
 
 if TYPE_CHECKING:
     from beam_jobs.append_job import Append
+    from beam_jobs.plan.plan import Plan
 
 
 def layout_options(unshuffled: str) -> Callable[[Command], Command]:
@@ -98,7 +99,7 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
     if run_args.beam_args:
         require_beam("A runner other than `local`")
     if run_args.dry_run:
-        _dry_run(config, run_args)
+        _dry_run(config, run_args, append)
         return
     from beam_jobs import process_pool
 
@@ -110,7 +111,12 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
 
         try:
             with restore_interrupts():
-                check = append.check if append is not None else lambda plan: None
+
+                def check(plan: "Plan") -> None:
+                    if append is not None:
+                        append.check(plan)
+                        _tell_splits(append, plan)
+
                 result = shard_job.run(config, run_args.beam_args, display, check)
         except GraphWritten as written:
             return show({"dataset": config.output, "message": str(written)}, [str(written)], run_args.as_json)
@@ -126,7 +132,20 @@ def run_job(config: ShardConfig, run_args: RunArgs, append: "Append | None" = No
     show(facts, format_result(facts), run_args.as_json)
 
 
-def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
+def _tell_splits(append: "Append", plan: "Plan") -> None:
+    """Says which splits get no image because nobody chose one."""
+    shares = append.find_left_out(plan)
+    first, *others = sorted(shares, key=lambda name: name != "train") or [""]
+    if others:
+        given = ",".join(f"{name}={shares[name]:g}" for name in (first, *others))
+        click.echo(
+            f"All images go into {first}, none into {' or '.join(others)}. Unless the input names their splits, "
+            f"--splits {given} shares them out as the records of {append.dataset} are.",
+            err=True,
+        )
+
+
+def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None") -> None:
     """Prints the plan, and an estimate from a small part of the job in a temporary folder."""
     from beam_jobs import process_pool
 
@@ -138,6 +157,8 @@ def _dry_run(config: ShardConfig, run_args: RunArgs) -> None:
         started = time.monotonic()
         with make_plan(config, run_args.beam_args, display) as plan:
             planned_s = time.monotonic() - started
+            if append is not None:
+                _tell_splits(append, plan)
             estimate = estimate_job(config, plan, planned_s, run_args.beam_args)
         choice = display.choice
     assert choice is not None
