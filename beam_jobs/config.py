@@ -55,6 +55,7 @@ class TableColumns(NamedTuple):
     caption: str | None = None
     target: str | None = None
     mask: str | None = None
+    box_label: str | None = None
 
     @property
     def named(self) -> dict[str, str]:
@@ -102,6 +103,8 @@ class ShardConfig:
         mask_column: The column of a table that holds masks: paths, or the masks themselves in Parquet files that hold
             the images. None: `mask`, and in such Parquet files also `annotation`, `label`, `segmentation` and
             `segmentation_mask`, if their values are images. Default: None.
+        box_label_column: The column of a table that holds the classes of boxes: numbers, or names. Names are sorted,
+            unless `labels` gives their order. None: `box_label`. Default: None.
         tensors: The dtype and the shape of columns of Parquet files without images, as in
             ("latents=float16[4,64,64]",). `?` is a size that differs between records. Bytes need it, numbers are
             converted, and flat lists get the shape. Default: ().
@@ -163,6 +166,7 @@ class ShardConfig:
     caption_column: str | None = None
     target_column: str | None = None
     mask_column: str | None = None
+    box_label_column: str | None = None
     tensors: tuple[str, ...] = ()
     segmentation_masks: bool = option(Flag(), False)
     split: str | None = None

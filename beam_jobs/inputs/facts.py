@@ -35,6 +35,7 @@ class Facts:
         first_unsplit: The first path without a split, for inputs that are listed as a whole.
         unsplit: The rows of a table without a split.
         unlabeled: The rows of a table without a label.
+        box_names: The names of the classes of boxes, if a table gives names.
         faults: The rows of a table that cannot be used, by the kind of their fault.
         skipped: The number of files that were passed over, by reason.
         unpack: The compressed tar files that hold images.
@@ -56,6 +57,7 @@ class Facts:
     first_unsplit: str = ""
     unsplit: Rows = NO_ROWS
     unlabeled: Rows = NO_ROWS
+    box_names: tuple[str, ...] = ()
     faults: Mapping[str, Rows] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
     unpack: frozenset[str] = frozenset()
@@ -141,6 +143,7 @@ class Facts:
             first_unsplit=min(filter(None, (self.first_unsplit, other.first_unsplit)), default=""),
             unsplit=self.unsplit + other.unsplit,
             unlabeled=self.unlabeled + other.unlabeled,
+            box_names=self.box_names or other.box_names,
             faults=add_faults(self.faults, other.faults),
             skipped=self.skipped + other.skipped,
             unpack=self.unpack | other.unpack,

@@ -13,13 +13,14 @@ their images are is known only once all are read.
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations.coco import is_coco, list_coco
 from beam_jobs.inputs.annotations.voc import is_voc, list_voc
 from beam_jobs.inputs.archive import is_archive
+from beam_jobs.inputs.box_rows import join_box_rows
 from beam_jobs.inputs.class_folders import resolve_tree
 from beam_jobs.inputs.dataset import list_datasets
 from beam_jobs.inputs.facts import Facts, Meaning
@@ -36,7 +37,7 @@ from beam_jobs.inputs.table import (
     read_sizes,
     resolve_table,
 )
-from beam_jobs.inputs.table_files import TablePart, count_rows, get_root, list_parts
+from beam_jobs.inputs.table_files import TablePart, count_rows, get_root, is_text_table, list_parts
 from beam_jobs.plan.image_table import ImageTable, ImageTableBuilder
 from beam_jobs.plan.listing import Listing
 from tfpipe.errors import ConfigError
@@ -136,9 +137,14 @@ class TableInput(Input):
         return list_table_files(self.parts)
 
     @functools.cached_property
+    def header(self) -> tuple[tuple[str, ...], bool]:
+        """The further columns, and whether there are columns of boxes."""
+        return read_columns(self.parts, self.config)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The further columns."""
-        return read_columns(self.parts, self.config)
+        return self.header[0]
 
     def estimate(self) -> tuple[int | None, str]:
         """Returns the rows of the table, judged from some of its files."""
@@ -158,6 +164,10 @@ class TableInput(Input):
         """Yields the rows, at most `RUN_IMAGES` at a time."""
         root = get_root(self.config.input)
         rows = self._list_rows(self.parts if piece is None else piece, observer)
+        if self.header[1]:
+            images, facts = next(join(rows))
+            from_text = is_text_table(self.config.input)
+            rows = iter([join_box_rows(images, facts, self.columns, self.config, from_text=from_text)])
         # A folder of a store is listed for the sizes of its images: once for all rows, if they fit into the memory.
         for images, facts in join(rows) if piece is None and file_io.is_url(root) else rows:
             sized, missing = read_sizes(images, root)
@@ -278,7 +288,9 @@ def recognize(config: ShardConfig) -> Input:
     if config.segmentation_masks:
         raise ConfigError("`segmentation_masks` needs a folder in COCO's layout, or `annotations` in COCO's form.")
     if is_table_input(config, look):
-        return TableInput(config)
+        table = TableInput(config)
+        obstacle = "the rows of an image may lie anywhere in a table of boxes"
+        return replace(table, obstacle=obstacle) if table.header[1] else table
     if is_voc(config, look):
         _check_no_column(config, names_files=True)
         return WholeInput(config, list_voc, obstacle=boxes_are_late)

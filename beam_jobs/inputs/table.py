@@ -76,7 +76,10 @@ _BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 _KNOWN = ("image", "label", "split", *_BOX_COLUMNS, "box_label", "mask")
 _MAX_PLACES = 100_000
 _MAX_DIGITS = 1000
-_LABEL = "label"
+LABEL = "label"
+SIZE_COLUMNS = ("width", "height")
+"""The columns of the size of an image, for boxes in pixels."""
+
 _LIKELY_LABELS = frozenset(
     ("class", "classes", "class_id", "class_name", "classname", "labels", "category", "categories", "tag", "tags")
 )
@@ -100,8 +103,8 @@ def is_table_input(config: ShardConfig, look: Look = list_begin) -> bool:
     return config.input_format == "parquet"
 
 
-def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, ...]:
-    """Returns the names of the further columns in the order of the first row, after a check of all names.
+def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[tuple[str, ...], bool]:
+    """Returns the names of the further columns in the order of the first row, and whether there are columns of boxes.
 
     The column `label` is one of them if it holds lists of classes.
 
@@ -114,7 +117,7 @@ def read_columns(parts: Sequence[TablePart], config: ShardConfig) -> tuple[str, 
         faults = RowFaults(part.file_number)
         for number, row in read_rows(part):
             if isinstance(row, dict):
-                return _check_header(row, part.path, config)
+                return _check_header(row, part.path, config), not row.keys().isdisjoint(_BOX_COLUMNS)
             faults.begin(number)
             with faults:
                 raise row or DataError("the row is damaged.")
@@ -173,8 +176,8 @@ def list_rows(
         ]
         facts = Facts.read_table(images, column_facts, part.file_number, np.array(numbers, np.int64))
         skipped = Counter({_DAMAGED: damaged} if damaged else {})
-        if _LABEL in columns:
-            labels = images.get_extras(columns.index(_LABEL))
+        if LABEL in columns:
+            labels = images.get_extras(columns.index(LABEL))
             classes = Counter[str | None](chain.from_iterable(labels))
             facts = replace(facts, labels=classes)
         yield images, replace(facts, skipped=skipped, class_names=class_names, tensors=tensors, faults=faults.found)
@@ -192,7 +195,7 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
     label_names: tuple[str, ...] = ()
     with faults:
         labels, label_names = _name_labels(config, facts, files)
-        if _LABEL in columns:
+        if LABEL in columns:
             classes = Column.make_classes(label_names, labels)
             labels, label_names = {}, ()
     typed = tuple(_infer_columns(config, facts, columns, files, classes, faults))
@@ -215,6 +218,7 @@ def resolve_table(config: ShardConfig, facts: Facts, columns: Sequence[str], par
         images_shape=facts.infer_images_shape(path),
         tensors=tensors.specs,
         tensor_dtypes=tensors.dtypes,
+        box_names=facts.box_names,
         has_images=has_images,
         columns=config.columns,
         missing=facts.missing,
@@ -257,11 +261,11 @@ def _infer_columns(
     """Yields the features that the further columns become; `classes` is that of lists of classes."""
     for name, column in zip(names, facts.columns, strict=bool(facts.columns)):
         with faults:
-            if classes is not None and name == _LABEL:
+            if classes is not None and name == LABEL:
                 yield classes
             elif name == TARGET and config.target_column is not None:
                 yield column.infer_target(config.target_column, files)
-            elif name != _LABEL:
+            elif name != LABEL:
                 is_text = facts.is_embedded or name == CAPTION
                 yield column.infer(name, files, from_text=is_text_table(config.input), is_text=is_text)
 
@@ -284,10 +288,10 @@ def explain_no_labels(config: ShardConfig) -> str | None:
     """
     if config.target_column is not None:
         return None
-    column = config.label_column or _LABEL
+    column = config.label_column or LABEL
     rows = chain.from_iterable(map(read_rows, list_parts(config.input, config.columns)))
     names = list(next((row for _, row in rows if isinstance(row, dict)), {}))
-    if _LABEL in names:
+    if LABEL in names:
         return f"column `{column}` is empty"
     found = [name for name in names if name not in (*_KNOWN, CAPTION)]
     likely = next((name for name in found if name.lower() in _LIKELY_LABELS), "COLUMN")
@@ -333,8 +337,8 @@ def _check_header(row: Row, path: str, config: ShardConfig) -> tuple[str, ...]:
         raise DataError(f"Boxes need the columns xmin, ymin, xmax and ymax; {path} has only {', '.join(boxes)}.")
     if config.group_by and _find_group(config) not in row:
         raise ConfigError(f"`group_by` must name a column of {path}, got {config.group_by!r}.")
-    has_lists = config.label_separator is not None or isinstance(row.get(_LABEL), list | tuple)
-    return tuple(name for name in row if name not in _KNOWN or (name == _LABEL and has_lists))
+    has_lists = config.label_separator is not None or isinstance(row.get(LABEL), list | tuple)
+    return tuple(name for name in row if name not in _KNOWN or (name == LABEL and has_lists))
 
 
 def _find_group(config: ShardConfig) -> str:
@@ -385,7 +389,7 @@ def _parse_row(
     """
     if not isinstance(row, dict):
         raise row or DataError("the row is damaged.")
-    image, split, label = ImageRef(""), "", row.get(_LABEL)
+    image, split, label = ImageRef(""), "", row.get(LABEL)
     boxes, box_labels, mask = tuple[Box, ...](), tuple[int, ...](), tuple[str | int, ...]()
     with faults:
         image = _locate(row, number, part, get_root(config.input))
@@ -400,8 +404,8 @@ def _parse_row(
     with faults:
         split = _parse_split(row["split"]) if row.get("split") is not None else image.split
     with faults:
-        if _LABEL in extra_columns:
-            row, label = row | {_LABEL: _parse_labels(label, config.label_separator, known)}, None
+        if LABEL in extra_columns:
+            row, label = row | {LABEL: _parse_labels(label, config.label_separator, known)}, None
         elif label is not None:
             label = _parse_label(label, known)
     return image._replace(
@@ -470,27 +474,47 @@ def _parse_list(row: Row, name: str) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _parse_boxes(row: Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[int, ...]]:
-    """Returns the boxes of a row, and the class numbers of them."""
-    labels = tuple(_parse_list(row, "box_label"))
-    if not all(type(label) is int for label in labels):
-        raise DataError(f"'box_label' must be whole numbers, got {row['box_label']!r}.")
+def _parse_box_labels(value: Any) -> tuple[Any, ...]:
+    """Returns the classes in a cell `box_label`: numbers, or names that get numbers once all are known."""
+    try:
+        labels = _parse_list({"box_label": value}, "box_label")
+    except DataError:
+        labels = [value]
+    if not (all(type(label) is int for label in labels) or all(isinstance(label, str) and label for label in labels)):
+        raise DataError(f"'box_label' must be whole numbers or names, got {value!r}.")
+    return tuple(labels)
+
+
+def _parse_boxes(row: Row, image: ImageRef) -> tuple[tuple[Box, ...], tuple[Any, ...]]:
+    """Returns the boxes of a row, and the classes of them."""
+    labels = _parse_box_labels(row.get("box_label"))
     sides = [_parse_list(row, name) for name in _BOX_COLUMNS]
     if len({len(side) for side in sides}) > 1:
         raise DataError("xmin, ymin, xmax and ymax must hold equally many numbers.")
     boxes = tuple(zip(*sides, strict=True))
+    width, height = _parse_size(row) if boxes else (1, 1)
     for box in boxes:
         numbers = all(isinstance(x, (int, float)) for x in box)
-        if not numbers or not (0 <= box[0] <= box[2] <= 1 and 0 <= box[1] <= box[3] <= 1):
-            raise DataError(
-                "a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got "
-                f"xmin, ymin, xmax, ymax = {', '.join(map(str, box))}."
-            )
+        if not numbers or not (0 <= box[0] <= box[2] <= width and 0 <= box[1] <= box[3] <= height):
+            what = "fractions of width and height, 0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1"
+            advice = " Pixels need the columns `width` and `height`." if numbers and max(box) >= 2 else ""
+            if (width, height) != (1, 1):
+                what, advice = f"fractions, or lie in the {width:g} x {height:g} pixels of its image", ""
+            raise DataError(f"a box must be {what}, got xmin, ymin, xmax, ymax = {', '.join(map(str, box))}.{advice}")
     if len(labels) not in (0, len(boxes)):
         raise DataError(f"'box_label' must hold one number for each of the {len(boxes)} boxes, got {len(labels)}.")
     if boxes and image.num_images != SINGLE:
         raise DataError("boxes belong to a single image, and this row holds a list of images.")
     return boxes, labels
+
+
+def _parse_size(row: Row) -> tuple[float, float]:
+    """Returns the width and the height of an image as the row says them, else 1 and 1, as for fractions."""
+    try:
+        width, height = (float(row[name]) for name in SIZE_COLUMNS)
+    except (KeyError, TypeError, ValueError):
+        return 1, 1
+    return max(1, width), max(1, height)
 
 
 def read_sizes(images: ImageTable, root: str) -> tuple[ImageTable, Missing]:

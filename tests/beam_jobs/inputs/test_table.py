@@ -18,8 +18,10 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import table_files
 from beam_jobs.inputs.label_file import OF_PANDAS
+from beam_jobs.inputs.recognize import recognize
 from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.make_plan import plan_shards
+from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -329,8 +331,11 @@ BOX = {"xmin": 0.0, "ymin": 0.0, "xmax": 1.0, "ymax": 1.0}
             {"image": "1", **BOX, "xmin": [0, 0]},
             "row 1: xmin, ymin, xmax and ymax must hold equally many numbers.",
         ),
-        ({"image": "1", **BOX, "box_label": 1.0}, "row 1: 'box_label' must be whole numbers, got 1.0."),
-        ({"image": "1", **BOX, "box_label": ["a"]}, "row 1: 'box_label' must be whole numbers, got ['a']."),
+        ({"image": "1", **BOX, "box_label": 1.0}, "row 1: 'box_label' must be whole numbers or names, got 1.0."),
+        (
+            {"image": "1", **BOX, "box_label": [1, "a"]},
+            "row 1: 'box_label' must be whole numbers or names, got [1, 'a'].",
+        ),
     ],
 )
 def test_a_wrong_cell_is_refused(write_jsonl: WriteRows, row: dict[str, Any], message: str) -> None:
@@ -358,6 +363,7 @@ def test_a_box_outside_the_image_is_refused(write_jsonl: WriteRows, wrong: dict[
     assert refused(path) == (
         f"{path}, row 2: a box must be fractions of width and height, 0 <= xmin <= xmax <= 1 and "
         f"0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = {shown}."
+        f"{' Pixels need the columns `width` and `height`.' * (wrong == {'ymax': 10**400})}"
     )
 
 
@@ -415,7 +421,8 @@ def test_all_faults_of_a_table_come_in_one_list(tmp_path: Path) -> None:
     assert str(caught.value).splitlines() == [
         f"{where} has 9 faults:",
         f"- {where}, row 2: {name}, got ' train '. So does row 5.",
-        f"- {where}, row 3: a box must be {box}, got xmin, ymin, xmax, ymax = 0, 0, 9, 9. So does row 5.",
+        f"- {where}, row 3: a box must be {box}, got xmin, ymin, xmax, ymax = 0, 0, 9, 9. Pixels "
+        "need the columns `width` and `height`. So does row 5.",
         f"- {where}, row 4: the row has more cells than the header names.",
         f"- {where}, row 5: 'image' must be a path, got None.",
         f"- {where}, row 5: 'label' must have no white space around it, got ' dog '.",
@@ -567,6 +574,128 @@ def test_the_number_of_box_labels_is_checked(write_jsonl: WriteRows) -> None:
     """Checks that each box has a class, or none has: anything else would mix up the boxes of a record."""
     path = write_jsonl({"image": "1", **BOX, "box_label": [1, 2]})
     assert refused(path) == f"{path}, row 1: 'box_label' must hold one number for each of the 1 boxes, got 2."
+
+
+RACCOONS = """filename,width,height,class,xmin,ymin,xmax,ymax
+a.jpg,200,100,raccoon,20,10,200,100
+b.jpg,50,40,dog,0,0,1,1
+a.jpg,200,100,cat,0,50,100,75
+b.jpg,50,40,raccoon,5,4,25,20
+c.jpg,30,30,,,,,
+"""
+RACCOON_COLUMNS = {"image_column": "filename", "box_label_column": "class"}
+
+
+def write_text(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_rows_of_one_image_are_its_boxes(tmp_path: Path) -> None:
+    listing = list_table(write_text(tmp_path / "t.csv", RACCOONS), **RACCOON_COLUMNS)
+    assert listing.box_names == ("cat", "dog", "raccoon")
+    assert [spec.name for spec in listing.extra] == ["width", "height"]
+    assert [(ref.path, ref.boxes, ref.box_labels, ref.extra) for ref in listing.images] == [
+        ("a.jpg", ((0.1, 0.1, 1.0, 1.0), (0.0, 0.5, 0.5, 0.75)), (2, 0), (200, 100)),
+        ("b.jpg", ((0.0, 0.0, 0.02, 0.025), (0.1, 0.1, 0.5, 0.5)), (1, 2), (50, 40)),
+        ("c.jpg", (), (), (30, 30)),
+    ]
+    (tmp_path / "names.txt").write_text("raccoon\ncat\ndog\n")
+    listing = list_table(tmp_path / "t.csv", labels=str(tmp_path / "names.txt"), **RACCOON_COLUMNS)
+    assert listing.box_names == ("raccoon", "cat", "dog")
+    assert [ref.box_labels for ref in listing.images] == [(0, 1), (2, 0), ()]
+
+
+def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
+    for k, name in enumerate("abc"):
+        write_files(tmp_path, {f"{name}.jpg": make_jpeg(k)})
+    write_text(tmp_path / "t.csv", RACCOONS)
+    for options in ({}, {"drop_duplicates": True}):
+        output = tmp_path / f"out{len(options)}"
+        make_dataset(tmp_path / "t.csv", output, shuffle=False, **RACCOON_COLUMNS, **options)
+        assert [list(map(bytes, record["image/object/class/text"])) for record in read_records(output)] == [
+            [b"raccoon", b"cat"],
+            [b"dog", b"raccoon"],
+            [],
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
+    box = {"xmin": 0.0, "ymin": 0.25, "xmax": 0.5, "ymax": 1.0}
+    rows = [
+        {"image": "1.jpg", "label": "cat", "split": "train", **box, "box_label": 3, "score": 0.5, "place": "a"},
+        {"image": "2.jpg", "label": "dog", "split": "test", **box, "box_label": 4, "score": 1.5, "place": "b"},
+        {"image": "1.jpg", "label": "cat", "split": "train", **box, "box_label": 5, "score": 2.5, "place": "a"},
+    ]
+    listing = list_rows(tmp_path / f"t.{kind}", rows)
+    assert listing.extra == (FeatureSpec("score", "float", None), FeatureSpec("place", "bytes", ()))
+    assert [(ref.path, ref.label, ref.split, ref.box_labels, ref.extra) for ref in listing.images] == [
+        ("1.jpg", "cat", "train", (3, 5), ([0.5, 2.5], "a")),
+        ("2.jpg", "dog", "test", (4,), ([1.5], "b")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (
+            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,dog,1,1,2,2",
+            {"label_column": "class"},
+            "{path}: the rows of a.jpg have a box each, so they must have the same 'label', got 'cat' and 'dog'. If it "
+            "is the class of each box, name its column by `box_label_column`.",
+        ),
+        (
+            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,,1,1,2,2",
+            {"box_label_column": "class"},
+            "{path}: every box of a.jpg must have a class or none may.",
+        ),
+        (
+            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,9,7,1,1,2,2",
+            {"box_label_column": "class"},
+            "{path}: the classes of boxes must be all names or all numbers, got 'cat'.",
+        ),
+        (
+            "a.jpg,9,9,cat,1,1,2,2 b.jpg,9,9,cat,0.5,0.5,1,1",
+            {"box_label_column": "class"},
+            "{path}: boxes must be all in pixels or all fractions, got [0.5, 0.5, 1, 1] of b.jpg.",
+        ),
+        (
+            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,,cat,1,1,1,1",
+            {"box_label_column": "class"},
+            "{path}: boxes in pixels need the width and height of a.jpg.",
+        ),
+        (
+            "a.jpg,9,9,cat,0,0,1,1 a.jpg,,9,cat,0,0,1,1",
+            {"box_label_column": "class"},
+            "{path}: every row of a.jpg must have a value in the same columns, or none may, got ['9', None].",
+        ),
+        (
+            "a.jpg,9,9,cat,1,1,10,2 b.jpg,,9,cat,1,1,2,2",
+            {"box_label_column": "class"},
+            "{path} has 2 faults:\n- {path}, row 1: a box must be fractions, or lie in the 9 x 9 pixels of its image, "
+            "got xmin, ymin, xmax, ymax = 1, 1, 10, 2.\n- {path}, row 2: a box must be fractions of width and height, "
+            "0 <= xmin <= xmax <= 1 and 0 <= ymin <= ymax <= 1, got xmin, ymin, xmax, ymax = 1, 1, 2, 2. Pixels need "
+            "the columns `width` and `height`.",
+        ),
+    ],
+)
+def test_rows_of_one_image_that_do_not_go_together(
+    tmp_path: Path, rows: str, options: dict[str, Any], message: str
+) -> None:
+    lines = "\n".join([RACCOONS.splitlines()[0], *rows.split()])
+    path = write_text(tmp_path / "t.csv", lines)
+    assert refused(path, image_column="filename", **options) == message.format(path=path)
+
+
+def test_a_table_of_boxes_is_planned_as_a_whole(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "t.csv", RACCOONS)
+    config = ShardConfig(str(path), "/out", plan="engine", image_column="filename")
+    with pytest.raises(ConfigError) as caught:
+        choose_planner(recognize(config))
+    assert str(caught.value) == (
+        "`plan` engine cannot be used: the rows of an image may lie anywhere in a table of boxes. Leave it out."
+    )
 
 
 def test_some_images_may_have_boxes_without_a_class(write_jsonl: WriteRows) -> None:

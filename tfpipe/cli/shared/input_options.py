@@ -27,6 +27,7 @@ input_options = all_options(
     config_option(ShardConfig, "label_separator", metavar="TEXT"),
     config_option(ShardConfig, "target_column", metavar="COLUMN"),
     config_option(ShardConfig, "mask_column", metavar="COLUMN", default="mask, or what looks like one"),
+    config_option(ShardConfig, "box_label_column", metavar="COLUMN", default="box_label"),
     config_option(
         ShardConfig,
         "tensors",
