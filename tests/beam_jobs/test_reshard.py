@@ -278,14 +278,10 @@ def test_a_damaged_record(broken: Path, tmp_path: Path) -> None:
     assert read_payloads(tmp_path / "out") == before[:2] + before[3:]
     (line,) = quarantined(tmp_path / "out")
     sentence = f"Record at byte {offset} is damaged: the checksum of its {size - 16} bytes of payload is wrong"
-    assert line == {
-        "path": "pets/train:2",
-        "split": "train",
-        "label": -1,
-        "kind": "unreadable",
-        "reason": f"{SHARD}: {sentence}",
-        "exception": f"FormatError: {sentence}.",
-    }
+    assert line == (
+        {"path": "pets/train:2", "split": "train", "label": -1, "kind": "unreadable"}
+        | {"reason": f"{SHARD}: {sentence}", "exception": f"FormatError: {sentence}."}
+    )
     counts = list(load(broken).splits["train"].class_counts)
     counts[label] -= 1
     assert (manifest.quarantined, list(manifest.splits["train"].class_counts)) == (1, counts)

@@ -47,27 +47,14 @@ def manifest(formats, image=None, names=NAMES, schema=SCHEMA):
 
 def values(i, encoded, form):
     boxes = [0.25] * (i % 3)
-    return {
-        "image/encoded": encoded,
-        "image/format": form,
-        "image/height": 4,
-        "image/width": 4,
-        "image/channels": 3,
-        "image/colorspace": "RGB",
-        "image/filename": f"{i}.jpg",
-        "image/sha256": "0" * 64,
-        "image/class/label": i % 2,
-        "image/class/text": NAMES[i % 2],
-        "image/object/bbox/xmin": boxes,
-        "image/object/bbox/xmax": boxes,
-        "image/object/bbox/ymin": boxes,
-        "image/object/bbox/ymax": boxes,
-        "image/object/class/label": [7] * (i % 3),
-        "score": i / 2,
-        "meta/pair": [i, -i],
-        "meta/deep/tags": ["a"] * (i % 2),
-        "names": ["x", "y"],
-    }
+    return (
+        {"image/encoded": encoded, "image/format": form, "image/height": 4, "image/width": 4, "image/channels": 3}
+        | {"image/colorspace": "RGB", "image/filename": f"{i}.jpg", "image/sha256": "0" * 64}
+        | {"image/class/label": i % 2, "image/class/text": NAMES[i % 2], "image/object/bbox/xmin": boxes}
+        | {"image/object/bbox/xmax": boxes, "image/object/bbox/ymin": boxes, "image/object/bbox/ymax": boxes}
+        | {"image/object/class/label": [7] * (i % 3), "score": i / 2, "meta/pair": [i, -i]}
+        | {"meta/deep/tags": ["a"] * (i % 2), "names": ["x", "y"]}
+    )
 
 
 def write(folder, info, encoded, forms):

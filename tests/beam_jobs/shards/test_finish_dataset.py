@@ -56,14 +56,10 @@ def test_the_manifest_says_what_is_there(mixed: Path, tmp_path: Path) -> None:
 def test_a_line_of_the_quarantine(mixed: Path, tmp_path: Path) -> None:
     make_dataset(mixed, tmp_path / "out", shuffle=False, keep_quarantined=True)
     lines = (tmp_path / "out" / "quarantine" / "quarantined.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1]) == {
-        "path": "dog/bad3.jpg",
-        "split": "train",
-        "label": 1,
-        "kind": "bad",
-        "reason": "the file is empty",
-        "exception": "BadImage: the file is empty",
-    }
+    assert json.loads(lines[-1]) == (
+        {"path": "dog/bad3.jpg", "split": "train", "label": 1, "kind": "bad"}
+        | {"reason": "the file is empty", "exception": "BadImage: the file is empty"}
+    )
     assert (tmp_path / "out" / "quarantine" / json.loads(lines[0])["bytes"]).read_bytes() == b"bad 0"
 
 
