@@ -33,7 +33,7 @@ def make_gray(classes: NDArray[np.uint8], bits: int) -> bytes:
     rows = np.packbits(digits.reshape(height, width * bits).astype(np.uint8), axis=1)
     data = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
     header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + make_chunk(b"IHDR", header) + make_chunk(b"IDAT", data) + make_chunk(b"IEND", b"")
 
 
 def make_palette(classes: NDArray[np.uint8], bits: int = 8) -> bytes:
@@ -43,5 +43,5 @@ def make_palette(classes: NDArray[np.uint8], bits: int = 8) -> bytes:
     return save(image, bits=bits)
 
 
-def _chunk(name: bytes, body: bytes) -> bytes:
+def make_chunk(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))

@@ -23,6 +23,7 @@ from PIL import Image
 
 from tests.beam_jobs.datasets import make_dataset, read_records
 from tests.beam_jobs.images import write_files
+from tests.mask_files import make_chunk
 from tests.native.jpeg_writer import Image as Coefficients
 from tests.native.jpeg_writer import Options, Scan, make_component, transform_plane, write_jpeg
 from tfpipe import PipelineConfig, build_dataset
@@ -177,16 +178,12 @@ def test_a_component_that_is_named_twice(tmp_path: Path) -> None:
     assert shard_and_read(tmp_path, {"a.jpg": bytes(data)}).changed == {"rare_jpeg_reencoded": 1}
 
 
-def _chunk(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-
 def test_sums_in_headers_have_limits(tmp_path: Path) -> None:
     jpeg, png = save(draw(16, 16)), save(draw(16, 16), "PNG")
-    text = _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_001), 9))
+    text = make_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_001), 9))
     junk = {"fill": b"\xff" * 10_000_000, "restarts": b"\xff\xd0" * 5_000_000}
     segments = {"comments": b"\xff\xfe\0\2" * 2_500_000, "applications": b"\xff\xe0\0\2" * 2_500_000}
-    chunks = {"texts": 1000 * text, "empty": 800_000 * _chunk(b"abCd", b"")}
+    chunks = {"texts": 1000 * text, "empty": 800_000 * make_chunk(b"abCd", b"")}
     images = {f"{name}.jpg": jpeg[:2] + middle + jpeg[2:] for name, middle in (junk | segments).items()}
     images |= {f"{name}.png": png[:33] + middle + png[33:] for name, middle in chunks.items()}
     begin = time.process_time()

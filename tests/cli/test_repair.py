@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.beam_jobs.datasets import make_seekable_dataset, make_seekable_photos
+from tests.beam_jobs.datasets import make_seekable_dataset, make_seekable_photos, read_tree
 from tests.integrity.damaged import framed
-from tests.integrity.made import payload, write_dataset
+from tests.integrity.made import payload, read_all, write_dataset
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names
-from tfpipe.format.tfrecord import scan_records
 from tfpipe.integrity.verify import VerifyConfig, verify
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,31 +39,18 @@ def made(tmp_path: Path) -> Path:
     return write_dataset(tmp_path / "made", {**shards, "validation": [payload(90), payload(91)]})
 
 
-def payloads(dataset: Path) -> list[bytes]:
-    found = []
-    for split in load_manifest(str(dataset)).splits.values():
-        for shard in split.shards:
-            with open(dataset / shard.file, "rb") as file:
-                found += [one for _, one in scan_records(file)]
-    return found
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def is_intact(dataset: Path) -> bool:
     return verify(str(dataset), VerifyConfig(workers=0)).damaged == []
 
 
 def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> None:
-    whole, out = payloads(made), tmp_path / "out"
+    whole, out = read_all(made), tmp_path / "out"
     data = bytearray((made / SHARD).read_bytes())
     data[100] ^= 4
     (made / SHARD).write_bytes(data)
     (made / "train-00001-of-00003.tfrecord").unlink()
     (made / file_names.index_name("train-00002-of-00003.tfrecord")).unlink()
-    before = tree(made)
+    before = read_tree(made)
     code, text, errors = repair(made, out)
     assert (code, errors) == (0, "")
     assert text.splitlines()[-2:] == [
@@ -72,7 +58,7 @@ def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> No
         f"{out} is complete: 9 records, 3 shards",
     ]
     assert text.splitlines()[1] == "train-00001-of-00003.tfrecord: missing: the file is missing, with 4 records"
-    assert payloads(out) == [*whole[1:4], *whole[8:]]
+    assert read_all(out) == [*whole[1:4], *whole[8:]]
     manifest = load_manifest(str(out))
     assert manifest.splits["train"].class_counts == (3, 4)
     assert [shard.file for shard in manifest.splits["train"].shards] == [
@@ -80,7 +66,7 @@ def test_what_is_left_and_what_is_lost(made: Path, tmp_path: Path, repair) -> No
         "train-00001-of-00002.tfrecord",
     ]
     assert is_intact(out)
-    assert tree(made) == before
+    assert read_tree(made) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
 
 
@@ -90,9 +76,9 @@ def test_again_says_the_same(made: Path, tmp_path: Path, repair) -> None:
     done = json.loads(text)
     kinds = [one["kind"] for one in done["lost"]]
     assert (code, done["records"], done["shards"], kinds[0]) == (0, 10, 3, "example")
-    before = tree(tmp_path / "out")
+    before = read_tree(tmp_path / "out")
     assert repair(made, tmp_path / "out", "--json") == (code, text, "")
-    assert tree(tmp_path / "out") == before
+    assert read_tree(tmp_path / "out") == before
     (made / SHARD).write_bytes(b"changed")
     code, _, errors = repair(made, tmp_path / "out")
     assert (code, errors) == (2, f"Error: {tmp_path}/out holds the result of another repair; choose another name.\n")
@@ -105,7 +91,7 @@ def test_an_intact_dataset_comes_out_as_it_is(small_dataset: Path, tmp_path: Pat
     assert (new.splits, new.schema, new.changed, new.quarantined) == (old.splits, old.schema, old.changed, 1)
     assert new.duplicates == old.duplicates
     assert new.fingerprint != old.fingerprint
-    differ = {name for name, data in tree(tmp_path / "out").items() if tree(small_dataset).get(name) != data}
+    differ = {name for name, data in read_tree(tmp_path / "out").items() if read_tree(small_dataset).get(name) != data}
     assert differ == {"manifest.json", "repair.json"}
 
 
@@ -134,9 +120,9 @@ def test_without_a_manifest(made: Path, tmp_path: Path, repair) -> None:
 def test_quick_keeps_images_as_they_are(made: Path, tmp_path: Path, repair) -> None:
     (made / SHARD).write_bytes(framed([payload(0, encoded=b"no image")]))
     assert json.loads(repair(made, tmp_path / "a", "--json")[1])["lost"][0]["kind"] == "image"
-    assert payloads(tmp_path / "a")[0] == payload(10)
+    assert read_all(tmp_path / "a")[0] == payload(10)
     repair(made, tmp_path / "b", "--quick")
-    assert payloads(tmp_path / "b")[0] == payload(0, encoded=b"no image")
+    assert read_all(tmp_path / "b")[0] == payload(0, encoded=b"no image")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +162,9 @@ def kill_until_done(source: Path, out: Path, expected: dict[str, bytes], kills: 
         time.sleep(rng.uniform(0.2, 1.2))
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        assert not out.exists() or tree(out) == expected
+        assert not out.exists() or read_tree(out) == expected
     subprocess.run(command(source, out), cwd=ROOT, check=True, capture_output=True, timeout=60)
-    assert tree(out) == expected
+    assert read_tree(out) == expected
     assert not Path(f"{out}.tfpipe-repair").exists()
 
 
@@ -198,7 +184,7 @@ def test_killed_at_any_moment(larger: Path, tmp_path: Path, kills: int) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     subprocess.run(command(larger, tmp_path / "reference"), cwd=ROOT, check=True, capture_output=True, timeout=60)
-    expected = tree(tmp_path / "reference")
+    expected = read_tree(tmp_path / "reference")
     assert file_names.MANIFEST in expected
     kill_until_done(larger, tmp_path / "out", expected, kills, seed)
     shutil.rmtree(larger)

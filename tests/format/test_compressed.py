@@ -11,16 +11,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import pytest
 import tensorflow as tf
 
+from tests.integrity.damaged import framed
 from tfpipe.errors import FormatError
 from tfpipe.format.compressed import MAX_RECORD_BYTES, detect_compression, scan_compressed
-from tfpipe.format.tfrecord import record_footer, record_header
+from tfpipe.format.tfrecord import record_header
 
 PAYLOADS = [b"one", b"", bytes(range(256)) * 9000, os.urandom(70_000)]
 PACK = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
-
-
-def framed(payloads: list[bytes]) -> bytes:
-    return b"".join(record_header(len(p)) + p + record_footer(p) for p in payloads)
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])

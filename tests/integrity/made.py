@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from tfpipe.dataset.load import load_manifest
 from tfpipe.format import file_names, manifest_json, tfds_metadata
 from tfpipe.format.example import encode_example
 from tfpipe.format.manifest import ImageSizes, Manifest, ShardInfo, SplitInfo
 from tfpipe.format.record_index import encode_index
 from tfpipe.format.schema import image_schema
-from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header
+from tfpipe.format.tfrecord import FRAME_BYTES, record_footer, record_header, scan_records
 
 LABELS = ("cat", "dog")
 
@@ -82,3 +83,12 @@ def write_dataset(folder: Path, shards: dict[str, list[bytes]]) -> Path:
     (folder / file_names.TFDS_FEATURES).write_text(tfds_metadata.features_json(manifest))
     (folder / file_names.TFDS_INFO).write_text(tfds_metadata.dataset_info_json(manifest))
     return folder
+
+
+def read_all(dataset: Path) -> list[bytes]:
+    found = []
+    for split in load_manifest(str(dataset)).splits.values():
+        for shard in split.shards:
+            with open(dataset / shard.file, "rb") as file:
+                found += [one for _, one in scan_records(file)]
+    return found

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from tests.integrity.damaged import KINDS, DamagedFile, damage, framed
-from tests.integrity.made import payload, write_dataset
-from tfpipe.dataset.load import load_manifest
+from tests.integrity.made import payload, read_all, write_dataset
 from tfpipe.format import file_names
 from tfpipe.format.recovery.hashed_reader import HashedReader
 from tfpipe.format.recovery.resync import Damage
 from tfpipe.format.recovery.scan import Intact, scan
-from tfpipe.format.tfrecord import scan_records
 from tfpipe.integrity.repair import repair
 from tfpipe.integrity.verify import VerifyConfig, verify
 
@@ -151,12 +149,3 @@ def test_whole_datasets(seed: int, tmp_path: Path) -> None:
         assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
         listed = json.loads((tmp_path / f"{k}-clean" / "repair.json").read_text())["lost"]
         assert listed == [one.to_json() for one in result.lost]
-
-
-def read_all(dataset: Path) -> list[bytes]:
-    found = []
-    for split in load_manifest(str(dataset)).splits.values():
-        for shard in split.shards:
-            with open(dataset / shard.file, "rb") as file:
-                found += [one for _, one in scan_records(file)]
-    return found

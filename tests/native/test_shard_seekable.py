@@ -16,6 +16,7 @@ from tests.beam_jobs.datasets import join_datasets, make_dataset, read_images, r
 from tests.beam_jobs.images import make_photos, write_files
 from tests.conftest import Tfpipe
 from tests.native.conftest import Draw
+from tests.native.test_make_seekable import read_pixels
 from tfpipe.dataset.load import load_manifest
 from tfpipe.format.image_form import ImageForm
 from tfpipe.images.errors import BadImage
@@ -25,10 +26,6 @@ from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.native.jpeg import make_seekable
 
 SEEKABLE = ImageForm(seekable=True)
-
-
-def read_pixels(data: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(data)))
 
 
 @pytest.fixture(scope="module")

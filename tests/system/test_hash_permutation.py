@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.engine.test_order import chi_square
 from tfpipe.system import hash_permutation
 from tfpipe.system.hash_permutation import find_places, hashes, key_of, permute
 
@@ -21,11 +22,6 @@ def test_places_are_the_inverse(size: int):
     numbers = np.arange(size)
     assert find_places(7, size, permute(7, size, numbers)).tolist() == numbers.tolist()
     assert permute(7, size, find_places(7, size, numbers)).tolist() == numbers.tolist()
-
-
-def chi_square(counts: np.ndarray) -> float:
-    expected = counts.sum() / counts.size
-    return float(((counts - expected) ** 2 / expected).sum())
 
 
 def test_places_of_a_large_permutation_are_random():

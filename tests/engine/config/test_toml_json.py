@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.config.test_pipeline_config import make_config
 from tests.refusals import refusal
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -19,10 +20,6 @@ from tfpipe.errors import ConfigError
 
 FLAGS = ("max_intra_op_parallelism", "map_fusion", "inject_prefetch")
 """The options of tf.data beside these whose default is not None."""
-
-
-def make_config(**options: Any) -> PipelineConfig:
-    return PipelineConfig(**{"batch_size": 256, **options})
 
 
 def write(folder: Path, name: str, text: str | bytes) -> Path:

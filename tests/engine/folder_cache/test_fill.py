@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.flipped_bit import flip_bit
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.engine.config.pipeline_config import PipelineConfig
@@ -58,12 +59,6 @@ def whole_caches(folder: Path) -> list[Path]:
 
 def shards_of(manifest: Manifest, split: str = "train") -> list[Path]:
     return [Path(manifest.directory, shard.file) for shard in manifest.splits[split].shards]
-
-
-def flip_a_bit(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 def test_a_copy_has_the_bytes_of_the_source(source: Manifest, tmp_path: Path) -> None:
@@ -281,7 +276,7 @@ def test_the_next_one_keeps_whole_shards_and_clears_the_rest(source: Manifest, t
 def test_a_kept_copy_is_checked(source: Manifest, tmp_path: Path) -> None:
     config = config_of("bytes", tmp_path / "cache")
     cached = fill_cache(source, "train", config)
-    flip_a_bit(shards_of(cached)[0], 50)
+    flip_bit(shards_of(cached)[0], 50)
     Path(cached.directory, "manifest.json").unlink()
     fill_cache(source, "train", config)
     assert [path.read_bytes() for path in shards_of(cached)] == [path.read_bytes() for path in shards_of(source)]
@@ -341,7 +336,7 @@ def test_a_flipped_bit_is_found_and_named(source: Manifest, tmp_path: Path, cach
     shard = shards_of(source)[1]
     with open(shard, "rb") as file:
         offset, payload = list(scan_records(file))[2]
-    flip_a_bit(shard, offset + 12 + len(payload) // 2)
+    flip_bit(shard, offset + 12 + len(payload) // 2)
     config = config_of(cache, tmp_path / "cache", max_bad_records=max_bad_records)
     with pytest.raises(FormatError) as caught:
         fill_cache(source, "train", config)

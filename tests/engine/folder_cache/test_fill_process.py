@@ -28,6 +28,9 @@ from tests.engine.folder_cache.test_batch import (
     nobody_fills,
     open_batches,
 )
+from tests.engine.folder_cache.test_fill import files_in
+from tests.flipped_bit import flip_bit
+from tests.system.test_child_process import is_running
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.batch import BatchMaker
 from tfpipe.engine.folder_cache import fill_process
@@ -73,21 +76,11 @@ def can_lock(folder: CacheFolder, within_s: float = 0.5) -> bool:
     return locked.wait(within_s)
 
 
-def files_in(folder: str) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-
-
-def flip_a_bit(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
-
-
 def damage(source: Manifest) -> str:
     shard = Path(source.directory, source.splits["train"].shards[1].file)
     with open(shard, "rb") as file:
         offset, payload = list(scan_records(file))[2]
-    flip_a_bit(shard, offset + 12 + len(payload) // 2)
+    flip_bit(shard, offset + 12 + len(payload) // 2)
     return f"record 2 of {shard} (byte {offset})"
 
 
@@ -219,13 +212,6 @@ def test_the_process_ends_with_its_parent_and_frees_the_lock(source: Manifest, t
     wait_until(lambda: can_lock(folder))
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 SCRIPT = """
 import sys
 import tfpipe
@@ -299,7 +285,7 @@ def test_a_damaged_cache_gives_no_shard_until_it_is_emptied(source: Manifest, tm
 def test_damage_in_the_cache_is_placed_there(source: Manifest, tmp_path: Path) -> None:
     filled, live = (folder_of(source, tmp_path / name) for name in ("filled", "live"))
     whole = fill(filled)
-    flip_a_bit(Path(filled.shard_path(filled.info.shards[0])), 5000)
+    flip_bit(Path(filled.shard_path(filled.info.shards[0])), 5000)
     with nobody_fills(live):
         copy_shard(whole, live, 0)
         batches = open_batches(live)
