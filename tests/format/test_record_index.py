@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refusal
 from tfpipe.errors import FormatError
 from tfpipe.format.record_index import MAX_RECORDS, decode_index, encode_index, max_index_bytes
 
@@ -48,9 +49,7 @@ def test_round_trip(sizes):
     ],
 )
 def test_what_is_refused(data, shard_bytes, records, message):
-    with pytest.raises(FormatError) as error:
-        decode_index(data, shard_bytes, records)
-    assert str(error.value) == message
+    assert refusal(FormatError, decode_index, data, shard_bytes, records) == message
 
 
 @settings(deadline=None)
@@ -99,9 +98,7 @@ def test_no_index_is_larger_than_its_bound(sizes):
 
 def test_an_index_of_too_many_records_is_not_read():
     assert max_index_bytes(2**40, MAX_RECORDS) > 0
-    with pytest.raises(FormatError) as error:
-        max_index_bytes(2**40, MAX_RECORDS + 1)
-    assert str(error.value) == (
+    assert refusal(FormatError, max_index_bytes, 2**40, MAX_RECORDS + 1) == (
         "A shard must have at most 4,194,304 records for its index to be read, got 4,194,305. "
         "Write them into more shards."
     )

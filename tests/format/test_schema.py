@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format import schema as s
 from tfpipe.format.example import decode_example, encode_example
@@ -79,9 +80,7 @@ def test_whole_numbers_are_good_floats():
     ],
 )
 def test_what_is_refused(change, message):
-    with pytest.raises(ConfigError) as error:
-        encode_example(SMALL.check({**GOOD, **change}))
-    assert str(error.value) == message
+    assert refusal(ConfigError, encode_example, SMALL.check({**GOOD, **change})) == message
 
 
 def test_missing_features_are_refused():
@@ -100,9 +99,7 @@ def test_missing_features_are_refused():
     ],
 )
 def test_specs_that_cannot_be(arguments, message):
-    with pytest.raises(ConfigError) as error:
-        FeatureSpec(*arguments)
-    assert str(error.value) == message
+    assert refusal(ConfigError, FeatureSpec, *arguments) == message
 
 
 def test_a_feature_is_named_once():
@@ -139,9 +136,7 @@ def one(**change):
     ],
 )
 def test_hostile_json(obj, message):
-    with pytest.raises(FormatError) as error:
-        Schema.from_json(obj)
-    assert str(error.value).startswith(message)
+    assert refusal(FormatError, Schema.from_json, obj).startswith(message)
 
 
 JSON = st.recursive(
@@ -250,9 +245,7 @@ def test_the_json_of_tensors_and_text_comes_back():
     ],
 )
 def test_tensors_and_text_that_do_not_fit(change, message):
-    with pytest.raises(ConfigError) as error:
-        RICH.check(RICH_GOOD | change)
-    assert str(error.value) == message
+    assert refusal(ConfigError, RICH.check, RICH_GOOD | change) == message
 
 
 @pytest.mark.parametrize(
@@ -283,6 +276,4 @@ def test_stored_bytes_that_do_not_fit(features, message):
     ],
 )
 def test_kinds_that_cannot_be(make, message):
-    with pytest.raises(ConfigError) as error:
-        make()
-    assert str(error.value).startswith(message)
+    assert refusal(ConfigError, make).startswith(message)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import tfpipe
 from tests.beam_jobs.datasets import join_datasets, make_dataset
 from tests.beam_jobs.images import make_png
+from tests.refusals import refusal
 from tfpipe.cli.main import tfpipe as command
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.export.config import ExportConfig
@@ -97,9 +98,7 @@ def test_a_fixed_count_must_be_kept(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_declared_is_refused(tmp_path: Path, labels: tfpipe.Labels, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        write(tmp_path / "out", {"x": labels})
-    assert str(error.value) == message
+    assert refusal(ConfigError, write, tmp_path / "out", {"x": labels}) == message
 
 
 def test_names_belong_to_whole_numbers() -> None:
@@ -149,9 +148,7 @@ def test_copies_keep_numbers_and_names(tmp_path: Path) -> None:
 def test_merge_refuses_other_names(tmp_path: Path) -> None:
     first = write(tmp_path / "first")
     second = write(tmp_path / "second", {**SCHEMA, "tags": tfpipe.Labels((*NAMES, "a", "b", "c"))})
-    with pytest.raises(DataError) as error:
-        join_datasets([first, second], tmp_path / "merged", num_shards=1, workers=1)
-    assert str(error.value) == (
+    assert refusal(DataError, join_datasets, [first, second], tmp_path / "merged", num_shards=1, workers=1) == (
         "The classes of 'tags' must have the same names in the same order, but are 'red', 'round', 'small' in "
         f"{first} and are 'red', 'round', 'small', 'a', 'b', ... in {second}. Leave it out with `drop_features`."
     )

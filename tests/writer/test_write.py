@@ -16,6 +16,7 @@ import pytest
 
 import tfpipe
 from tests.conftest import ROOT
+from tests.refusals import refusal
 from tests.several_images import LABEL_AND_TEXT, make_records
 from tests.writer.sources import SCHEMA, make_broken_shard, make_record, make_shard
 from tfpipe.engine.record_reader import RecordReader
@@ -105,9 +106,7 @@ def test_a_plain_reader_opens_it(tmp_path: Path) -> None:
 )
 def test_a_record_that_does_not_fit_is_named(tmp_path: Path, change: dict, message: str) -> None:
     records = [make_record(0), make_record(1) | change]
-    with pytest.raises(ConfigError) as error:
-        write(tmp_path / "out", records)
-    assert str(error.value) == f"Record 1 of 'train': {message}"
+    assert refusal(ConfigError, write, tmp_path / "out", records) == f"Record 1 of 'train': {message}"
     assert not (tmp_path / "out").exists()
 
 
@@ -168,9 +167,7 @@ def test_nan_is_counted_or_refused(tmp_path: Path) -> None:
     ],
 )
 def test_arguments_that_do_not_fit(tmp_path: Path, options: dict, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        write(tmp_path / "out", [make_record(0)], **options)
-    assert str(error.value).startswith(message)
+    assert refusal(ConfigError, write, tmp_path / "out", [make_record(0)], **options).startswith(message)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,9 +178,7 @@ def test_other_arguments_that_do_not_fit(tmp_path: Path) -> None:
         ({"1": []}, ConfigError, "A split's name must be letters, digits and underscores and begin with a letter,"),
         ([3], ConfigError, "Record 0 of 'train': A record must be a mapping from names to values, got a int."),
     ):
-        with pytest.raises(kind) as error:
-            write(tmp_path / "out", records)
-        assert str(error.value).startswith(message)
+        assert refusal(kind, write, tmp_path / "out", records).startswith(message)
     with pytest.raises(ConfigError, match="A function of a shard must stand at the top of a module, where worker"):
         write(tmp_path / "out", lambda shard: [], workers=1)
     (tmp_path / "full").mkdir()
@@ -242,14 +237,10 @@ def make_unfinished(output: Path, **options: Any) -> None:
 
 def test_other_records_than_before_are_refused(tmp_path: Path) -> None:
     make_unfinished(tmp_path / "out")
-    with pytest.raises(DataError) as error:
-        write(tmp_path / "out", map(make_record, (0, 2, 1, 3)))
-    assert str(error.value).startswith(
+    assert refusal(DataError, write, tmp_path / "out", map(make_record, (0, 2, 1, 3))).startswith(
         "Record 1 of 'train' must be the one that an earlier run wrote there, and it differs."
     )
-    with pytest.raises(DataError) as error:
-        write(tmp_path / "out", map(make_record, range(3)))
-    assert str(error.value).startswith(
+    assert refusal(DataError, write, tmp_path / "out", map(make_record, range(3))).startswith(
         "The records of 'train' must be at least the 4 that an earlier run wrote, got 3."
     )
     make_unfinished(tmp_path / "keys", key="id")
@@ -341,9 +332,7 @@ def test_images_and_masks_come_back_after_a_run_that_was_killed(tmp_path: Path) 
     ],
 )
 def test_images_and_masks_that_do_not_fit(tmp_path: Path, values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        write(tmp_path / "out", [make_image_record(0) | values], schema=IMAGES)
-    assert str(error.value) == message
+    assert refusal(ConfigError, write, tmp_path / "out", [make_image_record(0) | values], schema=IMAGES) == message
 
 
 @pytest.mark.parametrize(
@@ -366,9 +355,7 @@ def test_images_and_masks_that_do_not_fit(tmp_path: Path, values: dict[str, Any]
     ],
 )
 def test_a_schema_of_images_that_does_not_fit(tmp_path: Path, schema: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        write(tmp_path / "out", [], schema=schema)
-    assert str(error.value) == message
+    assert refusal(ConfigError, write, tmp_path / "out", [], schema=schema) == message
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from beam_jobs.records.job import RecordsJob
 from beam_jobs.records.write_shard import Element, write_record_shard
 from tests.beam_jobs.datasets import read_tree
 from tests.beam_jobs.records.records import make_job, make_record
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, DataError
 from tfpipe.format.example import encode_example
 from tfpipe.writer.shard_file import hash_key
@@ -84,9 +85,7 @@ def test_a_finished_shard_is_kept_for_the_same_keys_only(tmp_path: Path) -> None
 def test_another_job_begins_anew(tmp_path: Path) -> None:
     write_record_shard(prepare(tmp_path / "out"), FILE, ELEMENTS)
     other = make_job(tmp_path / "out", refuse_nan=True)
-    with pytest.raises(DataError) as error:
-        write_record_shard(other, FILE, ELEMENTS)
-    assert str(error.value) == (
+    assert refusal(DataError, write_record_shard, other, FILE, ELEMENTS) == (
         f"All workers must find this job in {tmp_path / 'out' / '.tfpipe'}, and this one does not. They must reach the "
         "output by the same name, and no other job may write to it."
     )
@@ -115,16 +114,12 @@ def test_a_file_is_not_an_output(tmp_path: Path) -> None:
 
 def test_a_dataset_without_all_shards_is_not_finished(tmp_path: Path) -> None:
     job = prepare(tmp_path / "out")
-    with pytest.raises(DataError) as error:
-        job.finish([FILE], [])
-    assert str(error.value) == (
+    assert refusal(DataError, job.finish, [FILE], []) == (
         f"All 1 shards must be in {tmp_path / 'out'}, but 1 are not, the first {FILE}. Do all workers write to the "
         "same place? Run the same command again to make the others."
     )
     empty, *_ = write_record_shard(job, FILE, ELEMENTS[:1])
-    with pytest.raises(DataError) as error:
-        job.finish([FILE], iter([empty]))
-    assert str(error.value) == "Split 'train' must have a record, got none."
+    assert refusal(DataError, job.finish, [FILE], iter([empty])) == "Split 'train' must have a record, got none."
 
 
 def test_a_finished_dataset_may_be_finished_twice(tmp_path: Path) -> None:

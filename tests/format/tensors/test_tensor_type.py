@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.refusals import refusal
 from tfpipe.errors import ConfigError, FormatError
 from tfpipe.format.tensors.tensor_type import DTYPES, TensorType, get_numpy_dtype
 
@@ -44,9 +45,7 @@ def test_lists_and_numbers_keep_their_values() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(kind: TensorType, value: object, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        kind.to_array(value)
-    assert str(error.value) == message
+    assert refusal(ConfigError, kind.to_array, value) == message
 
 
 def test_sizes_that_the_bytes_do_not_tell() -> None:
@@ -75,6 +74,4 @@ def test_sizes_that_the_bytes_do_not_tell() -> None:
     ],
 )
 def test_types_that_cannot_be(arguments: tuple, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        TensorType(*arguments)
-    assert str(error.value).startswith(message)
+    assert refusal(ConfigError, TensorType, *arguments).startswith(message)

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.beam_jobs.images import make_jpeg, make_png
+from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.record_reader import RecordReader
 from tfpipe.errors import ConfigError, DataError, FormatError
@@ -170,9 +171,7 @@ def test_compressed_files_are_counted_and_have_no_index(foreign, tmp_path: Path,
 def test_files_compressed_in_two_ways_are_refused(foreign, tmp_path: Path) -> None:
     foreign.write(tmp_path / "a.tfrecord", foreign.records(0, 2))
     foreign.write(tmp_path / "b.tfrecord", foreign.records(2, 2), "GZIP")
-    with pytest.raises(ConfigError) as caught:
-        run(tmp_path)
-    assert str(caught.value) == (
+    assert refusal(ConfigError, run, tmp_path) == (
         f"All files of a dataset must be compressed in one way: {tmp_path}/a.tfrecord is not, {tmp_path}/b.tfrecord is "
         "GZIP. Index them apart."
     )
@@ -348,9 +347,7 @@ def test_sequence_examples_are_named(tmp_path: Path) -> None:
         with tf.io.TFRecordWriter(str(path)) as writer:
             for record in records:
                 writer.write(record.SerializeToString())
-        with pytest.raises(DataError) as caught:
-            run(path)
-        assert str(caught.value) == (
+        assert refusal(DataError, run, path) == (
             f"{path} holds tf.train.SequenceExample (record {place} has lists of features), which tfpipe does not "
             "read. Write each step as an Example of its own, for instance by `tfpipe.write`."
         )
