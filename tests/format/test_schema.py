@@ -80,7 +80,7 @@ def test_whole_numbers_are_good_floats():
     ],
 )
 def test_what_is_refused(change, message):
-    assert refusal(ConfigError, encode_example, SMALL.check({**GOOD, **change})) == message
+    assert refusal(ConfigError, lambda: encode_example(SMALL.check({**GOOD, **change}))) == message
 
 
 def test_missing_features_are_refused():

@@ -128,7 +128,7 @@ def test_other_records_are_refused(pets: str, tmp_path: Path, draw_images: Any) 
     training = lock(copy)
     shutil.rmtree(copy)
     make_dataset(draw_images(tmp_path / "images"), copy, seed=1)
-    assert refusal(DataError, look_up_step, training.open(), 0).startswith(
+    assert refusal(DataError, lambda: look_up_step(training.open(), 0)).startswith(
         f"'train' of {copy} must have the records of the lock, {training.fingerprint[:16]}, and has others, "
     )
 
