@@ -48,7 +48,7 @@ def test_one_twice(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
     assert result["duplicates"] == {"within": {"train": 149}, "across": 0, "dropped": 0}
     code, out, err = merge(a, a, tmp_path / "less", "--drop-duplicates", "--dry-run")
     assert (code, err) == (0, "")
-    lines = out.splitlines()[:-4]
+    lines = out.splitlines()[:-3]
     assert [line.split()[:2] for line in lines[2:5]] == [["circle", "50"], ["triangle", "50"], ["square", "49"]]
     assert lines[-1] == "duplicates: 149 dropped"
 
