@@ -17,7 +17,7 @@ OPTIONS = ("--step-ms", 1, "--seconds", 0.5, "--json")
 
 @pytest.fixture
 def begin(tmp_path: Path) -> PipelineConfig:
-    (tmp_path / "begin.toml").write_text("batch_size = 4\nimage_dtype = 'float32'\n")
+    (tmp_path / "begin.toml").write_text("batch_size = 4\nimage_dtype = 'float32'\nas_supervised = true\n")
     return PipelineConfig.from_file(tmp_path / "begin.toml")
 
 
@@ -42,7 +42,10 @@ def test_the_options_that_help_are_written(
     assert best != begin
     for name, value in kept[0]["changes"].items():
         assert get_value(best, name) == value
-    notes = toml_json.read_with_notes(path)[1]
+    options, notes = toml_json.read_with_notes(path)
+    changed = {name.partition(".")[0] for fix in kept for name in fix["changes"]}
+    assert set(options) == {"batch_size", "image_dtype", "as_supervised", *changed}
+    assert options["as_supervised"] is True
     assert (notes["split"], notes["images_per_second"]) == ("train", 1500)
     assert done.err.splitlines()[-1] == f"Wrote {path}."
     assert re.search("^Not tried: cache = .* There is no memory.$", done.err, re.MULTILINE)
@@ -67,3 +70,13 @@ def test_a_file_that_something_else_wrote_stays(small_dataset: Path, tmp_path: P
     done = tfpipe("profile", small_dataset, *OPTIONS, "--apply", path)
     assert (done.code, path.read_text()) == (2, before)
     assert "begin.toml is there already and `tfpipe profile --apply` did not write it. Move it away" in done.err
+
+
+def test_without_a_step_the_rate_is_told(small_dataset: Path, tfpipe: Tfpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfpipe.profiler.measure.host_usage._read_machine_s", lambda: None)  # other tests run
+    done = tfpipe("profile", small_dataset, "--batch-size", 4, "--image-size", 16, "--seconds", 0.3)
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"\S.* limits? this pipeline: [\d,]+ images/s\.", done.lines[0])
+    assert re.search(r"^This pipeline gives [\d,]+ images/s; this host's cores allow [\d,]+", done.out, re.MULTILINE)
+    assert re.search(r"^decode +[\d,]+ +\d+%", done.out, re.MULTILINE)
+    assert "idle" not in done.out

@@ -82,6 +82,7 @@ PROFILE = Profile(
         exact=True,
         by_engine=True,
         shuffled_records=8192,
+        address="/data/flowers",
     ),
     option_costs={"now": 4000.0, "device": 4400.0, "cached": 1000.0, "smaller": 2000.0, "smaller_bytes": 0.5},
     handover_us=0.0,

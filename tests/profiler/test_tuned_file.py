@@ -40,7 +40,10 @@ def test_a_place(small_dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ending", ["toml", "json"])
 def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.{ending}"
-    tuned_file.write(str(path), CONFIG, PLACE, {"images_per_second": 1234.5, "gain": {"ratio": 1.5}})
+    changes = {"tf_data.cycle_length": 3}
+    tuned_file.write(
+        str(path), {"batch_size": 64}, changes, PLACE, {"images_per_second": 1234.5, "gain": {"ratio": 1.5}}
+    )
     assert PipelineConfig.from_file(path) == CONFIG
     _, noted = toml_json.read_with_notes(path)
     assert noted["key"] == PLACE["key"]
@@ -54,7 +57,7 @@ def test_what_is_written_can_be_read(tmp_path: Path, ending: str) -> None:
 def test_another_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     tuned_file.check_path(str(path), PLACE)
-    tuned_file.write(str(path), CONFIG, {**PLACE, "key": "ffff"}, {})
+    tuned_file.write(str(path), {"batch_size": 64}, {}, {**PLACE, "key": "ffff"}, {})
     with pytest.raises(ConfigError, match=r"a\.toml was tuned on another host or other data\. Move it away, or name"):
         tuned_file.check_path(str(path), PLACE)
     CONFIG.to_file(path)
@@ -64,10 +67,14 @@ def test_another_file_is_not_replaced(tmp_path: Path) -> None:
         tuned_file.check_path("a.yaml", PLACE)
 
 
-def test_values_that_are_none_are_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    tuned_file.write(str(path), CONFIG, PLACE, {})
+def test_the_options_of_the_user_stay_and_no_others_are_written(tmp_path: Path) -> None:
+    path, given = tmp_path / "a.json", {"batch_size": 8, "as_supervised": True, "tf_data": {"num_parallel_calls": 1}}
+    changes = {"tf_data.num_parallel_calls": None, "cache": "bytes", "augment_options.dct_scaling": True}
+    tuned_file.write(str(path), given, changes, PLACE, {})
     table = json.loads(path.read_text())
-    assert "block_records" not in table
-    assert table["tf_data"]["cycle_length"] == 3
-    assert "num_parallel_calls" not in table["tf_data"]
+    assert table.pop("tuned")["key"] == PLACE["key"]
+    assert table == {
+        **{"batch_size": 8, "as_supervised": True, "tf_data": {}},
+        **{"cache": "bytes", "augment_options": {"dct_scaling": True}},
+    }
+    assert given["tf_data"] == {"num_parallel_calls": 1}

@@ -98,7 +98,8 @@ def profile(**given: Any) -> None:
     """Run the pipeline of DATASET with a simulated accelerator, and say what limits its speed.
 
     DATASET is the directory or URL of a finished dataset, or a pattern such as "/data/train-*" of TFRecords that
-    another tool wrote. --step-ms or --images-per-second gives the accelerator's speed. No real accelerator is used.
+    another tool wrote. --step-ms or --images-per-second gives the accelerator's speed; without it batches are taken as
+    fast as they come. No real accelerator is used.
 
     --loader profiles a loader of your own instead, and changes nothing of it.
     """
@@ -149,10 +150,13 @@ def _check_pipeline(args: ProfileArgs) -> None:
         raise ConfigError("--train goes with --loader. Name the function that makes the loader, or leave --train out.")
     if args.dataset is None:
         raise ConfigError("Name the DATASET to measure, or a loader of yours with --loader MODULE:FUNCTION.")
-    if (args.step_ms is None) == (args.images_per_second is None):
+    given = [value for value in (args.step_ms, args.images_per_second) if value is not None]
+    if len(given) > 1:
+        raise ConfigError("An accelerator has one speed. Give one of --step-ms and --images-per-second.")
+    if not given and (args.max_idle, args.price_per_hour, args.trainer) != (None, None, "loop"):
         raise ConfigError(
-            "Say how fast the accelerator is: either the time of a step of your training, such as --step-ms 30, or "
-            "--images-per-second."
+            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
+            "--price-per-hour and --trainer."
         )
     _check_above_0(args)
     if args.apply is not None and (args.transform or args.batch_transform):

@@ -67,15 +67,16 @@ def run(args: ProfileArgs) -> Output:
 
 def make_report(args: ProfileArgs) -> "Report":
     """Returns the report; errors as with `run`."""
-    config = read_config(
-        args.config, args.batch_size, given={"image_size": args.image_size, "cpu_budget": args.cpu_budget}
-    )
+    asked = {"image_size": args.image_size, "cpu_budget": args.cpu_budget}
+    config = read_config(args.config, args.batch_size, given=asked)
     batch = config.batch_size
-    step_s = args.step_ms / 1e3 if args.step_ms is not None else batch / (args.images_per_second or 1.0)
+    step_s = batch / args.images_per_second if args.images_per_second else (args.step_ms or 0.0) / 1e3
     require_tensorflow("profile")
     data, split = open_data(args.dataset or "", args.split)
     if args.apply is not None:
+        from tfpipe.engine.config import toml_json
         from tfpipe.profiler import tuned_file
+        from tfpipe.system.options import list_changes
 
         check_target(args.apply)
         place = tuned_file.describe_place(data, split)
@@ -91,7 +92,7 @@ def make_report(args: ProfileArgs) -> "Report":
         None if args.transform is None else load_function(args.transform, "--transform"),
         None if args.batch_transform is None else load_function(args.batch_transform, "--batch-transform"),
     )
-    accelerator = Accelerator(step_s, batch, args.trainer)
+    accelerator = Accelerator(step_s, batch, args.trainer if step_s else "none")
     with status_line("Building the pipeline") as observer:
         run_config = ProfileConfig(args.seconds)
         profile = profile_pipeline(data, split, config, accelerator, run_config, observer, customize, functions)
@@ -100,5 +101,7 @@ def make_report(args: ProfileArgs) -> "Report":
             return report
         report, best = try_fixes(report, data, split, config, accelerator, args.seconds / 2, observer, customize)
     rates = {"images_per_second_before": profile.images_per_second, "images_per_second": report.after_images_per_second}
-    tuned_file.write(args.apply, best, place, rates)
+    given = {} if args.config is None else toml_json.read(args.config)
+    given |= {name: value for name, value in asked.items() if value is not None} | {"batch_size": batch}
+    tuned_file.write(args.apply, given, list_changes(config, best), place, rates)
     return report

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.metadata
 import json
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from tfpipe.engine.config import toml_json
-from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.source import Source, get_source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -65,12 +65,15 @@ def check_path(path: str, place: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path} {reason}. Move it away, or name another file.")
 
 
-def write(path: str, config: PipelineConfig, place: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """Writes the options and the table `tuned` in one step.
+def write(
+    path: str, given: Mapping[str, Any], changes: Mapping[str, Any], place: Mapping[str, Any], result: Mapping[str, Any]
+) -> None:
+    """Writes the options and the table `tuned` in one step: those that the user gave, as the fixes changed them.
 
     Args:
         path: A name that ends in .toml or .json.
-        config: The options.
+        given: The user's options, as in a file.
+        changes: The options that fixes changed, with their new values and names such as "tf_data.cycle_length".
         place: The host and the data they were tried on, from `describe_place`.
         result: The figures for the table, plain values.
 
@@ -79,7 +82,15 @@ def write(path: str, config: PipelineConfig, place: Mapping[str, Any], result: M
     """
     at = datetime.now(timezone.utc).isoformat(timespec="seconds")
     versions = {name: importlib.metadata.version(name) for name in ("tfpipe", "tensorflow")}
-    config.to_file(path, {"key": place["key"], "at": at, **place, **versions, **result})
+    table = copy.deepcopy(dict(given))
+    for name, value in changes.items():
+        outer, _, inner = name.rpartition(".")
+        options = table.setdefault(outer, {}) if outer else table
+        options.pop(inner, None)
+        if value is not None:  # which no file can hold
+            options[inner] = value
+    notes = {"key": place["key"], "at": at, **place, **versions, **result}
+    toml_json.write(path, {**table, toml_json.NOTES: notes})
 
 
 def _compute_fingerprint(data: Manifest | Source, split: str | None, source: Source) -> str:

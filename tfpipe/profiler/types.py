@@ -19,15 +19,19 @@ from typing import Literal, TypeAlias
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 
-Trainer = Literal["loop", "fit"]
+Trainer = Literal["loop", "fit", "none"]
 """The trainers that a simulated accelerator stands for: a plain loop, which takes a batch and then computes, and Keras'
-`fit` on a device with a queue, which takes the next batch while the device computes."""
+`fit` on a device with a queue, which takes the next batch while the device computes. With "none" a step takes no time:
+batches are taken as fast as they come."""
 
-IdleMethod = Literal["loop", "fit", "monitor"]
-"""The ways to measure idle time: with a simulated accelerator that one of two trainers feeds, or live in a training."""
+IdleMethod = Literal["loop", "fit", "none", "monitor"]
+"""The ways to measure idle time: with a simulated accelerator that a trainer feeds, or live in a training."""
 
 SIMULATED: tuple[IdleMethod, ...] = ("loop", "fit")
 """The ways with a simulated accelerator."""
+
+_CROWDED = 0.1
+"""The share of the cores from which on a report begins with what other programs take."""
 
 _MIN_CORES = 0.1
 """The cores that a process can have at least, however many others run."""
@@ -189,7 +193,16 @@ class StepTiming:
     @property
     def required_rate(self) -> float:
         """The images per second that the accelerator consumes when it never waits."""
-        return self.images_per_step / self.step_s.median
+        return self.images_per_step / self.step_s.median if self.has_steps else float("inf")
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps take time; without that nobody can say how long an accelerator waits."""
+        return self.method != "none"
+
+    def compute_idle(self, rate: float) -> float | None:
+        """Returns the share of idle time at a rate; None without steps that take time."""
+        return 1 - rate / self.required_rate if self.has_steps else None
 
 
 @dataclass(frozen=True)
@@ -219,6 +232,11 @@ class HostUse:
     trainer_us_per_step: float = 0.0
     other_cpu_fraction: float = 0.0
     budget_cores: int | None = None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether other programs take a notable part of the cores."""
+        return self.other_cpu_fraction >= _CROWDED
 
     @property
     def pipeline_cores(self) -> int:
@@ -279,6 +297,7 @@ class DatasetFacts:
         stage_moves: The moves of the user's stages that are allowed and leave less to do, see `Stages.list_moves`.
         declared: The facts that each of the user's stages declares, by name.
         unit: The word for what a batch has many of: "images", or "records" where records have no image.
+        address: The text that opens the dataset again, or the pattern of files without a manifest.
     """
 
     name: str
@@ -307,6 +326,7 @@ class DatasetFacts:
     stage_moves: tuple[str, ...] = ()
     declared: Mapping[str, OwnStage] = field(default_factory=dict)
     unit: str = "images"
+    address: str = ""
 
 
 OPTION_COST_STAGES = ("parse", "decode", "augment", "batch")
@@ -664,7 +684,7 @@ class Fix:
         max_images_per_second: The rate that it cannot exceed, if `demand` does not say so.
         efficiency: The share of its bound that it reaches; None: the share that the measured pipeline reached.
         predicted_images_per_second: The predicted rate.
-        predicted_idle_fraction: The predicted share of idle time.
+        predicted_idle_fraction: The predicted share of idle time; None without steps that take time.
         measured_images_per_second: The rate in turns, on top of the fixes kept before; None if it was not tried.
         measured_gain: The factor by which the rate grew from turn to turn; None if it was not tried.
         kept: Whether the gain was above the noise; None if it was not tried.
@@ -681,7 +701,7 @@ class Fix:
     max_images_per_second: float = float("inf")
     efficiency: float | None = None
     predicted_images_per_second: float = 0.0
-    predicted_idle_fraction: float = 0.0
+    predicted_idle_fraction: float | None = 0.0
     measured_images_per_second: float | None = None
     measured_gain: Spread | None = None
     kept: bool | None = None
@@ -700,12 +720,12 @@ class Combination:
     Attributes:
         fixes: The numbers of the fixes in the report, from 1.
         predicted_images_per_second: The predicted rate with all of them.
-        predicted_idle_fraction: The predicted share of idle time with all of them.
+        predicted_idle_fraction: The predicted share of idle time with all of them; None without steps that take time.
     """
 
     fixes: tuple[int, ...]
     predicted_images_per_second: float
-    predicted_idle_fraction: float
+    predicted_idle_fraction: float | None
 
 
 @dataclass(frozen=True)

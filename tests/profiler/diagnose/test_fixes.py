@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,9 @@ from tfpipe.profiler.diagnose.fixes import find_fixes
 from tfpipe.profiler.types import CallCosts, Effort, Fix, Held, OptionValue, OwnStage, Profile, StageTiming
 from tfpipe.system.options import get_value, replace_options
 
+INDEX_FIRST = (
+    "tfpipe index /data/flowers --output /data/flowers-index, then tfpipe reshard /data/flowers-index /data/flowers-new"
+)
 STAGES_S = 3.5e-3
 """The time of an image in all stages of `PROFILE`. Further 0.3 ms belong to no stage; 4 cores are 95 % busy."""
 MADE_S = 3.29e-3
@@ -25,6 +29,10 @@ def list_fixes(profile: Profile) -> tuple[Fix, ...]:
 
 def list_changes(profile: Profile) -> list[dict[str, OptionValue]]:
     return [dict(fix.changes) for fix in list_fixes(profile)]
+
+
+def get_fixes(profile: Profile, action: str) -> list[Fix]:
+    return [fix for fix in list_fixes(profile) if fix.action == action]
 
 
 def get_fix(profile: Profile, **changes: OptionValue) -> Fix:
@@ -85,7 +93,6 @@ def test_a_cache_must_fit_into_memory() -> None:
 def test_a_cache_of_decoded_images_saves_reading_too() -> None:
     fix = get_fix(make_profile(dataset={"records": 1000}, option_costs={"cached": 2000.0}), cache="decoded")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(0.01e-3 + MADE_S / 2))
-    assert fix.reason == "From the second epoch on nothing is decoded: 196.6 MB of memory."
 
 
 def test_a_cache_does_not_shorten_what_a_stage_behind_it_waits_for() -> None:
@@ -103,7 +110,6 @@ def test_of_a_cache_that_does_not_fit_a_part_is_proposed() -> None:
     share = 12e9 / (100_000 * 256 * 256 * 3)
     expected = predict_rate((1 - share) * STAGES_S + share * (0.01e-3 + MADE_S / 2))
     assert fix.predicted_images_per_second == pytest.approx(expected)
-    assert fix.reason == "61% of the records fit into 12.0 GB of memory: they are decoded only once."
     assert not any("cache_bytes" in changes for changes in list_changes(PROFILE))  # 6 % are not worth it
     textbook = make_profile(dataset={"records": 100_000, "exact": False, "by_engine": False})
     assert not any("cache_bytes" in changes for changes in list_changes(textbook))
@@ -116,21 +122,21 @@ def test_what_was_not_tried_is_not_proposed() -> None:
 
 
 def test_images_larger_than_the_model_needs_are_stored_smaller() -> None:
-    fix = next(fix for fix in list_fixes(PROFILE) if "shard" in fix.instruction)
-    assert fix.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
+    (fix,) = get_fixes(PROFILE, "write_data")
+    assert fix.instruction == "tfpipe reshard /data/flowers /data/flowers-new --resize-short 256"
     assert fix.reason == "Images of 500 x 375 on average are stored for a model that sees 224."
     read = 0.2e-3 * 0.5  # half of the bytes, as the sample showed
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(0.01e-3 + read + MADE_S / 2))
-    assert not any("shard" in fix.instruction for fix in list_fixes(make_profile(dataset={"short_side": None})))
+    assert get_fixes(make_profile(dataset={"short_side": None}), "write_data") == []
 
 
 @pytest.mark.parametrize(
     ("formats", "options"), [(("RAW",), "--encoding raw --square 256"), (("JPEG",), "--square 256")]
 )
 def test_squares_larger_than_the_model_needs_are_stored_smaller(formats: tuple[str, ...], options: str) -> None:
-    profile = make_profile(dataset={"stored_size": (500, 500), "mean_size": None, "formats": formats})
-    fix = next(fix for fix in list_fixes(profile) if fix.instruction == f"tfpipe shard INPUT OUTPUT {options}")
-    assert fix.reason == "Images of 500 x 500 are stored for a model that sees 224."
+    dataset = {"stored_size": (500, 500), "mean_size": None, "formats": formats, "address": "gs://b/my ds@cats"}
+    (fix,) = get_fixes(make_profile(dataset=dataset), "write_data")
+    assert fix.instruction == f"tfpipe reshard 'gs://b/my ds@cats' 'gs://b/my ds-new' {options}"
 
 
 def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
@@ -140,48 +146,96 @@ def test_the_native_operations_is_proposed_where_it_would_decode() -> None:
 
 
 def test_restart_markers_are_proposed_where_they_were_tried() -> None:
-    assert not any("seekable" in fix.instruction for fix in list_fixes(PROFILE))
-    profile = make_profile(option_costs={"seekable": 3000.0})
-    fix = next(fix for fix in list_fixes(profile) if "seekable" in fix.instruction)
-    assert fix.instruction == "tfpipe reshard INPUT OUTPUT --seekable"
-    assert fix.reason == "With restart markers in a JPEG no more is decoded than the crop needs."
+    (fix,) = get_fixes(make_profile(option_costs={"seekable": 3000.0}, dataset={"short_side": None}), "write_data")
+    assert fix.instruction == "tfpipe reshard /data/flowers /data/flowers-new --seekable"
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.25 * MADE_S))
 
 
-def test_more_machines_come_last() -> None:
-    last = list_fixes(PROFILE)[-1]
-    assert last.instruction.startswith("Run `tfpipe serve` on 4 machines like this one")
-    assert last.predicted_images_per_second == pytest.approx(4000)
-
-
-@pytest.mark.parametrize("dataset", [{"by_engine": False, "exact": False}, {"own_stages": ("blur",)}])
-def test_machines_serve_only_batches_of_the_engine(dataset: dict[str, Any]) -> None:
-    assert "add_machines" not in [fix.action for fix in list_fixes(make_profile(dataset=dataset))]
+def test_more_machines_are_no_fix() -> None:
+    assert get_fixes(PROFILE, "add_machines") == []
 
 
 TEXTBOOK: dict[str, Any] = {"exact": False, "by_engine": False}
 ONE_CALL: dict[str, Any] = {"tf_data.num_parallel_calls": 1}
 
 
-def test_serial_decoding_changes_first() -> None:
-    stages = (make_stage("read", 50, parallelism=8), make_stage("decode", 950, parallelism=1))
-    host, step = {"cpu_fraction": 0.25}, make_step(1000, 9000)
-    profile = make_profile(step=step, stages=stages, config=ONE_CALL, dataset=TEXTBOOK, host=host)
-    first = list_fixes(profile)[0]
-    assert first.changes == {"tf_data.num_parallel_calls": None}
-    assert first.predicted_images_per_second == pytest.approx(4 / 1e-3)
-
-
 SLOW_READ = make_stage("read", 100, parallelism=2, wait_us_per_image=1900.0)
+ONE_READER = make_stage("read", 50, wait_us_per_image=950.0)
+NO_PREFETCH: dict[str, Any] = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
 
 
-def test_slow_reads_need_more_at_once() -> None:
-    """At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two."""
-    dataset = {"cycle_length": 2, **TEXTBOOK}
-    first = list_fixes(make_profile(stages=(SLOW_READ,), dataset=dataset, host={"cpu_fraction": 0.02}))[0]
-    assert first.changes == {"tf_data.cycle_length": 16, "tf_data.read_parallel_calls": 16}
-    assert first.reason == "16 files are read at once, which wait for the storage together, not 2."
-    assert first.predicted_images_per_second == pytest.approx(4000)
+def make_own(name: str, us: float, busy: float, engine: bool = False, **stage: Any) -> Profile:
+    """Returns a pipeline of one stage of the user's own."""
+    dataset = {"own_stages": (name,), **({} if engine else TEXTBOOK)}
+    return make_profile(stages=(make_stage(name, us, **stage),), dataset=dataset, host={"cpu_fraction": busy})
+
+
+FIRST_FIXES: dict[str, tuple[Profile, dict[str, OptionValue] | str, float]] = {
+    "serial decoding": (
+        make_profile(
+            stages=(make_stage("read", 50, parallelism=8), make_stage("decode", 950)),
+            **{"config": ONE_CALL, "dataset": TEXTBOOK, "host": {"cpu_fraction": 0.25}, "step": make_step(1000, 9000)},
+        ),
+        {"tf_data.num_parallel_calls": None}, 4000,
+    ),
+    # At 2 ms for each image 4,000 a second need 8 at once; a quarter more makes 16 in powers of two.
+    "slow reads": (
+        make_profile(stages=(SLOW_READ,), dataset={"cycle_length": 2, **TEXTBOOK}, host={"cpu_fraction": 0.02}),
+        {"tf_data.cycle_length": 16, "tf_data.read_parallel_calls": 16}, 4000,
+    ),
+    "one reader": (  # no limit means a thread for each file
+        make_profile(
+            **{"stages": (ONE_READER,), "dataset": TEXTBOOK, "host": {"cpu_fraction": 0.0125}},
+            config={"tf_data.read_parallel_calls": 1},
+        ),
+        {"tf_data.read_parallel_calls": None}, 4000,
+    ),
+    # The trainer waits for 75 ms of every 100 ms: no batch of 100 images is made faster than that.
+    "prefetch": (
+        make_profile(stages=(make_stage("decode", 400),), config=NO_PREFETCH, host={"cpu_fraction": 0.1}),
+        {"prefetch_batches": None}, 100 / 0.075,
+    ),
+    "waits behind a lock": (
+        make_own("ask", 50, 0.1, parallelism=2, wait_us_per_image=900.0, hold_us_per_image=1000.0),
+        "Take the lock out of the stage ask, or hold it for a shorter time: threads do not help.", 2000,
+    ),
+    "python": (
+        make_own("jitter", 900, 0.35, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
+        "Write the stage jitter with TensorFlow's operations instead of a Python function", 4000,
+    ),
+    "python of the engine": (
+        make_own("transform", 900, 0.35, True, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
+        "Let the function `transform` call operations that let go of Python's ", 4000,
+    ),
+    "computes behind a lock": (
+        make_own("transform", 900, 0.25, True, parallelism=4, hold_us_per_image=1000.0),
+        "Take the lock out of the function `transform`, or hold it for a shorter time.", 4000,
+    ),
+    "a function of the engine waits": (
+        make_own("transform", 100, 0.025, True, parallelism=4, wait_us_per_image=3900.0),
+        "Give your reader `num_threads=16`.", 4000,
+    ),
+    # At 4 ms for each image 4,000 a second need 16 at once; a quarter more makes 32 in powers of two.
+    "a stage waits": (
+        make_own("lookup", 100, 0.025, parallelism=4, wait_us_per_image=3900.0),
+        {"tf_data.private_threadpool_size": 32}, 4000,
+    ),
+    "a serial stage": (
+        replace(make_own("noise", 950, 0.25, True), step=make_step(1000, 9000)),
+        "Give the map of the stage noise `num_parallel_calls=tf.data.AUTOTUNE`.", 4000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST_FIXES)
+def test_the_first_fix(name: str) -> None:
+    profile, expected, rate = FIRST_FIXES[name]
+    first = list_fixes(profile)[0]
+    if isinstance(expected, str):
+        assert (first.instruction[: len(expected)], first.changes) == (expected, {})
+    else:
+        assert first.changes == expected
+    assert first.predicted_images_per_second == pytest.approx(rate)
 
 
 def test_the_engine_has_no_option_for_reads_at_once() -> None:
@@ -189,26 +243,18 @@ def test_the_engine_has_no_option_for_reads_at_once() -> None:
     assert not any("tf_data.read_parallel_calls" in changes for changes in list_changes(profile))
 
 
-def test_one_reader_is_given_up() -> None:
-    """No limit means a thread for each file."""
-    read = make_stage("read", 50, parallelism=1, wait_us_per_image=950.0)
-    config, host = {"tf_data.read_parallel_calls": 1}, {"cpu_fraction": 0.0125, "cores": 4}
-    profile = make_profile(stages=(read,), dataset=TEXTBOOK, config=config, host=host)
-    assert list_fixes(profile)[0].changes == {"tf_data.read_parallel_calls": None}
-
-
 @pytest.mark.parametrize(
     ("data", "order", "action", "changes", "instruction"),
     [
-        ({"described": False, "records": None}, "auto", "write_data", {}, "tfpipe index FILES"),
+        ({"described": False, "records": None}, "auto", "write_data", {}, "tfpipe index /data/flowers"),
         (
             {"described": False, "records": None, "compression": "GZIP"},
             "auto",
             "write_data",
             {},
-            "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT",
+            INDEX_FIRST,
         ),
-        ({"compression": "GZIP"}, "auto", "write_data", {}, "tfpipe reshard INPUT OUTPUT"),
+        ({"compression": "GZIP"}, "auto", "write_data", {}, "tfpipe reshard /data/flowers /data/flowers-new"),
         ({}, "throughput", "set_option", {"order": "auto"}, ""),
     ],
 )
@@ -226,7 +272,6 @@ def test_an_evaluation_that_waits_for_one_file_goes_to_the_engine(
     )
     fix = list_fixes(profile)[0]
     assert (fix.action, fix.changes, fix.instruction) == (action, changes, instruction)
-    assert fix.reason == "An evaluation reads file after file here; the engine reads whole batches, 2 at once."
     assert fix.predicted_images_per_second == pytest.approx(2 / (100e-6 + 900e-6 * 2**21 / 10e6), rel=0.06)
 
 
@@ -244,7 +289,7 @@ def test_an_evaluation_that_the_engine_cannot_read_stays_as_it_is(data: dict[str
     [
         ({}, {"order": "throughput"}, {"order": "auto"}, ""),
         ({}, {"order": "throughput", **ONE_CALL}, {"order": "auto", "tf_data.num_parallel_calls": None}, ""),
-        ({"foreign": True, "described": False}, {}, {}, "tfpipe index FILES"),
+        ({"foreign": True, "described": False}, {}, {}, "tfpipe index /data/flowers"),
     ],
 )
 def test_training_by_the_engine(
@@ -255,7 +300,6 @@ def test_training_by_the_engine(
     fix = next(fix for fix in list_fixes(profile) if "engine" in fix.reason)
     assert (fix.changes, fix.instruction) == (changes, instruction)
     assert fix.effort is (Effort.NEW_SHARDS if instruction else Effort.VISIBLE_OPTION)
-    assert fix.reason == "The engine makes the same batches in 50% of the processor time, in an order that is exact."
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(STAGES_S - 0.5 * (MADE_S + 0.2e-3)))
 
 
@@ -303,11 +347,7 @@ READS_MUCH = (make_stage("read", 700), *(stage for stage in PROFILE.stages if st
 
 
 @pytest.mark.parametrize(
-    ("described", "command"),
-    [
-        (True, "tfpipe reshard INPUT OUTPUT"),
-        (False, "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT"),
-    ],
+    ("described", "command"), [(True, "tfpipe reshard /data/flowers /data/flowers-new"), (False, INDEX_FIRST)]
 )
 def test_features_that_nobody_reads_are_left_out(described: bool, command: str) -> None:
     """Reading takes 700 of 4,000 us in the pipeline. When it was tried, a seventh of its time was left."""
@@ -316,7 +356,6 @@ def test_features_that_nobody_reads_are_left_out(described: bool, command: str) 
     profile = make_profile(stages=READS_MUCH, dataset=data, option_costs=costs)
     fix = next(fix for fix in list_fixes(profile) if "--drop-feature" in fix.instruction)
     assert fix.instruction == f"{command} --drop-feature blob/mask --drop-feature 'a depth'"
-    assert fix.reason == "90% of the bytes read are features that nobody reads."
     assert fix.predicted_images_per_second == pytest.approx(1000 * 4000 / (4000 - 600))
     for changes in ({"unread_share": 0.05}, {"unread_features": (), "unread_share": 0.0}):
         few = make_profile(stages=READS_MUCH, dataset={**data, **changes}, option_costs=costs)
@@ -333,7 +372,6 @@ def test_a_fix_that_gives_little_stands_behind_one_that_gives_much() -> None:
         ("set_option", "augment"),
         ("write_data", None),
         ("set_option", "cache"),
-        ("add_machines", None),
     ]
     gains = [fix.predicted_images_per_second - 540 for fix in fixes]
     assert gains[1] > gains[0] > 3 * gains[2]
@@ -354,7 +392,7 @@ def test_an_option_that_is_worth_it_stands_before_new_shards_that_give_more(read
     )
     first, second, *_ = list_fixes(profile)
     assert first.changes == {"tf_data.num_parallel_calls": None}
-    assert second.instruction == "tfpipe shard INPUT OUTPUT --resize-short 256"
+    assert second.instruction.endswith(" --resize-short 256")
     assert [round(fix.predicted_images_per_second) for fix in (first, second)] == rates
 
 
@@ -370,38 +408,23 @@ def test_waiting_for_the_storage_falls_with_the_bytes() -> None:
 def test_compressed_files_are_written_as_a_dataset() -> None:
     data = {"compression": "GZIP", "described": False, "foreign": True}
     profile = make_profile(stages=READS_MUCH, dataset=data, option_costs={"read": 800.0, "read_unpacked": 400.0})
-    command = "tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT"
-    fix = next(fix for fix in list_fixes(profile) if fix.instruction == command)
+    fix = next(fix for fix in list_fixes(profile) if fix.instruction == INDEX_FIRST)
     assert fix.predicted_images_per_second == pytest.approx(1000 * 4000 / 3650)
-    assert fix.reason == "Nothing has to be unpacked: the files are GZIP compressed."
-    assert any(fix.instruction == f"{command} --resize-short 256" for fix in list_fixes(profile))
+    assert any(fix.instruction == f"{INDEX_FIRST} --resize-short 256" for fix in list_fixes(profile))
 
 
 def test_caches_of_uncounted_files_are_sized_by_what_was_counted() -> None:
     data = {"records": None, "counted_records": 1000, "unpacked_record_bytes": 300e3}
     profile = make_profile(dataset=data, option_costs={"cached": 3900.0, "smaller": None})
-    reasons = [fix.reason for fix in list_fixes(profile) if "cache" in fix.changes]
-    assert "From the second epoch on nothing is read: 300.0 MB of memory." in reasons
-    assert "From the second epoch on nothing is decoded: 196.6 MB of memory." in reasons
-
-
-def test_prefetch_is_predicted_from_the_wait() -> None:
-    """The trainer waits for 75 ms of every 100 ms: no batch of 100 images is made faster than that."""
-    config = {"prefetch_batches": 0, "tf_data.inject_prefetch": False}
-    profile = make_profile(stages=(make_stage("decode", 400),), config=config, host={"cpu_fraction": 0.1})
-    first = list_fixes(profile)[0]
-    assert first.changes == {"prefetch_batches": None}
-    assert first.predicted_images_per_second == pytest.approx(100 / 0.075)
+    reasons = " ".join(fix.reason for fix in list_fixes(profile) if "cache" in fix.changes)
+    assert re.findall(r"[\d.]+ MB", reasons) == ["300.0 MB", "196.6 MB"]
 
 
 def test_a_late_first_batch_needs_a_smaller_shuffle_buffer() -> None:
     data = {"exact": False, "by_engine": False, "shuffled_records": 4000}
     stages = make_shuffled()
     (fix,) = list_fixes(make_profile(step=make_step(1000, 1000), first_batch_s=8.0, dataset=data, stages=stages))
-    assert (fix.changes, fix.reason) == (
-        {"tf_data.shuffle_buffer_size": 1000},
-        "25% as much is read before the first batch, which took 8.0 s and then takes about 2; it mixes less.",
-    )
+    assert fix.changes == {"tf_data.shuffle_buffer_size": 1000}
 
 
 def test_memory_is_freed_where_most_is_held() -> None:
@@ -412,10 +435,7 @@ def test_memory_is_freed_where_most_is_held() -> None:
     )
     profile = make_profile(held=held, host={"peak_memory_bytes": 15 * 10**9})
     first, second = list_fixes(profile)[:2]
-    assert (first.changes, first.reason) == (
-        {"prefetch_batches": 2},
-        "50 batches wait for the trainer, 1.0 GB: two are enough.",
-    )
+    assert first.changes == {"prefetch_batches": 2}
     assert second.changes == {"tf_data.shuffle_buffer_size": 2048}
     assert first.predicted_images_per_second == 1000
 
@@ -423,14 +443,10 @@ def test_memory_is_freed_where_most_is_held() -> None:
 def test_a_shuffle_of_decoded_images_moves_in_front_of_decoding() -> None:
     held = (Held("mix", "elements", 2000, 301e6, 1.4),)
     profile = make_profile(held=held, dataset={"own_stages": ("mix",)}, first_batch_s=1.7)
-    fix = next(fix for fix in list_fixes(profile) if fix.stage == "mix")
-    assert fix.instruction == "Shuffle records before they are decoded, and not in the stage mix."
-    assert fix.reason == (
-        "mix holds 2,000 elements, 301.0 MB, and takes about 1.4 s of the 1.7 s until the first batch. As records they "
-        "are 200.0 MB."
-    )
+    (fix,) = get_fixes(profile, "move_stage")
+    assert (fix.stage, re.findall(r"[\d.]+ MB", fix.reason)) == ("mix", ["301.0 MB", "200.0 MB"])
     small = replace(profile, held=(replace(held[0], num_bytes=1e6),))
-    assert not any(fix.stage == "mix" for fix in list_fixes(small))
+    assert get_fixes(small, "move_stage") == []
 
 
 def test_a_stage_that_widens_values_goes_to_the_device() -> None:
@@ -441,87 +457,18 @@ def test_a_stage_that_widens_values_goes_to_the_device() -> None:
     profile = make_profile(stages=stages, dataset={"own_stages": ("widen",)}, images_per_second=800.0)
     fix = next(fix for fix in list_fixes(profile) if fix.stage == "widen")
     assert (fix.action, fix.effort) == ("move_to_device", Effort.WASTE)
-    assert fix.instruction == (
-        "Leave the values as small as they are in front of widen, and widen them on the accelerator."
-    )
-    assert fix.reason.startswith("widen makes 8 bytes of each byte, 1.2 MB for an image, ")
     total_s, left_s = 0.95 * 4 / 800, 4.6e-3 - 0.4e-3 - 0.7e-3
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (left_s + (total_s - 4.6e-3) * left_s / 4.6e-3))
 
 
-def test_threads_are_never_told_to_a_function_behind_a_lock() -> None:
-    ask = make_stage("ask", 50, parallelism=2, wait_us_per_image=900.0, hold_us_per_image=1000.0)
-    profile = make_profile(stages=(ask,), dataset={"own_stages": ("ask",), **TEXTBOOK}, host={"cpu_fraction": 0.1})
-    fixes = list_fixes(profile)
-    assert fixes[0].instruction == (
-        "Take the lock out of the stage ask, or hold it for a shorter time: threads do not help."
-    )
-    assert not any("tf_data.private_threadpool_size" in fix.changes for fix in fixes)
-
-
-def test_a_python_stage_is_written_anew() -> None:
-    own_stage = make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0)
-    stages = (make_stage("decode", 500, parallelism=4), own_stage)
-    dataset, host = {"own_stages": ["jitter"], **TEXTBOOK}, {"cpu_fraction": 0.35}
-    own_function = replace(own_stage, name="transform")
-    by_engine = list_fixes(make_profile(stages=(own_function,), dataset={"own_stages": ["transform"]}, host=host))[0]
-    assert by_engine.instruction.startswith("Let the function `transform` call operations that let go of Python's ")
-    first = list_fixes(make_profile(stages=stages, dataset=dataset, host=host))[0]
-    assert first.instruction == (
-        "Write the stage jitter with TensorFlow's operations instead of a Python function, do its work on the "
-        "accelerator, or run it in several processes."
-    )
-    assert first.predicted_images_per_second == 4000
-
-
-def test_a_stage_that_computes_behind_a_lock_of_its_own_uses_all_cores_without_it() -> None:
-    blur = make_stage("transform", 900, parallelism=4, hold_us_per_image=1000.0)
-    dataset = {"own_stages": ["transform"]}
-    first = list_fixes(make_profile(stages=(blur,), dataset=dataset, host={"cpu_fraction": 0.25}))[0]
-    assert first.instruction == "Take the lock out of the function `transform`, or hold it for a shorter time."
-    assert first.predicted_images_per_second == pytest.approx(4 / 1e-3)
-
-
-def test_a_function_of_the_engine_that_waits_needs_more_threads_of_the_reader() -> None:
-    waits = make_stage("transform", 100, parallelism=4, wait_us_per_image=3900.0)
-    dataset = {"own_stages": ["transform"]}
-    first = list_fixes(make_profile(stages=(waits,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
-    assert (first.instruction, first.changes) == ("Give your reader `num_threads=16`.", {})
-
-
-def test_a_stage_that_waits_needs_more_threads() -> None:
-    """At 4 ms for each image 4,000 a second need 16 at once; a quarter more makes 32 in powers of two."""
-    own_stage = make_stage("lookup", 100, parallelism=4, wait_us_per_image=3900.0)
-    dataset = {"own_stages": ["lookup"], **TEXTBOOK}
-    first = list_fixes(make_profile(stages=(own_stage,), dataset=dataset, host={"cpu_fraction": 0.025}))[0]
-    assert first.changes == {"tf_data.private_threadpool_size": 32}
-
-
-def test_a_serial_stage_needs_parallel_calls() -> None:
-    own_stage, step = make_stage("noise", 950, parallelism=1), make_step(1000, 9000)
-    profile = make_profile(
-        step=step, stages=(own_stage,), dataset={"own_stages": ["noise"]}, host={"cpu_fraction": 0.25}
-    )
-    first = list_fixes(profile)[0]
-    assert first.instruction == "Give the map of the stage noise `num_parallel_calls=tf.data.AUTOTUNE`."
-    assert first.predicted_images_per_second == pytest.approx(4 / 1e-3)
-
-
 def test_a_cache_behind_augmentation_moves_before_it() -> None:
     data = {"own_stages": ["kept"], "late_caches": ["kept"], "records": 1000}
-    fix = next(
-        fix
-        for fix in list_fixes(make_profile(stages=(make_stage("kept", 3500, parallelism=4),), dataset=data))
-        if fix.instruction
-    )
-    assert fix.changes == {"cache": "decoded"}
-    assert fix.instruction == "Take the cache out of the stage kept, and set cache = 'decoded'."
+    profile = make_profile(stages=(make_stage("kept", 3500, parallelism=4),), dataset=data)
+    (fix,) = get_fixes(profile, "rewrite_stage")
+    assert (fix.changes, fix.stage) == ({"cache": "decoded"}, "kept")
     assert fix.predicted_images_per_second == pytest.approx(predict_rate(1e-3))
-    tried = {"cached_device": 500.0}
-    fix = list_fixes(make_profile(stages=(make_stage("kept", 3500, parallelism=4),), dataset=data, option_costs=tried))[
-        0
-    ]
-    assert fix.changes == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
+    tried = replace(profile, option_costs={**profile.option_costs, "cached_device": 500.0})
+    assert list_fixes(tried)[0].changes == {"cache": "decoded", "augment": "device", "image_dtype": "uint8"}
 
 
 def test_a_batch_of_few_images_grows() -> None:
@@ -644,12 +591,6 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
     """Three of four images are decoded and augmented for nothing; they are still read, parsed and looked at."""
     first = list_fixes(make_filtered(0.25))[0]
     assert (first.changes, first.action, first.stage) == ({}, "move_stage", "keep")
-    assert first.instruction == (
-        "Filter before `decode`, on the label or the image's header, and not in the stage keep."
-    )
-    assert first.reason == (
-        "keep drops 75% of the images after they were decoded: 4.0 are decoded for each that stays."
-    )
     before_s = STAGES_S + 40e-6
     after_s = before_s - 0.75 * (2400 + 700) * 1e-6
     other_s = 3.8e-3 - before_s
@@ -658,9 +599,8 @@ def test_images_are_dropped_before_they_are_decoded() -> None:
 
 def test_a_filter_moves_by_a_call_if_its_stages_allow_it() -> None:
     first = list_fixes(make_filtered(0.25, dataset={"stage_moves": ("keep before decode",)}))[0]
-    assert first.changes == {}
-    assert first.instruction == ("Return `stages.move('keep before decode')` from the function that adds your stages.")
-    assert (first.action, first.stage) == ("move_stage", "keep")
+    assert (first.action, first.stage, first.changes) == ("move_stage", "keep", {})
+    assert "`stages.move('keep before decode')`" in first.instruction
 
 
 def make_blurred(
@@ -677,10 +617,7 @@ def make_blurred(
 def test_costly_work_of_an_own_stage_goes_to_the_accelerator() -> None:
     fix = list_fixes(make_blurred())[0]
     assert (fix.action, fix.stage, fix.changes) == ("move_to_device", "blur", {})
-    assert fix.reason == "blur takes 79% of the processor time, 3,000 µs for each image."
-    assert fix.instruction == (
-        "Do the work of the stage blur on the accelerator, for the whole batch, or make it cheaper: at most 533 µs."
-    )
+    assert (fix.reason[:14], fix.instruction[-7:]) == ("blur takes 79%", "533 µs.")
     assert fix.predicted_images_per_second == 3000
     assert "move_to_device" not in [fix.action for fix in list_fixes(make_blurred(per_image=False))]
     assert "cheaper" not in list_fixes(make_blurred(required=9000.0))[0].instruction
@@ -691,15 +628,9 @@ CALLS = CallCosts(one_us=2000.0, many_us=500.0, entry="blur with vectorized_map"
 
 def test_a_stage_whose_calls_cost_most_gets_many_images_in_a_call() -> None:
     """A quarter of 3 ms is left; the 0.2 ms beside the stages' 3.6 ms shrink with them."""
-    fix = next(fix for fix in list_fixes(make_blurred(call_costs={"blur": CALLS})) if fix.action == "vectorize_stage")
+    (fix,) = get_fixes(make_blurred(call_costs={"blur": CALLS}), "vectorize_stage")
     assert (fix.changes, fix.stage, fix.keeps_values) == ({}, "blur", True)
-    assert fix.instruction == (
-        "Return `stages.vectorize('blur with vectorized_map')` from the function that adds your stages."
-    )
-    assert fix.reason == (
-        "blur takes 2,000 µs for an image in a call of its own, and 500 µs among 32 images in one call, measured with "
-        "a few records. The values are the same."
-    )
+    assert "`stages.vectorize('blur with vectorized_map')`" in fix.instruction
     assert fix.predicted_images_per_second == pytest.approx(0.95 * 4 / (1.35e-3 * (1 + 0.2 / 3.6)))
 
 
@@ -712,9 +643,8 @@ def test_calls_for_many_images_are_proposed_where_they_save_much() -> None:
 
 def test_values_that_differ_are_told() -> None:
     differs = make_blurred(call_costs={"blur": replace(CALLS, same_values=False)})
-    fix = next(fix for fix in list_fixes(differs) if fix.action == "vectorize_stage")
-    assert not fix.keeps_values
-    assert fix.reason.endswith("But the values differ.")
+    (fix,) = get_fixes(differs, "vectorize_stage")
+    assert (fix.keeps_values, fix.reason[-22:]) == (False, "But the values differ.")
 
 
 def test_a_stage_that_costs_little_but_its_calls_needs_no_other_place() -> None:
@@ -729,23 +659,14 @@ def test_a_stage_that_costs_little_but_its_calls_needs_no_other_place() -> None:
     locked = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
     assert list_fixes(locked)[0].action == "rewrite_stage"
     cured = replace(locked, call_costs={"jitter": replace(cheap["blur"], entry="jitter")})
-    assert (list_fixes(cured)[0].action, list_fixes(cured)[0].instruction) == (
-        "vectorize_stage",
-        "Return `stages.vectorize('jitter')` from the function that adds your stages.",
-    )
+    assert list_fixes(cured)[0].action == "vectorize_stage"
 
 
 def test_where_nothing_else_helps_a_cheaper_stage_is_work_for_the_user() -> None:
-    fixes = list_fixes(make_blurred(per_image=False))
-    assert fixes[0].action == "rewrite_stage"
-    assert fixes[0].instruction == (
-        "Make the stage blur cheaper, which is work for you: the prediction is for 300 µs for each image in place of "
-        "3,000."
-    )
-    assert fixes[0].reason == "blur takes 79% of the processor time."
-    assert fixes[0].predicted_images_per_second == 3000
-    limited = list_fixes(make_blurred(per_image=False, required=9000.0))
-    (rewritten,) = (fix for fix in limited if fix.action == "rewrite_stage")
+    first = list_fixes(make_blurred(per_image=False))[0]
+    assert (first.action, first.predicted_images_per_second) == ("rewrite_stage", 3000)
+    assert "for 300 µs for each image in place of 3,000." in first.instruction
+    (rewritten,) = get_fixes(make_blurred(per_image=False, required=9000.0), "rewrite_stage")
     assert rewritten.predicted_images_per_second == pytest.approx(0.95 * 4 / (0.9e-3 * (1 + 0.2 / 3.6)))
     for helped in (make_blurred(), make_blurred(per_image=False, random=False)):
         assert "rewrite_stage" not in [fix.action for fix in list_fixes(helped)]
@@ -766,14 +687,11 @@ def test_a_map_that_waits_on_one_thread_needs_threads_of_its_own() -> None:
 
 
 def test_an_own_stage_that_repeats_itself_is_cached() -> None:
-    fix = next(fix for fix in list_fixes(make_blurred(random=False)) if fix.action == "cache_before_stage")
+    (fix,) = get_fixes(make_blurred(random=False), "cache_before_stage")
     assert (fix.stage, fix.instruction) == ("augment", "Put a stage that caches right behind blur.")
-    assert fix.reason == (
-        "blur takes 79% of the processor time, 3,000 µs for each image, and gives the same in each epoch: 150.0 MB of "
-        "memory."
-    )
+    assert fix.reason.endswith(": 150.0 MB of memory.")
     for random in (True, None):
-        assert "cache_before_stage" not in [fix.action for fix in list_fixes(make_blurred(random))]
+        assert get_fixes(make_blurred(random), "cache_before_stage") == []
 
 
 def test_what_leaves_most_of_the_gap_comes_behind_what_closes_it() -> None:
@@ -821,16 +739,9 @@ def test_every_fix_says_what_it_changes() -> None:
         (fix.action, fix.stage, bool(fix.changes), bool(fix.instruction))
         for fix in list_fixes(make_profile(dataset={"records": 1000}))
     }
-    assert kinds == {
-        *(("set_option", None, True, False), ("write_data", None, False, True)),
-        ("add_machines", None, False, True),
-    }
-    stages = (
-        make_stage("decode", 500, parallelism=4),
-        make_stage("jitter", 900, holds_python_lock=True, parallelism=4, hold_us_per_image=900.0),
-    )
-    own = make_profile(stages=stages, dataset={"own_stages": ["jitter"]}, host={"cpu_fraction": 0.35})
-    assert (list_fixes(own)[0].action, list_fixes(own)[0].stage) == ("rewrite_stage", "jitter")
+    assert kinds == {("set_option", None, True, False), ("write_data", None, False, True)}
+    first = list_fixes(FIRST_FIXES["python"][0])[0]
+    assert (first.action, first.stage) == ("rewrite_stage", "jitter")
 
 
 def test_a_cache_serves_each_record_that_is_taken() -> None:

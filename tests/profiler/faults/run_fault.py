@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -131,8 +132,20 @@ def is_right(fault: Fault, fix: Fix | None) -> bool:
     if fix is None or fault.fix is None:
         return fix is None and fault.fix is None
     if isinstance(fault.fix, str):
-        return fix.instruction.startswith(fault.fix)
+        return _name_no_files(fix.instruction).startswith(fault.fix)
     return all(name in fix.changes and value in (..., fix.changes[name]) for name, value in fault.fix.items())
+
+
+def _name_no_files(instruction: str) -> str:
+    """Returns an instruction with words in place of the paths of a command."""
+    words = (
+        (r"tfpipe index [^\s,]+", "tfpipe index FILES"),
+        (r"--output [^\s,]+", "--output INDEX"),
+        (r"tfpipe reshard \S+ \S+", "tfpipe reshard DATASET OUTPUT"),
+    )
+    for command, general in words:
+        instruction = re.sub(command, general, instruction)
+    return instruction
 
 
 def has_also(fault: Fault, fixes: Sequence[Fix]) -> bool:

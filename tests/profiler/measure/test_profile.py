@@ -330,11 +330,15 @@ def test_an_image_that_cannot_be_decoded_ends_the_command(tmp_path: Path) -> Non
     ("options", "message"),
     [
         (
-            (),
-            "Say how fast the accelerator is: either the time of a step of your training, such as --step-ms 30, or "
-            "--images-per-second.",
+            ("--step-ms", "5", "--images-per-second", "5"),
+            "An accelerator has one speed. Give one of --step-ms and --images-per-second.",
         ),
-        (("--step-ms", "5", "--images-per-second", "5"), "Say how fast the accelerator is"),
+        (
+            ("--max-idle", "5"),
+            "Without a step there is no idle time. Give --step-ms or --images-per-second, or leave out --max-idle, "
+            "--price-per-hour and --trainer.",
+        ),
+        (("--trainer", "fit"), "Without a step there is no idle time."),
         (("--step-ms", "0"), "--step-ms must be above 0, got 0."),
         (("--step-ms", "5", "--max-idle", "500"), "--max-idle': must be from 0% to 100%, got '500'."),
         (("--step-ms", "5", "--max-idle", "few"), "--max-idle': must be from 0% to 100%, got 'few'."),

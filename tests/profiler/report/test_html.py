@@ -148,7 +148,7 @@ def test_fixes_show_what_they_give(report: Report) -> None:
             measured_gain=Spread(2.9, 2.8, 3.0),
             kept=True,
         ),
-        make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe shard INPUT OUTPUT --resize-short 256"),
+        make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe reshard flowers flowers-new --resize-short 256"),
         make_fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
         make_fix({}, "Least.", 1500.0, 0.6, instruction="Filter.", action="move_stage", stage="keep"),
     )
@@ -235,7 +235,7 @@ def test_missing_stages_and_steps_are_left_out() -> None:
 
 
 def test_missing_fixes_are_explained() -> None:
-    assert "No change that is known here would help." in parse_page(report_with(make_profile(), fixes=())).text
+    assert "No fix here would help." in parse_page(report_with(make_profile(), fixes=())).text
 
 
 def test_unknown_facts_are_dashes() -> None:

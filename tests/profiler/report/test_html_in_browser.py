@@ -31,7 +31,7 @@ def report() -> Report:
             0.25,
             measured_images_per_second=2900.0,
         ),
-        make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe shard INPUT OUTPUT --resize-short 256"),
+        make_fix({}, "More.", 2000.0, 0.5, instruction="tfpipe reshard flowers flowers-new --resize-short 256"),
         make_fix({}, "Most.", 2000.0, 0.5, instruction="Run `tfpipe serve` on 2 machines."),
     )
     return replace(measured, fixes=fixes)

@@ -6,8 +6,11 @@ import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_stage, make_step
+import pytest
+
+from tests.profiler.profiles import PROFILE, SERVICE, make_profile, make_spread, make_stage, make_step
 from tfpipe import profiler
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.profiler.diagnose.diagnosis import add_measured, make_report
@@ -159,7 +162,7 @@ TRIED = (
 def test_the_json_has_the_same_names_as_ever() -> None:
     """Version 3 promises that no name goes away; a new one is added here."""
     profile = replace(make_profile(option_costs=dict.fromkeys(TRIED, 1.0)), timeline=(Step(0.1, 0.0, 0.02),))
-    document = to_json(make_report(profile))
+    document = to_json(replace(make_report(profile), fixes=make_report(PROFILE).fixes))
     assert document["service"] is None
     assert list(document) == [
         *("version", "summary", "method", "idle_fraction", "idle_fraction_spread", "input_wait_fraction"),
@@ -197,7 +200,7 @@ def test_the_json_has_the_same_names_as_ever() -> None:
             "own_stages",
         ),
         *("late_caches", "filters", "unread_features", "unread_share", "foreign", "described", "compression"),
-        *("counted_records", "unpacked_record_bytes", "stage_moves", "declared", "unit"),
+        *("counted_records", "unpacked_record_bytes", "stage_moves", "declared", "unit", "address"),
     ]
     assert set(document["what_if"]) == set(TRIED)
     assert list(document["timeline"][0]) == ["begins_s", "idle_s", "wait_s"]
@@ -218,6 +221,68 @@ def test_the_text_has_the_service() -> None:
     assert "a:1                                  500    90 %\n" in text
     assert "\nFor 4,000 images/s it takes 8 workers of 550 images/s.\n" in text
     assert text.startswith("The service limits this pipeline: ")
+
+
+UNPACED = make_profile(step=replace(make_step(), method="none", step_s=make_spread(0.0)), dataset={"records": 1000})
+"""Batches are taken as fast as they come: 1,000 images/s."""
+
+
+def test_without_a_step_the_rate_the_stages_and_the_fixes_are_told() -> None:
+    report = make_report(UNPACED, price_per_hour=None)
+    lines = to_text(report).splitlines()
+    assert lines[:6] == [
+        "decode limits this pipeline: 1,000 images/s.",
+        "",
+        "The 4 cores are 95% busy, 63% of it in decode: 2,400 µs of a core for each image.",
+        "This pipeline gives 1,000 images/s; this host's cores allow 1,053; its storage 10,000.",
+        "100 batches in 10.0 s. With --step-ms MS, the time of a step of your training, this says how long your "
+        "accelerator waits.",
+        "4 cores 95 % busy; memory at most 1.0 GB; reads 100.0 MB/s; first batch after 0.5 s.",
+    ]
+    assert "decode               2,400     63%                   4      150" in lines
+    first = lines.index("1. cache = 'decoded' (an option or a line of yours)")
+    assert lines[first + 1].startswith("   4,204 images/s predicted. From the second epoch on")
+    assert not re.search("any rate|idle|needs|reaches", "\n".join(lines))
+    document = json.loads(json.dumps(to_json(report), allow_nan=False))
+    unknown = ("idle_fraction", "idle_fraction_spread", "input_wait_fraction", "required_images_per_second")
+    assert [document[name] for name in (*unknown, "shortfall")] == [None] * 5
+    assert {fix["predicted_idle_fraction"] for fix in document["fixes"]} == {None}
+    page = render(report)
+    assert 'id="gauge"' not in page
+    assert ">Required<" not in page
+    assert "4,204 images/s predicted." in page
+    tried = replace(report, after_images_per_second=2000.0)
+    assert to_text(tried).endswith("With what was kept: 2,000 images/s.\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"first_batch_s": 20.0}, "The first batch took 20.0 s, and a whole epoch 1.0 s."),
+        ({"service": SERVICE, "host": {"cpu_fraction": 0.2}}, "The 2 workers can make 1,100 images/s."),
+    ],
+)
+def test_other_limits_without_a_step(changes: dict[str, Any], sentence: str) -> None:
+    profile = replace(make_profile(**changes), step=UNPACED.step, dataset=UNPACED.dataset)
+    assert to_text(make_report(profile)).splitlines()[2] == sentence
+
+
+def test_busy_neighbors_stand_in_the_first_line_and_busy_has_one_meaning() -> None:
+    report = make_report(make_profile(host={"cpu_fraction": 0.51, "other_cpu_fraction": 0.49}))
+    lines = to_text(report).splitlines()
+    assert lines[0] == (
+        "Busy neighbors: other programs take 49 % of 4 cores. End them and run this again: the figures hold only "
+        "beside them."
+    )
+    assert lines[3] == (
+        "The 4 cores are 51% busy with this pipeline and 49% with other programs; 69% of this pipeline's work is "
+        "decode: 2,400 µs of a core for each image."
+    )
+    assert lines[6].startswith("4 cores 51 % busy with this pipeline, 49 % with other programs; memory ")
+    assert lines[0] in render(report)
+    assert "neighbors" not in to_text(make_report(make_profile(host={"other_cpu_fraction": 0.05}))) + render(
+        make_report(PROFILE)
+    )
 
 
 def test_costs_that_were_not_tried_are_left_out_of_the_json() -> None:
@@ -290,6 +355,6 @@ def test_what_was_measured_takes_the_place_of_what_was_predicted() -> None:
     half = add_measured(report, kept, 2000.0)
     assert half.shortfall is not None
     assert (half.shortfall.best_images_per_second, half.shortfall.machines, half.shortfall.cores) == (2000.0, 2, None)
-    assert "Nothing that is known here reaches 4,000 images/s: what was kept gives 2,000." in to_text(half)
+    assert "No fix here reaches 4,000 images/s; what was kept gives 2,000." in to_text(half)
     untried = add_measured(report, report.fixes, 1000.0)
     assert untried.shortfall == report.shortfall

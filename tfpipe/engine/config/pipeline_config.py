@@ -256,17 +256,16 @@ class PipelineConfig:
         """Returns every option that is not None as JSON."""
         return toml_json.to_json(self._table())
 
-    def to_file(self, path: toml_json.FilePath, notes: Mapping[str, Any] | None = None) -> None:
+    def to_file(self, path: toml_json.FilePath) -> None:
         """Writes a .toml or .json file in one step, so that a reader never sees a part of it.
 
         Args:
             path: The path of the file.
-            notes: The content of its table `tuned`.
 
         Raises:
             ConfigError: The name has another ending, or the file cannot be written.
         """
-        toml_json.write(path, {**self._table(), **({toml_json.NOTES: dict(notes)} if notes else {})})
+        toml_json.write(path, self._table())
 
     def _table(self) -> dict[str, Any]:
         return _without_none(asdict(self))

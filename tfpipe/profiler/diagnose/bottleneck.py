@@ -10,7 +10,7 @@ and 5. The stations here are the host's cores, which all stages share, the threa
 from __future__ import annotations
 
 from tfpipe.profiler.diagnose.service import SATURATED, find_service_bottleneck
-from tfpipe.profiler.types import Bottleneck, Profile
+from tfpipe.profiler.types import Bottleneck, HostUse, Profile
 from tfpipe.system.units import human_bytes
 
 NO_IDLE = 0.01
@@ -58,8 +58,12 @@ def _check_first_batch(profile: Profile) -> Bottleneck | None:
     epoch_s = (profile.dataset.records or 0) / profile.images_per_second
     if first_s <= SLOW_FIRST_BATCH_S or (idle > NO_IDLE and first_s <= idle * epoch_s):
         return None
-    lost = f"is idle for {idle * epoch_s:.1f} s of an epoch" if idle > NO_IDLE else "never waits after that"
-    reason = f"The first batch took {first_s:.1f} s, and the accelerator {lost}."
+    lost = f"the accelerator is idle for {idle * epoch_s:.1f} s of an epoch"
+    if not profile.step.has_steps:
+        lost = f"a whole epoch {epoch_s:.1f} s"
+    elif idle <= NO_IDLE:
+        lost = "the accelerator never waits after that"
+    reason = f"The first batch took {first_s:.1f} s, and {lost}."
     return Bottleneck("first_batch", reason, profile.step.required_rate)
 
 
@@ -133,7 +137,7 @@ def _check_cores(profile: Profile) -> Bottleneck | None:
     stages = {name: seconds for name, seconds in demand.cpu_s.items() if name != "other"}
     if has_no_core:
         cores = "The core is" if host.cores == 1 else f"The {host.cores} cores are"
-        busy = f"{cores} {host.cpu_fraction + host.other_cpu_fraction:.0%} busy"
+        busy = f"{cores} {_describe_busy(host)}"
     else:
         busy = f"The pipeline takes the {host.budget_cores} of {host.cores} cores that cpu_budget leaves it"
     if not stages:
@@ -143,15 +147,28 @@ def _check_cores(profile: Profile) -> Bottleneck | None:
         return _explain_small_batches(profile, busy)
     name = max(stages, key=lambda stage: stages[stage])
     share = stages[name] / total_s
-    reason = f"{busy}, {share:.0%} of it in {name}: {stages[name] * 1e6:,.0f} µs of a core for each image."
+    reason = f"{_join(busy, host, share, name)}: {stages[name] * 1e6:,.0f} µs of a core for each image."
     return Bottleneck(name, reason, demand.cpu_limit)
+
+
+def _describe_busy(host: HostUse) -> str:
+    """Returns how busy the cores are: with this pipeline, unless others are named."""
+    others = f" with this pipeline and {host.other_cpu_fraction:.0%} with other programs" if host.is_crowded else ""
+    return f"{host.cpu_fraction:.0%} busy{others}"
+
+
+def _join(busy: str, host: HostUse, share: float, what: str) -> str:
+    """Returns how busy the cores are, and the share of the pipeline's time that something takes."""
+    work = f"; {share:.0%} of this pipeline's work is {what}" if host.is_crowded else f", {share:.0%} of it in {what}"
+    return f"{busy}{work}"
 
 
 def _explain_small_batches(profile: Profile, busy: str) -> Bottleneck:
     demand = profile.demand
     other_s, images = demand.cpu_s["other"], profile.step.images_per_step
+    share = other_s / sum(demand.cpu_s.values())
     reason = (
-        f"{busy}, {other_s / sum(demand.cpu_s.values()):.0%} of it in handing over batches: "
+        f"{_join(busy, profile.host, share, 'handing over batches')}: "
         f"{1e6 * other_s * images:,.0f} µs of a core for each batch of {images}."
     )
     return Bottleneck("batch", reason, demand.cpu_limit)
@@ -177,7 +194,7 @@ def _check_threads(profile: Profile, reached: float = REACHED) -> Bottleneck | N
     reason = (
         f"{takes} {service_s * 1e6:,.0f} µs for each image{waiting}, and {threads:,.0f} of its calls "
         f"{'work' if threads > 1 else 'works'} at once: {limits[name]:,.0f} images/s, while the cores are "
-        f"{profile.host.cpu_fraction:.0%} busy."
+        f"{_describe_busy(profile.host)}."
     )
     return Bottleneck(name, reason, limits[name])
 
@@ -187,9 +204,9 @@ def _unbuffered_stage(profile: Profile) -> Bottleneck:
     demand = profile.demand
     config = profile.config
     limits = {name: demand.get_stage_limit(name) for name in demand.threads}
-    cpu = profile.host.cpu_fraction
+    busy = f"The cores are {_describe_busy(profile.host)}"
     if profile.hands_over_mostly:
-        return _explain_small_batches(profile, f"The cores are {cpu:.0%} busy")
+        return _explain_small_batches(profile, busy)
     if (config.prefetch_batches == 0 and not config.tf_data.inject_prefetch) or not limits:
         name, why = "prefetch", "no batch is made while the accelerator works"
     else:
@@ -197,7 +214,7 @@ def _unbuffered_stage(profile: Profile) -> Bottleneck:
         why = f"{name} is nearest, {profile.images_per_second / limits[name]:.0%} of what it can give"
         if profile.images_per_second / limits[name] < profile.host.cpu_fraction:  # the cores are nearer
             if demand.cpu_s["other"] > sum(demand.cpu_s.values()) / 2:
-                return _explain_small_batches(profile, f"The cores are {cpu:.0%} busy")
+                return _explain_small_batches(profile, busy)
             name = max(demand.threads, key=lambda stage: demand.cpu_s[stage])
             why = f"{name} takes most of them"
-    return Bottleneck(name, f"The cores are {cpu:.0%} busy, and no stage is at its limit: {why}.", demand.limit)
+    return Bottleneck(name, f"{busy}, and no stage is at its limit: {why}.", demand.limit)

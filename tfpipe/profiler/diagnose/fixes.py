@@ -24,7 +24,7 @@ MIN_GAIN = 0.02
 _HARDLY, _HARDLY_BESIDE = 0.05, 0.1
 """The gain, and the share of the greatest gain of all fixes, below which both a fix changes next to nothing."""
 _LITTLE = 1 / 5
-"""The power of the best fix's factor below which a fix stands behind the others: five like it would not reach it."""
+"""A fix is listed last if five such fixes, multiplied, gain less than the best one."""
 _MUCH = 1.2
 """The factor from which on work for nothing is left out before other work is made cheaper, and an option that changes
 nothing else comes before new shards, whatever these give."""
@@ -41,8 +41,8 @@ _WORTH_FREEING = 0.05
 def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
     """Returns the changes that help, best first.
 
-    Work for nothing that is left out comes before work that is made cheaper, options before new shards, and new shards
-    before more machines; among equals the greatest gain comes first.
+    Work for nothing that is left out comes before work that is made cheaper, and options before new shards; among
+    equals the greatest gain comes first.
     There is none if the accelerator is the bottleneck, since no input pipeline makes it faster. Fixes of memory, of the
     start and of a service have no demand.
     """
@@ -50,7 +50,8 @@ def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
         return ()
     now, required = profile.images_per_second, profile.step.required_rate
     early = [*(_free_memory(profile) if bottleneck.stage == "memory" else ()), *_start_sooner(profile)]
-    unchanged = {"predicted_images_per_second": now, "predicted_idle_fraction": profile.step.idle}
+    idle_now = profile.step.idle if profile.step.has_steps else None
+    unchanged = {"predicted_images_per_second": now, "predicted_idle_fraction": idle_now}
     urgent = [replace(fix, **unchanged) for fix in early]
     if profile.step.idle <= NO_IDLE:
         return tuple(urgent)
@@ -66,28 +67,24 @@ def find_fixes(profile: Profile, bottleneck: Bottleneck) -> tuple[Fix, ...]:
     for fix in proposals:
         rate = min(predict_rate(now, profile.demand, fix), required)
         if rate >= now * (1 + MIN_GAIN):
-            fix = replace(fix, predicted_images_per_second=rate, predicted_idle_fraction=1 - rate / required)
+            idle = profile.step.compute_idle(rate)
+            fix = replace(fix, predicted_images_per_second=rate, predicted_idle_fraction=idle)
             predicted.append(fix)
     predicted.sort(key=lambda fix: _rank(fix.effort, fix.predicted_images_per_second / now))
     faster = _put_closers_first(_leave_out_trifles(_leave_out_work(predicted, now), now), now, required)
     return (*urgent, *faster) if bottleneck.stage in ("memory", "first_batch") else (*faster, *urgent)
 
 
-def _list_rates_here(fixes: Sequence[Fix]) -> list[float]:
-    """Returns the rates of the fixes that need no other machine."""
-    return [fix.predicted_images_per_second for fix in fixes if fix.action != "add_machines"]
-
-
 def _leave_out_trifles(fixes: list[Fix], now: float) -> list[Fix]:
-    """Leaves out what changes next to nothing while another fix of this host changes much."""
-    best = max(_list_rates_here(fixes), default=now)
+    """Leaves out what changes next to nothing while another fix changes much."""
+    best = _get_best_rate(fixes, now)
     least = now + min(_HARDLY * now, _HARDLY_BESIDE * (best - now))
     return [fix for fix in fixes if fix.predicted_images_per_second >= least]
 
 
 def _leave_out_work(fixes: list[Fix], now: float) -> list[Fix]:
-    """Leaves out a stage to be made cheaper by the user, if another fix of this host gives half of the gain or more."""
-    most = max(_list_rates_here([fix for fix in fixes if fix.effort is not Effort.REWRITE]), default=now) - now
+    """Leaves out a stage to be made cheaper by the user, if another fix gives half of the gain or more."""
+    most = _get_best_rate([fix for fix in fixes if fix.effort is not Effort.REWRITE], now) - now
     return [
         fix for fix in fixes if fix.effort is not Effort.REWRITE or most < (fix.predicted_images_per_second - now) / 2
     ]
@@ -96,23 +93,20 @@ def _leave_out_work(fixes: list[Fix], now: float) -> list[Fix]:
 def _put_closers_first(fixes: list[Fix], now: float, required: float) -> list[Fix]:
     """Puts fixes that give little behind those that give much; else the order stays.
 
-    Little is less than half of the gap where a fix of this host closes it. Else it is what five times over, as gains
-    multiply, gives less than the best fix of this host; but not an option that changes nothing else and gives a fifth.
-    More machines are no reason to leave out what this one can do.
+    Little is less than half of the gap where a fix closes it. Else it is what five times over, as gains multiply,
+    gives less than the best fix; but not an option that changes nothing else and gives a fifth.
     """
-    best = max(_list_rates_here(fixes), default=now)
+    best = _get_best_rate(fixes, now)
     if best >= required * (1 - NO_IDLE):
         least = now + (required - now) / 2
         return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < least)
     least = now * (best / now) ** _LITTLE if now else 0.0
     enough = {Effort.OPTION: min(least, _MUCH * now)}
-    return sorted(
-        fixes,
-        key=lambda fix: (
-            fix.action == "add_machines",
-            fix.predicted_images_per_second < enough.get(fix.effort, least),
-        ),
-    )
+    return sorted(fixes, key=lambda fix: fix.predicted_images_per_second < enough.get(fix.effort, least))
+
+
+def _get_best_rate(fixes: Sequence[Fix], now: float) -> float:
+    return max((fix.predicted_images_per_second for fix in fixes), default=now)
 
 
 def _rank(effort: Effort, factor: float) -> tuple[int, float, int]:

@@ -1,15 +1,14 @@
-"""Proposals that leave the processor less to do: other options, caches, smaller images, more machines. Pure.
+"""Proposals that leave the processor less to do: other options, caches, smaller images. Pure.
 
 The savings of changes from `parse` to `batch` were measured with a few of the records: see `OptionCosts`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tfpipe.profiler.diagnose.fixes_data import describe_rewrite, write_anew
+from tfpipe.profiler.diagnose.fixes_data import write_anew
 from tfpipe.profiler.types import (
     OPTION_COST_STAGES,
     Effort,
@@ -34,7 +33,6 @@ def propose(profile: Profile) -> Iterator[Fix]:
     yield from _change_options(profile)
     yield from _add_cache(profile)
     yield from _store_otherwise(profile)
-    yield from _add_machines(profile)
 
 
 def _change_options(profile: Profile) -> Iterator[Fix]:
@@ -140,26 +138,10 @@ def _store_otherwise(profile: Profile) -> Iterator[Fix]:
         reason = f"Images of {width:,.0f} x {height:,.0f}{average} are stored for a model that sees {model}."
         options = f"--square {short_side}" if dataset.stored_size else f"--resize-short {short_side}"
         options = f"--encoding raw {options}" if "RAW" in dataset.formats else options
-        instruction = describe_rewrite(dataset, options) if dataset.foreign else f"tfpipe shard INPUT OUTPUT {options}"
-        smaller = smaller.scale({"read": left}).read_less(left)
-        yield Fix(Effort.NEW_SHARDS, reason, smaller, instruction=instruction, action="write_data")
+        yield write_anew(dataset, reason, smaller.scale({"read": left}).read_less(left), options)
     if seekable := scale_cpu(profile, "seekable"):
         reason = "With restart markers in a JPEG no more is decoded than the crop needs."
         yield write_anew(dataset, reason, seekable, "--seekable")
-
-
-def _add_machines(profile: Profile) -> Iterator[Fix]:
-    """Yields more hosts like this one, each of which makes whole images. The network's limit is not known here."""
-    number, demand = math.ceil(profile.step.required_rate / profile.images_per_second), profile.demand
-    if number < 2 or not can_be_served(profile):
-        return
-    instruction = (
-        f"Run `tfpipe serve` on {number} machines like this one, and set `service.workers` to their addresses."
-    )
-    threads = {name: count * number for name, count in demand.threads.items()}
-    wider = replace(demand, cores=demand.cores * number, threads=threads)
-    reason = f"{number} machines give {number} times what this one does, unless the network is the limit."
-    yield Fix(Effort.MORE_MACHINES, reason, wider, instruction=instruction, action="add_machines")
 
 
 def can_be_served(profile: Profile) -> bool:

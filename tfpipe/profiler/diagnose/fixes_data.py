@@ -5,6 +5,7 @@ What reading costs was measured with a few of the records: see `TriedChange`.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -40,6 +41,15 @@ def write_anew(dataset: DatasetFacts, reason: str, demand: ServiceDemand, option
 
 def describe_rewrite(dataset: DatasetFacts, options: str = "") -> str:
     """Returns the command that writes the records of a dataset anew; files without a manifest are described first."""
-    if dataset.described:
-        return f"tfpipe reshard INPUT OUTPUT {options}".rstrip()
-    return f"tfpipe index FILES --output INDEX, then tfpipe reshard INDEX OUTPUT {options}".rstrip()
+    # The new folders stand beside the data, without the view or the pattern in their names.
+    base = re.split(r"@[^/]*$|[*?\[]", dataset.address)[0].rstrip("-_./") or "data"
+    index, described = "", dataset.address
+    if not dataset.described:
+        described = f"{base}-index"
+        index = f"{describe_index(dataset)} --output {shlex.quote(described)}, then "
+    return f"{index}tfpipe reshard {shlex.quote(described)} {shlex.quote(f'{base}-new')} {options}".rstrip()
+
+
+def describe_index(dataset: DatasetFacts) -> str:
+    """Returns the command that describes files without a manifest."""
+    return f"tfpipe index {shlex.quote(dataset.address)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tfpipe.engine.config.tf_data_options import TfDataOptions
-from tfpipe.profiler.diagnose.fixes_data import describe_rewrite
+from tfpipe.profiler.diagnose.fixes_data import describe_index, describe_rewrite
 from tfpipe.profiler.diagnose.service import SATURATED
 from tfpipe.profiler.types import (
     LARGE_BATCH,
@@ -120,7 +120,7 @@ def _use_engine(profile: Profile, bottleneck: Bottleneck) -> Iterator[Fix]:
     if dataset.compression:
         instruction = describe_rewrite(dataset)
     elif not dataset.described:
-        instruction = "tfpipe index FILES"
+        instruction = describe_index(dataset)
     changes: dict[str, OptionValue] = {}
     if config.order == "throughput":
         changes = {"order": "exact" if dataset.own_stages else "auto"}

@@ -33,10 +33,11 @@ def find_service_bottleneck(profile: Profile) -> Bottleneck:
             f"{human_share(_get_busy_fraction(use))} of the time, and wait for it else."
         )
         return Bottleneck("wire", reason, total)
-    reason = (
-        f"{_count(len(use.workers))} can make {human_rate(total)} images/s, and the accelerator needs "
-        f"{human_rate(required)}: it takes {count_needed_workers(use, required)} like them."
-    )
+    reason = f"{_count(len(use.workers))} can make {human_rate(total)} images/s"
+    needed = count_needed_workers(use, required)
+    if needed is not None:
+        reason += f", and the accelerator needs {human_rate(required)}: it takes {needed} like them"
+    reason += "."
     return Bottleneck("service", reason, total)
 
 
@@ -59,9 +60,9 @@ def is_wire_full(use: ServiceUse) -> bool:
 
 
 def count_needed_workers(use: ServiceUse, required: float) -> int | None:
-    """Returns how many workers like these an accelerator needs; None if they made nothing."""
+    """Returns how many workers like these an accelerator needs; None if they made nothing, or it takes any rate."""
     rate = _get_mean_rate(use)
-    return None if rate <= 0 else max(math.ceil(required * (1 - use.local_fraction) / rate), 1)
+    return None if rate <= 0 or math.isinf(required) else max(math.ceil(required * (1 - use.local_fraction) / rate), 1)
 
 
 def explain_wire(use: ServiceUse) -> str:

@@ -25,14 +25,14 @@ def find_combination(profile: Profile, fixes: Sequence[Fix]) -> Combination | No
     if together is None:
         return None
     numbers, rate, _ = together
-    return Combination(numbers, rate, 1 - rate / profile.step.required_rate)
+    return Combination(numbers, rate, profile.step.compute_idle(rate))
 
 
 def find_shortfall(profile: Profile, bottleneck: Bottleneck, fixes: Sequence[Fix]) -> Shortfall | None:
     """Returns what it takes if no fix of this host, and not all of them together, keeps the accelerator busy."""
     required, demand = profile.step.required_rate, profile.demand
     enough = required * (1 - NO_IDLE)
-    if profile.service is not None:  # the cores of other machines make the images
+    if profile.service is not None or not profile.step.has_steps:  # other machines make the images, or any rate will do
         return None
     if bottleneck.stage in ("accelerator", "memory") or profile.step.idle <= NO_IDLE:
         return None

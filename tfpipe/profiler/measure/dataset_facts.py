@@ -39,6 +39,7 @@ def get_dataset_facts(
         mean_size = (sizes.mean_height, sizes.mean_width)
     return DatasetFacts(
         name=source.name,
+        address=data.address if isinstance(data, Manifest) else source.name,
         records=source.num_records,
         files=len(source.files),
         record_bytes=source.record_bytes,

@@ -34,7 +34,7 @@ class Accelerator:
     """The consumer of the batches.
 
     Attributes:
-        step_s: The compute time of one step, in seconds; above 0.
+        step_s: The compute time of one step, in seconds; above 0, but for the trainer "none".
         images_per_step: The number of images in a step of all replicas together.
         trainer: The trainer that feeds it.
     """
@@ -44,13 +44,13 @@ class Accelerator:
     trainer: Trainer = "loop"
 
     def __post_init__(self) -> None:
-        if not 0 < self.step_s < float("inf"):
+        if self.trainer != "none" and not 0 < self.step_s < float("inf"):
             raise ConfigError(f"The step time must be above 0, got {self.step_s * 1e3:g} ms.")
 
     @property
     def images_per_second(self) -> float:
         """The images per second that it consumes when it never waits."""
-        return self.images_per_step / self.step_s
+        return self.images_per_step / self.step_s if self.step_s else float("inf")
 
 
 def drive(

@@ -30,6 +30,7 @@ from tfpipe.profiler.report.text_json import (
     explain_gain,
     explain_idle,
     explain_memory,
+    explain_neighbors,
     explain_rates,
     format_after,
     format_at_once,
@@ -51,6 +52,7 @@ _METHODS: Mapping[IdleMethod, str] = {
     "fit": "A simulated accelerator took the batches: it is busy for the time of a step, and uses no processor. Its "
     "trainer takes the next batch meanwhile, as Keras' `fit` does on a device with a queue. Idle is its time without a "
     "batch.",
+    "none": "Batches were taken as fast as they came.",
     "monitor": "Measured live in a running training. Idle is an estimate from the wait for input.",
 }
 
@@ -78,7 +80,7 @@ def render(report: Report) -> str:
         report: The report, from `make_report`. Every optional part may be empty.
     """
     profile, step = report.profile, report.profile.step
-    rows = _list_rows(report)
+    rows, headline = _list_rows(report), format_headline(report)
     options = {name: get_value(profile.config, name) for name in get_names(profile.config)}
 
     def list_rates(fix: Fix) -> list[tuple[str, float, str]]:
@@ -88,7 +90,7 @@ def render(report: Report) -> str:
             ("now", profile.images_per_second, "busy"),
             ("predicted", fix.predicted_images_per_second, "gain"),
             *([] if measured is None else [("measured", measured, "gain")]),
-            ("required", step.required_rate, "faint"),
+            *([("required", step.required_rate, "faint")] if step.has_steps else []),
         ]
 
     environment = _make_environment()
@@ -98,8 +100,9 @@ def render(report: Report) -> str:
         report=report,
         profile=profile,
         step=step,
-        title=f"{profile.dataset.name}: {human_share(step.idle)} idle",
-        headline=format_headline(report),
+        title=f"{profile.dataset.name}: {f'{human_share(step.idle)} idle' if step.has_steps else headline}",
+        headline=headline,
+        neighbors=explain_neighbors(profile.host),
         rates=explain_rates(report),
         idle_for=explain_idle(step),
         memory=explain_memory(profile),
@@ -149,7 +152,7 @@ def _list_key_figures(report: Report) -> list[_KeyFigure]:
     cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
     memory = f"at most, of {human_bytes(host.memory_limit_bytes)}"
     figures = [
-        ("Required", human_rate(report.profile.step.required_rate), "images/s"),
+        *([("Required", human_rate(report.profile.step.required_rate), "images/s")] if profile.step.has_steps else []),
         ("This pipeline", human_rate(profile.images_per_second), "images/s"),
         ("CPU allows", human_rate(cpu), "" if cpu == float("inf") else f"images/s on {cores}"),
         ("Storage allows", "–", "not measured")

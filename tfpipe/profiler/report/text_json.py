@@ -17,15 +17,15 @@ from tfpipe.profiler.diagnose.service import (
     explain_needed_workers,
     explain_wire,
 )
-from tfpipe.profiler.types import Effort, Fix, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
+from tfpipe.profiler.types import Effort, Fix, HostUse, Profile, Report, ServiceUse, Spread, StageTiming, StepTiming
 from tfpipe.system.units import human_bytes, human_count, human_rate, human_share
 
 VERSION = 3
 NO_STAGES = "No stage was tried, since the accelerator does not wait."
-NO_FIXES = "No change that is known here would help."
+NO_FIXES = "No fix here would help."
 HAND_OVER = "hand-over"
 """The name of the processor time that no stage accounts for: handing elements over, memory, the trainer's thread."""
-RANKING = "What gives much comes first; of these the least effort, and then the greatest gain."
+RANKING = "Fixes, best first. Among similar gains the easier one comes first."
 SERVICE_NOTE = "The workers of the service run the other stages. To time these, run this on a worker without `service`."
 _BOTTLENECK_NAMES = {
     "cpu": "this host's CPU",
@@ -68,15 +68,29 @@ def format_headline(report: Report) -> str:
     stage = report.bottleneck.stage
     name = name_bottleneck(stage)[:_MOST_NAME]
     name = name[0].upper() + name[1:] if stage in _BOTTLENECK_NAMES else name
+    if not report.profile.step.has_steps:
+        return f"{name} limits this pipeline: {rate} images/s."
     required = human_rate(report.profile.step.required_rate)
     return f"{name} limits this pipeline: {rate} of {required} images/s, {human_share(idle)} idle."
 
 
+def explain_neighbors(host: HostUse) -> str:
+    """Returns the sentence about other programs that take the cores, or an empty text if they take hardly any."""
+    if not host.is_crowded:
+        return ""
+    cores = human_count(host.cores, "core")
+    return (
+        f"Busy neighbors: other programs take {human_share(host.other_cpu_fraction)} of {cores}. End them and run this "
+        "again: the figures hold only beside them."
+    )
+
+
 def explain_rates(report: Report) -> str:
     """Returns the rates that the accelerator needs, that the pipeline gives, and that the machine allows."""
+    given = human_rate(report.profile.images_per_second)
+    needed = f"The accelerator needs {human_rate(report.profile.step.required_rate)} images/s, and this pipeline gives"
     parts = [
-        f"The accelerator needs {human_rate(report.profile.step.required_rate)} images/s, and this pipeline gives "
-        f"{human_rate(report.profile.images_per_second)}",
+        f"{needed} {given}" if report.profile.step.has_steps else f"This pipeline gives {given} images/s",
         f"this host's cores allow {human_rate(report.profile.cpu_limit)}",
     ]
     if report.profile.storage_limit is not None:
@@ -147,7 +161,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "summary": use_unit(format_headline(report), report),
         **step_to_json(profile.step),
         "images_per_second": profile.images_per_second,
-        "required_images_per_second": report.profile.step.required_rate,
+        "required_images_per_second": _finite_or_none(report.profile.step.required_rate),
         "cpu_limit_images_per_second": _finite_or_none(report.profile.cpu_limit),
         "storage_limit_images_per_second": report.profile.storage_limit,
         "first_batch_s": profile.first_batch_s,
@@ -195,12 +209,13 @@ def _service_to_json(use: ServiceUse, report: Report) -> dict[str, Any]:
 
 def step_to_json(step: StepTiming) -> dict[str, Any]:
     """Returns the accelerator's part of the JSON, for every way to measure it."""
+    idle, wait = step.idle_fraction, step.input_wait_fraction
     return {
         "method": step.method,
-        "idle_fraction": step.idle,
-        "idle_fraction_spread": _spread_to_json(step.idle_fraction),
-        "input_wait_fraction": step.input_wait_fraction.median,
-        "input_wait_fraction_spread": _spread_to_json(step.input_wait_fraction),
+        "idle_fraction": step.idle if step.has_steps else None,
+        "idle_fraction_spread": _spread_to_json(idle) if step.has_steps else None,
+        "input_wait_fraction": wait.median if step.has_steps else None,
+        "input_wait_fraction_spread": _spread_to_json(wait) if step.has_steps else None,
         "steps": step.steps,
         "step_s": step.step_s.median,
         "images_per_step": step.images_per_step,
@@ -210,16 +225,25 @@ def step_to_json(step: StepTiming) -> dict[str, Any]:
 
 def _summary_lines(report: Report) -> Iterator[str]:
     profile, step, host = report.profile, report.profile.step, report.profile.host
+    yield from filter(None, (explain_neighbors(host),))
     yield format_headline(report)
     yield ""
     yield report.bottleneck.reason
     yield explain_rates(report)
     low, high = human_share(step.idle_fraction.low), human_share(step.idle_fraction.high)
-    yield (
-        f"Idle {human_share(step.idle)} ({low} to {high}) {explain_idle(step)}; {step.steps:,} steps "
-        f"in {step.wall_s:.1f} s."
-    )
-    others = f", {human_share(host.other_cpu_fraction)} by others" if host.other_cpu_fraction >= _NOTABLE_SHARE else ""
+    if step.has_steps:
+        yield (
+            f"Idle {human_share(step.idle)} ({low} to {high}) {explain_idle(step)}; {step.steps:,} steps "
+            f"in {step.wall_s:.1f} s."
+        )
+    else:
+        yield (
+            f"{step.steps:,} batches in {step.wall_s:.1f} s. With --step-ms MS, the time of a step of your training, "
+            "this says how long your accelerator waits."
+        )
+    others = ""
+    if host.other_cpu_fraction >= _NOTABLE_SHARE:
+        others = f" with this pipeline, {human_share(host.other_cpu_fraction)} with other programs"
     budget = "" if host.budget_cores is None else f" of a budget of {host.budget_cores / host.cores:.0%}"
     yield (
         f"{host.cores} cores {human_share(host.cpu_fraction)} busy{budget}{others}; {explain_memory(profile)}; reads "
@@ -282,8 +306,8 @@ def format_combination(report: Report) -> str:
     if together is None:
         return ""
     names = [str(number) if number <= _MAX_FIXES else name_fix(report.fixes[number - 1]) for number in together.fixes]
-    rate, idle = human_rate(together.predicted_images_per_second), human_share(together.predicted_idle_fraction)
-    return f"Fixes {', '.join(names[:-1])} and {names[-1]} together: {rate} images/s, {idle} idle predicted."
+    gain = _format_rate(together.predicted_images_per_second, together.predicted_idle_fraction)
+    return f"Fixes {', '.join(names[:-1])} and {names[-1]} together: {gain} predicted."
 
 
 def format_shortfall(report: Report) -> str:
@@ -292,25 +316,25 @@ def format_shortfall(report: Report) -> str:
     if needs is None:
         return ""
     required, best = human_rate(report.profile.step.required_rate), human_rate(needs.best_images_per_second)
-    helps = f"the best that is known gives {best}" if report.fixes else f"it gives {best}"
+    helps = f"the best gives {best}" if report.fixes else f"this pipeline gives {best}"
     if report.after_images_per_second is not None and any(fix.kept for fix in report.fixes):
         helps = f"what was kept gives {best}"
-    text = f"Nothing that is known here reaches {required} images/s: {helps}."
+    text = f"No fix here reaches {required} images/s; {helps}."
     if needs.stage is not None:
         text += f" The stage {needs.stage} is too slow for that however many cores there are."
     here = []
     if needs.cores is not None:
-        here.append(f"{human_count(needs.cores, 'core')} in place of {report.profile.demand.cores:.3g}")
+        here.append(f"about {human_count(math.ceil(needs.cores - report.profile.demand.cores), 'more core')}")
     if needs.storage_bytes_per_second is not None:
         limit = human_bytes(report.profile.host.storage_limit_bytes_per_second or 0.0)
         here.append(f"storage of {human_bytes(needs.storage_bytes_per_second)}/s in place of {limit}/s")
     ways = [
         *([" and ".join(here)] if here and needs.stage is None else []),
-        *([f"{needs.machines} machines like it with `tfpipe serve`"] if needs.machines is not None else []),
+        *([f"`tfpipe serve` on {needs.machines} machines like this one"] if needs.machines is not None else []),
         *(["raw pixels in the shards (`tfpipe shard --encoding raw`)"] if needs.raw_images else []),
     ]
     if ways:
-        text += f" It takes {', or '.join(ways)}."
+        text += f" The rest needs {', or '.join(ways)}."
     if needs.cores is not None:
         text += (
             f" On these cores an image may take {needs.affordable_cpu_us_per_image:,.0f} µs, and would take "
@@ -349,16 +373,19 @@ def explain_gain(fix: Fix) -> str:
             f"{human_rate(fix.measured_images_per_second)} images/s measured, x {gain.median:.2f} ({gain.low:.2f} to "
             f"{gain.high:.2f}): {'kept' if fix.kept else 'not kept'}."
         )
-    rate, idle = human_rate(fix.predicted_images_per_second), human_share(fix.predicted_idle_fraction)
-    return f"{rate} images/s, {idle} idle predicted."
+    return f"{_format_rate(fix.predicted_images_per_second, fix.predicted_idle_fraction)} predicted."
 
 
 def format_after(report: Report) -> str:
     """Returns the rate with all fixes that were kept, or an empty text if none was tried."""
     if report.after_images_per_second is None:
         return ""
-    rate, idle = human_rate(report.after_images_per_second), human_share(report.idle_after_fixes)
-    return f"With what was kept: {rate} images/s, {idle} idle."
+    idle = report.idle_after_fixes if report.profile.step.has_steps else None
+    return f"With what was kept: {_format_rate(report.after_images_per_second, idle)}."
+
+
+def _format_rate(rate: float, idle: float | None) -> str:
+    return f"{human_rate(rate)} images/s{'' if idle is None else f', {human_share(idle)} idle'}"
 
 
 def _option_to_text(value: object) -> str:
