@@ -102,7 +102,7 @@ def main() -> None:
     # float16 loses small gradients, so the loss is scaled up before them; the others have float32's range.
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 
-    # Resume: four integers say which batch comes next, in the middle of an epoch too.
+    # Resume: five integers say which batch comes next, in the middle of an epoch too.
     step, total_steps = 0, args.epochs * len(train)
     if args.checkpoint.exists():
         saved = torch.load(args.checkpoint, map_location=device)

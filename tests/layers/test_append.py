@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.conftest import Tfpipe
 from tests.layers.growth import append, draw_more, list_names
 from tests.writer.test_every_writer import write_and_vanish
 from tfpipe.engine.config.pipeline_config import PipelineConfig
+from tfpipe.engine.folder_cache.fill import fill_cache
 from tfpipe.errors import ConfigError, DataError, FormatError
 from tfpipe.export.config import ExportConfig
 from tfpipe.export.run import export
@@ -146,7 +148,7 @@ def test_a_position_in_another_layer_is_refused(pets: str, tmp_path: Path, face:
     old = face(pets, "train", CONFIG)
     old.set_epoch(2)
     first = old.state_dict()
-    assert first == {"seed": 3, "epoch": 2, "step": 0, "order": 1}
+    assert first == {"seed": 3, "epoch": 2, "step": 0, "order": 1, "data": ANY}
     append(pets, draw_more(tmp_path / "more"))
     with pytest.raises(ConfigError) as caught:
         face(pets, "train", CONFIG).load_state_dict(first)
@@ -156,7 +158,7 @@ def test_a_position_in_another_layer_is_refused(pets: str, tmp_path: Path, face:
     )
     face(f"{pets}@1", "train", CONFIG).load_state_dict(first)
     second = face(pets, "train", CONFIG).state_dict()
-    assert second == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "layer": 2}
+    assert second == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "data": ANY, "layer": 2}
     face(pets, "train", CONFIG).load_state_dict(second)
     with pytest.raises(ConfigError, match=r"^The position is of layer 2 of .* Open .*@2 to go on"):
         face(f"{pets}@1", "train", CONFIG).load_state_dict(second)
@@ -167,7 +169,7 @@ def test_a_position_of_a_mixture_knows_the_layer_of_each_dataset(
     pets: str, grown: str, tmp_path: Path, face: Any
 ) -> None:
     first = face(library.mix({pets: 1, grown: 1}), "train", CONFIG).state_dict()
-    assert first == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "layer_2": 2}
+    assert first == {"seed": 3, "epoch": 0, "step": 0, "order": 1, "data": ANY, "layer_2": 2}
     face(library.mix({pets: 1, grown: 1}), "train", CONFIG).load_state_dict(first)
     append(grown, draw_more(tmp_path / "more", 700))
     with pytest.raises(ConfigError) as caught:
@@ -179,6 +181,39 @@ def test_a_position_of_a_mixture_knows_the_layer_of_each_dataset(
     mixed = face(library.mix({pets: 1, f"{grown}@2": 1}), "train", CONFIG)
     mixed.load_state_dict(first)
     assert mixed.state_dict() == first
+
+
+@pytest.mark.parametrize("face", [NumpyBatches, JaxBatches, load_with_torch])
+def test_a_position_below_another_view_is_refused(pets: str, face: Any) -> None:
+    def choose(where: str) -> None:
+        manifest = library.load_manifest(pets)
+        write_view(manifest, make_view(manifest, ViewConfig("some", where)), overwrite=True)
+
+    choose("width > 3")
+    state = face(f"{pets}@some", "train", CONFIG).state_dict()
+    choose("width > 2")  # the same records
+    face(f"{pets}@some", "train", CONFIG).load_state_dict(state)
+    message = rf"^The position is of other records than those of {pets}@some, or of the same in another order\. Open "
+    choose("label <> 'owl'")
+    with pytest.raises(ConfigError, match=message):
+        face(f"{pets}@some", "train", CONFIG).load_state_dict(state)
+    choose("width > 3")
+    delete_records(pets, list_names(pets)[:1])
+    with pytest.raises(ConfigError, match=message):
+        face(f"{pets}@some", "train", CONFIG).load_state_dict(state)
+
+
+def test_a_position_goes_on_in_a_copy_and_in_a_cache(grown: str, tmp_path: Path) -> None:
+    state = NumpyBatches(grown, "train", CONFIG).state_dict()
+    copied = str(shutil.copytree(grown, tmp_path / "copied"))
+    for cache in ("bytes", "decoded"):
+        config = replace(CONFIG, cache=cache, decoded_size=16, augment="none", cache_dir=str(tmp_path / cache))
+        NumpyBatches(copied, "train", config).load_state_dict(state)
+        fill_cache(library.load_manifest(copied), "train", config)
+        batches = NumpyBatches(copied, "train", config)
+        batches.read(0)
+        assert batches.state_dict() == state
+        batches.load_state_dict(state)
 
 
 def test_an_old_layer_keeps_its_order(pets: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_each_reads_its_rows_and_computes_with_all(small_dataset: Path, processe
     port = processes.free_ports(1)[0]
     started = [processes.start("-c", CODE, str(small_dataset), str(port), str(i), str(start_step)) for i in range(2)]
     (first, state), (second, other_state) = [processes.finish(process) for process in started]
-    assert state == other_state == {"seed": 3, "epoch": 2, "step": 0, "order": 1}
+    assert state == other_state == {"seed": 3, "epoch": 2, "step": 0, "order": 1, "data": ANY}
     for batch, ours, theirs in zip(expected, first, second, strict=True):
         assert (ours["rows"], theirs["rows"]) == ([0, 1], [2, 3])
         for name in ("label", "image/height", "image/width"):

@@ -10,6 +10,7 @@ import sys
 import time
 from itertools import chain, islice
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -55,12 +56,12 @@ def test_workers_change_nothing_and_any_step_resumes(manifest: Manifest, start_m
     loader = data_loader(of(manifest), num_workers=2, start_method=start_method)
     assert len(loader) == 3
     assert names(batch for _ in range(3) for batch in loader) == expected
-    assert loader.state_dict() == {"seed": 3, "epoch": 3, "step": 0, "order": 1}
+    assert loader.state_dict() == {"seed": 3, "epoch": 3, "step": 0, "order": 1, "data": ANY}
     loader.set_epoch(1)  # workers that live on hear of it
     early = iter(loader)
     assert names(islice(early, 2)) == expected[3:5]
     state = loader.state_dict()
-    assert state == {"seed": 3, "epoch": 1, "step": 2, "order": 1}
+    assert state == {"seed": 3, "epoch": 1, "step": 2, "order": 1, "data": ANY}
     assert names(loader) == expected[6:9]  # that pass was left, so this one is the next epoch
     other = data_loader(of(manifest), num_workers=0)
     other.load_state_dict(state)
@@ -106,7 +107,7 @@ def test_ranks_are_asked_for_when_a_pass_begins(manifest: Manifest, num_workers:
     torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
     try:
         assert names(loader) == [batch[2:] for batch in expected[3:6]]
-        assert loader.state_dict() == {"seed": 3, "epoch": 2, "step": 0, "order": 1}
+        assert loader.state_dict() == {"seed": 3, "epoch": 2, "step": 0, "order": 1, "data": ANY}
         own = DataLoader(of(manifest), batch_size=None, num_workers=num_workers)
         given = data_loader(of(manifest, rank=(0, 2)), num_workers=num_workers)
         assert names(own) == [batch[2:] for batch in expected[:3]]
@@ -128,7 +129,7 @@ def test_ranks_that_cannot_share_a_batch_are_refused_when_a_pass_begins(manifest
 
 def test_a_start_step_may_lie_in_any_epoch(manifest: Manifest) -> None:
     loader = data_loader(of(manifest, start_step=5), num_workers=0)
-    assert loader.state_dict() == {"seed": 3, "epoch": 1, "step": 2, "order": 1}
+    assert loader.state_dict() == {"seed": 3, "epoch": 1, "step": 2, "order": 1, "data": ANY}
     assert names(loader) == read_names(manifest, range(5, 6))
 
 
@@ -194,28 +195,33 @@ def test_what_cannot_be_had_is_refused(manifest: Manifest, options: dict[str, ob
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({"seed": 4, "epoch": 0, "step": 0, "order": 1}, "The position must be of a run with seed 3, got seed 4."),
+        ({"seed": 4}, "The position must be of a run with seed 3, got seed 4."),
         (
-            {"seed": 3, "epoch": 0, "step": 3, "order": 1},
+            {"step": 3},
             "The position must lie in an epoch of 3 steps, got epoch 0 and step 3. Use the batch size and the data "
             "that it was saved with.",
         ),
-        ({"step": 3}, "A position must have seed, epoch, step and order, got step."),
         (
-            {"seed": 3, "epoch": 0, "step": 0, "order": 2},
+            {"order": 2},
             "The position must be of a run in order version 1, got version 2, in which other records come at each "
             "step. Begin a new run, or go on with the release of tfpipe that the run began with.",
         ),
         (
-            {"seed": 3, "epoch": 0, "step": 0},
-            "A position must have seed, epoch, step and order, got seed, epoch, step.",
+            {"part": 1},
+            "A position must have seed, epoch, step, order and data, got seed, epoch, step, order, data, part.",
+        ),
+        (
+            {"data": 1},
+            "The position is of other records than those of {address}, or of the same in another order. Open the "
+            "dataset or view as it was when the position was saved, or begin a new run.",
         ),
     ],
 )
 def test_another_runs_state_is_refused(manifest: Manifest, state: dict[str, int], message: str) -> None:
+    loader = data_loader(of(manifest), num_workers=0)
     with pytest.raises(ConfigError) as caught:
-        data_loader(of(manifest), num_workers=0).load_state_dict(state)
-    assert str(caught.value) == message
+        loader.load_state_dict({**loader.state_dict(), **state})
+    assert str(caught.value) == message.format(address=manifest.address)
 
 
 def test_after_an_error_a_pass_begins_with_the_same_batch(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Processes
 from tfpipe.pipeline.build import build_dataset
+from tfpipe.readers.numpy import NumpyBatches
 
 OPTIONS = {"batch_size": 4, "image_size": 8, "seed": 1, "extra_features": ("image/filename",)}
 
@@ -40,4 +42,5 @@ def test_two_ranks_share_the_epochs_and_go_on(processes: Processes, small_datase
     assert read(processes, str(small_dataset)) == expected[:6]
     for epoch in (expected[:3], expected[3:6]):
         assert len({name for batch in epoch for name in batch}) == 12
-    assert read(processes, str(small_dataset), '{"seed": 1, "epoch": 1, "step": 1, "order": 1}') == expected[4:9]
+    state = {**NumpyBatches(small_dataset, "train", **OPTIONS).state_dict(), "epoch": 1, "step": 1}
+    assert read(processes, str(small_dataset), json.dumps(state)) == expected[4:9]

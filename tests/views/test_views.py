@@ -356,7 +356,7 @@ def test_a_position_belongs_to_the_view(pets: str, cats: str) -> None:
     batches = make(cats)
     steps = [batch["image"] for _ in range(3) for batch in batches]
     again = make(cats)
-    again.load_state_dict({"seed": 3, "epoch": 1, "step": 1, "order": 1})
+    again.load_state_dict({**again.state_dict(), "epoch": 1, "step": 1})
     np.testing.assert_array_equal(next(iter(again))["image"], steps[3])
     whole, view = (tfpipe.load_manifest(address).splits["train"].fingerprint for address in (pets, cats))
     assert whole != view

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 from tfpipe.engine.order import ORDER_VERSION, check_version
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 
 _LAYER = "layer"
+Split: TypeAlias = tuple[Manifest, str]
+"""A split that is read, behind its dataset."""
 _LEAST_LOOK, _LARGEST_LOOK = 4, 24
 
 
@@ -29,10 +34,10 @@ class Position(NamedTuple):
         """Returns the position of the batch after this one."""
         return Position(self.epoch, self.step + 1) if self.step + 1 < steps_per_epoch else Position(self.epoch + 1, 0)
 
-    def state(self, seed: int, layers: Sequence[int] = ()) -> dict[str, int]:
+    def state(self, seed: int, data: int, layers: Sequence[int] = ()) -> dict[str, int]:
         """Returns the state of a run, from which the run can be resumed. The first layer of a dataset is not named."""
         named = {_name_layer(k): layer for k, layer in enumerate(layers) if layer > 1}
-        return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, **named}
+        return {"seed": seed, "epoch": self.epoch, "step": self.step, "order": ORDER_VERSION, "data": data, **named}
 
 
 def count_look(steps: int) -> int:
@@ -62,8 +67,12 @@ class Resumable(ABC):
 
     @property
     @abstractmethod
-    def _run_data(self) -> Sequence[Manifest]:
-        """The datasets that the run reads: one, or those of a mixture in their order."""
+    def _run_data(self) -> Sequence[Split]:
+        """The splits that the run reads: one, or those of a mixture in their order."""
+
+    @cached_property
+    def _data_number(self) -> int:
+        return number_data(self._run_data)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -76,20 +85,40 @@ class Resumable(ABC):
     def state_dict(self) -> dict[str, int]:
         """Returns what a checkpoint keeps: "seed", "epoch" and "step" of the batch that comes next.
 
-        "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`; "layer" the layer of the dataset,
-        where it has grown. In a mixture "layer" is that of the first dataset, "layer_2" that of the second.
+        "order" is the version of the order, `tfpipe.engine.order.ORDER_VERSION`; "data" a number that stands for the
+        records; "layer" the layer of the dataset, where it has grown. In a mixture "layer" is that of the first
+        dataset, "layer_2" that of the second.
         """
-        return self.position.state(self._run_seed, [get_layer(data) for data in self._run_data])
+        layers = [get_layer(manifest) for manifest, _ in self._run_data]
+        return self.position.state(self._run_seed, self._data_number, layers)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on where `state_dict` was called, with the same data and config, on any number of processes.
 
         Raises:
-            ConfigError: The state is of a run with another seed or in another order, of another layer of the dataset,
-                or of a longer epoch.
+            ConfigError: The state is of a run with another seed or in another order, of other records, or of a longer
+                epoch.
         """
-        check_layers(state, self._run_data)
-        self.position = read_state(state, self._run_seed, len(self))
+        manifests = [manifest for manifest, _ in self._run_data]
+        check_layers(state, manifests)
+        position = read_state(state, self._run_seed, len(self))
+        if state["data"] != self._data_number:
+            addresses = " and ".join(manifest.address for manifest in manifests)
+            raise ConfigError(
+                f"The position is of other records than those of {addresses}, or of the same in another order. Open "
+                "the dataset or view as it was when the position was saved, or begin a new run."
+            )
+        self.position = position
+
+
+def number_data(splits: Sequence[Split]) -> int:
+    """Returns a number that stands for the records of splits, wherever they lie: 48 bits of their digest."""
+    facts = []
+    for manifest, split in splits:
+        info = manifest.splits[split]
+        shards = [(shard.records, shard.sha256) for shard in info.shards]  # a cache has others of their sizes and names
+        facts.append([shards, None if info.chosen is None else info.chosen.digest])
+    return int(hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12], 16)
 
 
 def get_layer(data: Manifest) -> int:
@@ -122,9 +151,9 @@ def read_state(state: Mapping[str, int], seed: int, steps_per_epoch: int) -> Pos
     Raises:
         ConfigError: The state is of a run with another seed or in another order, or the epoch has fewer steps.
     """
-    if {name for name in state if not name.startswith(_LAYER)} != {"seed", "epoch", "step", "order"}:
+    if {name for name in state if not name.startswith(_LAYER)} != {"seed", "epoch", "step", "order", "data"}:
         got = ", ".join(map(str, state)) or "nothing"
-        raise ConfigError(f"A position must have seed, epoch, step and order, got {got}.")
+        raise ConfigError(f"A position must have seed, epoch, step, order and data, got {got}.")
     check_version(state["order"], "The position")
     if state["seed"] != seed:
         raise ConfigError(f"The position must be of a run with seed {seed}, got seed {state['seed']}.")

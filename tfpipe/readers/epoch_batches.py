@@ -17,8 +17,7 @@ from tfpipe.engine.batch import Batch
 from tfpipe.engine.clocks import Clocks
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
-from tfpipe.engine.position import Position, Resumable
-from tfpipe.format.manifest import Manifest
+from tfpipe.engine.position import Position, Resumable, Split
 from tfpipe.readers.open_data import describe_reader, list_splits, locate
 from tfpipe.system import notebook
 from tfpipe.system.arguments import check_count
@@ -78,8 +77,8 @@ class EpochBatches(Resumable):
         self._passes.position = position
 
     @property
-    def _run_data(self) -> list[Manifest]:
-        return [manifest for manifest, _ in list_splits(self._maker.plan)]
+    def _run_data(self) -> list[Split]:
+        return list_splits(self._maker.plan)
 
     @property
     def _run_seed(self) -> int:

@@ -8,7 +8,7 @@ for epoch in range(90):
 ```
 
 With several processes (`jax.distributed.initialize`) each reads its own part, and the arrays are those of all of them.
-`batches.state_dict()` is four integers. Records, order, crops and flips are those of `build_dataset`; pixels differ
+`batches.state_dict()` is five integers. Records, order, crops and flips are those of `build_dataset`; pixels differ
 by a few levels where the decoders round differently.
 """
 

@@ -15,7 +15,7 @@ from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan, MixedPlan
 from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.plan import check_start_step, plan_batches
-from tfpipe.engine.position import Position
+from tfpipe.engine.position import Position, Split
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
@@ -71,10 +71,11 @@ def locate(maker: AnyMaker, start_step: int) -> Position:
     return Position(*divmod(start_step, maker.plan.steps_per_epoch))
 
 
-def list_splits(plan: AnyPlan) -> list[tuple[Manifest, str]]:
+def list_splits(plan: AnyPlan) -> list[Split]:
     """Lists the splits that a plan reads: one, or one of each dataset of a mixture."""
     parts = plan.parts if isinstance(plan, MixedPlan) else (plan,)
-    return [(part.source.manifest, part.source.split) for part in parts if part.source.manifest and part.source.split]
+    read = [part.cached or (part.source.manifest, part.source.split) for part in parts]
+    return [(manifest, split) for manifest, split in read if manifest and split]
 
 
 def describe_reader(reader: object, plan: AnyPlan, position: Position | None = None) -> str:

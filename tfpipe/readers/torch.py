@@ -8,7 +8,7 @@ for epoch in range(90):
         image = normalize(batch["image"].to("cuda", non_blocking=True), dtype=torch.bfloat16)
 ```
 
-Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is four integers.
+Under `torch.distributed` every rank gets its part of each global batch. `loader.state_dict()` is five integers.
 
 Crops and flips are those that `build_dataset` draws for the same record, epoch and seed, and so are the pixels.
 """
@@ -29,7 +29,7 @@ from tfpipe.engine.config.pipeline_config import PipelineConfig, choose_config
 from tfpipe.engine.host import Host
 from tfpipe.engine.mixed_batch import AnyMaker, AnyPlan
 from tfpipe.engine.mixture import Mixture
-from tfpipe.engine.position import Position, Resumable
+from tfpipe.engine.position import Position, Resumable, Split
 from tfpipe.errors import ConfigError
 from tfpipe.format.manifest import Manifest
 from tfpipe.readers.finish import BatchTransform, leave_out_filled, stack_images, transform_batch
@@ -224,8 +224,8 @@ class ShardLoader(Resumable, DataLoader[Any]):
         return notebook.show(self.dataset)
 
     @property
-    def _run_data(self) -> list[Manifest]:
-        return [manifest for manifest, _ in list_splits(self.dataset.plan)]
+    def _run_data(self) -> list[Split]:
+        return list_splits(self.dataset.plan)
 
     @property
     def _run_seed(self) -> int:

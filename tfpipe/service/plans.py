@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,8 +26,10 @@ from tfpipe.engine.mixture import Mixture
 from tfpipe.engine.open_maker import open_maker, open_mixture
 from tfpipe.engine.order import ORDER_VERSION
 from tfpipe.engine.plan import BatchPlan, plan_batches
+from tfpipe.engine.position import number_data
 from tfpipe.engine.source import Source
 from tfpipe.errors import ConfigError, DataError
+from tfpipe.format.manifest import Manifest
 from tfpipe.storage.file_io import is_url
 
 
@@ -91,21 +94,26 @@ def _describe_source(source: Source) -> dict[str, Any]:
     address = manifest.address
     return {
         "directory": address if is_url(address) else os.path.abspath(address),
-        "records": source.num_records,
-        "bytes": source.total_bytes,
+        **_number_parts(manifest, str(source.split), [column.name for column in manifest.columns]),
     }
+
+
+def _number_parts(manifest: Manifest, split: str, columns: Collection[str]) -> dict[str, Any]:
+    """Returns the numbers that stand for the records of a split, and for the values of some columns."""
+    numbers = {each.name: number_data([(each, split)]) for each in manifest.columns if each.name in columns}
+    return {"records": number_data([(manifest, split)]), "columns": numbers}
 
 
 def _open_source(description: dict[str, Any], split: str) -> Source:
     directory = description["directory"]
     try:
-        source = Source.from_manifest(load_manifest(directory), split)
+        manifest = load_manifest(directory)
+        source = Source.from_manifest(manifest, split)
     except DataError as error:
         raise DataError(f"Workers must reach the dataset under the trainer's path {directory}: {error}") from None
-    here = {"records": source.num_records, "bytes": source.total_bytes}
-    if {**description, **here} != description:
+    if {**description, **_number_parts(manifest, split, description["columns"])} != description:
         raise DataError(
-            f"{source.name} must be the trainer's, of {description['records']} records and {description['bytes']} "
-            f"bytes, and has {source.num_records} and {source.total_bytes} here. Copy the dataset again."
+            f"{source.name} must have the trainer's records and columns, and has others here: it was changed since the "
+            "trainer opened it, or is another copy. Begin the training anew, or copy the dataset again."
         )
     return source

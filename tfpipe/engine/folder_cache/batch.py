@@ -194,7 +194,7 @@ def open_folder_cache(
     """
     folder = CacheFolder(manifest.choose(split, None), split, plan.config)  # views share the cache of all records
     folder.check()
-    plan_of = replace(plan, config=without_cache(plan.config))
+    plan_of = replace(plan, config=without_cache(plan.config), cached=(manifest, split))
     if plan.config.training:  # the order of a cache is that of its source
         plan_of = replace(plan_of, config=replace(plan_of.config, block_records=plan.order.block_records))
     whole = folder.find()
