@@ -11,10 +11,7 @@ Labels = Mapping[str | None, str | None]
 
 
 _NO_CLASS = re.compile(r"[-+][0-9]+|[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|nan|NaN|<NA>")
-OF_PANDAS = (
-    "pandas writes whole numbers so where some are missing: give every row a class, and write the column by "
-    "astype('int64')."
-)
+OF_PANDAS = "pandas writes 1.0 and nan where classes are missing: give every row a whole number or a name."
 
 
 def check_label(label: str, place: str = "") -> None:

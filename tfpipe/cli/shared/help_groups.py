@@ -44,7 +44,8 @@ _INPUT = (
     Group(
         "Input",
         "image-column label-column split-column labels",
-        "input-format caption-column target-column mask-column label-separator annotations segmentation-masks tensor",
+        "input-format caption-column target-column mask-column box-label-column label-separator annotations "
+        "segmentation-masks tensor",
     ),
     Group("Splits", "splits split", "group-by"),
 )
