@@ -5,8 +5,9 @@
     label       optional: name of the class, or its number from 0; or a list of such, for several classes
     split       optional: name of the split; `val`, `valid` and `dev` mean `validation`
     xmin, ymin, xmax, ymax
-                optional: boxes as fractions of width and height; a number, or a list for several boxes
-    box_label   optional: class number of the box, or a list
+                optional: boxes as fractions of width and height, or in pixels beside columns `width` and `height`; a
+                number, a list for several boxes, or a row for each box
+    box_label   optional: class of the box, by number or name, or a list
     mask        optional: path of the image's mask, a PNG whose values are classes; relative as that of the image
     caption     optional: text
     target      optional: number, the target of a regression
