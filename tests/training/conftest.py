@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -47,45 +47,32 @@ def colors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-MakeConfig = Callable[..., Any]
-"""From options of TrainConfig and PipelineConfig, by their names, to a TrainConfig."""
-
 Train = Callable[..., Any]
-"""From options of a run, by their names, to a TrainResult."""
+"""From options of TrainConfig and PipelineConfig, by their names, to the result of a run."""
 
 
-def build_config(folder: Path, **options: Any) -> TrainConfig:
-    """Builds the config of a short run, whose exported model gets the pixels of its evaluation: those of Pillow."""
-    pipeline = PipelineConfig(batch_size=8, image_size=16, block_records=4, decoder="pillow")
-    train_names = {field.name for field in fields(TrainConfig)}
-    pipeline_options = {name: value for name, value in options.items() if name not in train_names}
-    train_options = {name: value for name, value in options.items() if name in train_names}
-    defaults = {"output": str(folder), "epochs": 3, "log_every_steps": 1, "checkpoint_every_steps": 4}
-    return TrainConfig(pipeline=replace(pipeline, **pipeline_options), **{**defaults, **train_options})
-
-
-def train_short(config: TrainConfig, dataset: Path, build: Any = None, stop: Callable[[], bool] = lambda: False) -> Any:
-    """Trains in this process, on one device."""
+def train_short(folder: Path, dataset: Path, build: Any = None, stop: Callable[[], bool] = bool, **options: Any) -> Any:
+    """Trains for a few steps in this process, on one device."""
     import tensorflow as tf
 
     from tfpipe.training.train import train
 
+    mine = {field.name for field in fields(TrainConfig)}
+    pipeline = {name: options.pop(name) for name in list(options) if name not in mine}
+    small = PipelineConfig(**{"batch_size": 8, "image_size": 16, "block_records": 4, **pipeline})
+    defaults = {"output": str(folder), "epochs": 3, "log_every_steps": 1, "checkpoint_every_steps": 4}
+    config = TrainConfig(pipeline=small, **{**defaults, **options})
     strategy = tf.distribute.OneDeviceStrategy("/CPU:0")
-    return train(load_manifest(str(dataset)), config, strategy, build, stop=stop)
+    *_, result = train(load_manifest(str(dataset)), config, strategy, build, stop=stop)
+    return result
 
 
 @pytest.fixture
-def make_config(tmp_path: Path) -> MakeConfig:
-    """Returns a function that makes the TrainConfig of a short run."""
-    return partial(build_config, tmp_path / "run")
-
-
-@pytest.fixture
-def train(colors: Path, make_config: MakeConfig) -> Train:
+def train(colors: Path, tmp_path: Path) -> Train:
     """Returns a function that trains in this process, on one device."""
 
-    def run(dataset: Path = colors, build: Any = None, stop: Callable[[], bool] = lambda: False, **options: Any) -> Any:
-        return train_short(make_config(**options), dataset, build, stop)
+    def run(dataset: Path = colors, **options: Any) -> Any:
+        return train_short(tmp_path / "run", dataset, **options)
 
     return run
 
@@ -99,3 +86,22 @@ def stop_after(steps: int) -> Callable[[], bool]:
     """Returns a `stop` that is True from its call number `steps` on."""
     calls = itertools.count(1)
     return lambda: next(calls) >= steps
+
+
+def make_interpreter(path: Path) -> Callable[[Any], Any]:
+    """Returns a function from an image to the logits of a TFLite file, with the details of its input as `details`."""
+    import tensorflow as tf
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*deprecated", category=UserWarning)  # since TensorFlow 2.19
+        interpreter = tf.lite.Interpreter(str(path))
+    interpreter.allocate_tensors()
+    (model_input,), (model_output,) = interpreter.get_input_details(), interpreter.get_output_details()
+
+    def interpret(image: Any) -> Any:
+        interpreter.set_tensor(model_input["index"], np.asarray(image)[None])
+        interpreter.invoke()
+        return interpreter.get_tensor(model_output["index"])[0]
+
+    interpret.details = model_input
+    return interpret

@@ -19,11 +19,12 @@ import tensorflow as tf
 import tfpipe
 from beam_jobs import shard_job
 from beam_jobs.config import ShardConfig
+from tests.training.conftest import make_interpreter
 from tfpipe import PipelineConfig
 from tfpipe.engine.config.augment_config import AugmentOptions
 from tfpipe.errors import DataError
 from tfpipe.format.image_form import ImageForm
-from tfpipe.training.export import export_model
+from tfpipe.training.export import export_model, export_tflite
 
 GetDataset = Callable[[str], tfpipe.Manifest]
 
@@ -147,14 +148,6 @@ def test_the_original_files_give_what_evaluation_gives_to_the_bit(
     np.testing.assert_array_equal(served["probabilities"].numpy(), model.expected)
 
 
-def test_decoded_images_give_what_evaluation_gives(exported: GetExported) -> None:
-    model = exported("raw")
-    batch = model.batch
-    pixels = tf.reshape(tf.io.decode_raw(batch["image/encoded"], tf.uint8), [-1, 18, 18, 3])
-    served = model.serve("images")(images=pixels, height=batch["image/height"], width=batch["image/width"])
-    np.testing.assert_array_equal(served["probabilities"].numpy(), model.expected)
-
-
 def test_plain_tensorflow_serves_batches_of_any_size(exported: GetExported, tmp_path: Path) -> None:
     # The process has no tfpipe and no Keras, nor JAX, which TensorFlow would load.
     model = exported("as they came")
@@ -203,11 +196,32 @@ def test_the_file_that_makes_a_folder_a_model_comes_last(tmp_path: Path) -> None
 
 
 def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
-    # This one is in memory. The second export replaces the first.
-    target = f"ram://{tmp_path.name}/run/model"
-    for classes in (3, 2):
-        export_model(linear_model(classes=classes), CONFIG, NAMES[:classes], target, ImageForm())
+    target = f"ram://{tmp_path.name}/run/model"  # one in memory
+    export_model(linear_model(classes=2), CONFIG, NAMES[:2], target, ImageForm())
     assert set(tf.io.gfile.listdir(target)) >= {"labels.txt", "saved_model.pb", "tfpipe.json"}
     with tf.io.gfile.GFile(f"{target}/labels.txt") as file:
         assert file.read() == "cat\ndog\n"
     assert tf.saved_model.load(target).signatures["serving_default"].structured_outputs["probabilities"].shape[1] == 2
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16"])
+def test_a_file_for_tflite_takes_the_pipelines_images_and_predicts_as_the_model_does(
+    tmp_path: Path, dtype: str
+) -> None:
+    random = np.random.default_rng(3)
+    labels = random.integers(0, 3, 40)
+    # Each class has a bright channel, and the model names the brightest one without training.
+    images = random.integers(0, 100, (40, 8, 8, 3)) + 120 * np.eye(3, dtype=int)[labels][:, None, None]
+    image = tf.keras.Input((8, 8, 3), dtype=dtype)
+    x = tf.keras.layers.DepthwiseConv2D(1, depthwise_initializer="ones")(tf.keras.layers.Rescaling(1 / 255)(image))
+    x = tf.keras.layers.GlobalAveragePooling2D()(tf.keras.layers.BatchNormalization()(x))
+    model = tf.keras.Model(image, tf.keras.layers.Dense(3, kernel_initializer="identity")(x))
+    config, path = PipelineConfig(batch_size=8, image_size=8, image_dtype=dtype), tmp_path / "model.tflite"
+    export_tflite(model, config, list(images[:10]), str(path))
+    interpret = make_interpreter(path)
+    taken = np.uint8 if dtype == "uint8" else np.float32
+    assert (interpret.details["dtype"], interpret.details["shape"].tolist()) == (taken, [1, 8, 8, 3])
+    assert interpret.details["quantization"] == (0.0, 0)  # pixels as they are
+    assert [interpret(one.astype(taken)).argmax() for one in images] == labels.tolist()
+    with pytest.raises(DataError, match=r"^Could not write /nowhere/model\.tflite: "):
+        export_tflite(model, config, list(images[:1]), "/nowhere/model.tflite")

@@ -46,10 +46,9 @@ def test_logits_are_float32(policy: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v3_small"])
-def test_logits_of_large_models_are_float32_too(name: str) -> None:
+def test_logits_of_resnet50_are_float32_too() -> None:
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = build_model(name, 7, BYTES)
+    model = build_model("resnet50", 7, BYTES)
     assert model.output_shape == (None, 7)
     assert model(IMAGES).dtype == tf.float32
 
@@ -66,10 +65,10 @@ def build_nothing(num_classes: int, size: tuple[int, int]) -> Any:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (build_nothing, r"own\(5, \(32, 40\)\) failed: ValueError: no idea"),
-        (lambda *_: None, "own must return a Keras model, got NoneType."),
+        (build_nothing, r"own\(5, .* must return a Keras model for images of shape .*: ValueError: no idea"),
+        (lambda *_: None, r"own\(5, .* must return a Keras model .*'NoneType'"),
         (lambda n, size: build_own(n + 1, size), r"own must return logits of shape \(None, 5\), got \(None, 6\)\."),
-        (lambda n, size: build_own(n, (8, 8)), r"own must take images of shape \(None, 32, 40, 3\): "),
+        (lambda n, size: build_own(n, (8, 8)), r"a Keras model for images of shape \(None, 32, 40, 3\): "),
     ],
 )
 def test_an_unfit_model_is_refused(build: Any, message: str) -> None:

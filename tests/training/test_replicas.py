@@ -16,12 +16,8 @@ pytest.importorskip("tensorflow")
 SCRIPT = str(Path(__file__).with_name("trainer.py"))
 
 
-def run(processes: Any, colors: Path, output: Path, cpus: int, workers: int = 1, *more: str) -> list[dict[str, Any]]:
-    """Trains with `trainer.py`. Returns the figures that each process printed."""
-    command = (SCRIPT, str(colors), str(output), str(cpus), *(more or ("small_cnn",)))
-    if workers > 1:
-        return processes.run_workers(workers, *command)
-    return [processes.finish(processes.start(*command))]
+def run(processes: Any, colors: Path, output: Path, cpus: int, model: str = "small_cnn") -> list[dict[str, Any]]:
+    return processes.finish(processes.start(SCRIPT, str(colors), str(output), str(cpus), model))
 
 
 def check_equal(lines: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -35,25 +31,19 @@ def check_equal(lines: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
 
 @pytest.mark.slow
 def test_four_replicas_and_two_workers_train_as_one_does(processes: Any, colors: Path, tmp_path: Path) -> None:
-    (one,) = run(processes, colors, tmp_path / "one", 1)
-    (four,) = run(processes, colors, tmp_path / "four", 4)
-    check_equal(four["lines"], one["lines"])
-    for worker in run(processes, colors, tmp_path / "two", 1, 2):  # both read the file that the first one wrote
-        check_equal(worker["lines"], one["lines"])
-    (many,) = run(processes, colors, tmp_path / "many", 4, 1, "small_cnn", "3")
-    check_equal([line for line in many["lines"] if line["kind"] == "epoch"],
-                [line for line in one["lines"] if line["kind"] == "epoch"])  # fmt: skip
-    assert four["images_per_step"] == 8
+    one = run(processes, colors, tmp_path / "one", 1)
+    check_equal(run(processes, colors, tmp_path / "four", 4), one)
+    # Both read the file that the first one wrote.
+    for worker in processes.run_workers(2, SCRIPT, str(colors), str(tmp_path / "two"), "1", "small_cnn"):
+        check_equal(worker, one)
 
 
 @pytest.mark.slow
 def test_replicas_share_batch_statistics_and_dropout(processes: Any, colors: Path, tmp_path: Path) -> None:
-    output = tmp_path / "run"
-    (figures,) = run(processes, colors, output, 2, 1, "own:batch_norm")
-    assert [line["evaluation"]["images"] for line in figures["lines"] if line["kind"] == "epoch"] == [27, 27]
-    with np.load(sorted((output / "checkpoints").iterdir())[-1]) as saved:
-        others = [saved[name] for name in saved.files if name.startswith("state/others/")]
-    mean, variance, generator = others
+    lines = run(processes, colors, tmp_path, 2, "own:batch_norm")
+    assert [line["evaluation"]["images"] for line in lines if line["kind"] == "epoch"] == [27, 27]
+    with np.load(sorted((tmp_path / "checkpoints").iterdir())[-1]) as saved:
+        mean, variance, generator = (saved[f"arr_{k}"] for k in (6, 7, 8))  # behind six arrays of weights
     assert mean.shape == variance.shape == (8,)
     assert abs(mean).max() > 0
     assert generator[1] == 12  # one draw in each step

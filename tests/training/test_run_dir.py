@@ -1,48 +1,50 @@
-"""The folder of a run: begun once, resumed, and refused where it belongs to another run."""
+"""The folder of a run: begun once, resumed, and refused where it belongs to another run; and its checkpoints."""
 
+import errno
 import json
+import logging
+import os
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow")
 
 from tfpipe.errors import ConfigError, DataError, FormatError
-from tfpipe.training.run_dir import RunDir
+from tfpipe.training.run_dir import RunDir, Saved, State
 
 OPTIONS = {"model": "small_cnn", "epochs": 3, "scale": (0.08, 1.0)}
 
 
 def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
     path = str(tmp_path / "runs" / "one")
-    assert not RunDir(path).begin(OPTIONS)
-    assert json.loads((tmp_path / "runs/one/run.json").read_text()) == {
-        "version": 1,
-        **{"model": "small_cnn", "epochs": 3, "scale": [0.08, 1.0]},
-        "lock": None,
-    }
-    assert RunDir(path).begin(OPTIONS, {"seed": 3})  # what it was begun with stays
+    RunDir(path).begin(OPTIONS)
+    begun = json.loads((tmp_path / "runs/one/run.json").read_text())
+    assert begun == {"version": 1, "model": "small_cnn", "epochs": 3, "scale": [0.08, 1.0], "lock": None}
+    RunDir(path).begin(OPTIONS, {"seed": 3})
+    assert RunDir(path).read_options() == begun  # what it was begun with stays
 
 
 def test_a_temporary_file_of_a_killed_run_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "run.json.123.tmp").write_text("{")
-    assert not RunDir(str(tmp_path)).begin(OPTIONS)
+    RunDir(str(tmp_path)).begin(OPTIONS)
+    assert (tmp_path / "run.json").exists()
 
 
 def test_only_the_chief_writes(tmp_path: Path) -> None:
     run_dir = RunDir(str(tmp_path / "run"), is_chief=False)
-    assert not run_dir.begin(OPTIONS)
-    run_dir.write_metrics()
+    run_dir.begin(OPTIONS)
+    run_dir.save((0, 1, np.zeros(3)), [])
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("{", "is damaged. Delete"), ("[]", "is damaged. Delete"), ('{"version": 2}', "has version 2, and this tfpipe")],
-)
-def test_a_damaged_description_is_refused(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(FormatError, match=message):
+    with pytest.raises(FormatError, match=r"run\.json is damaged\. Delete .* to begin again\."):
         RunDir(str(tmp_path)).begin(OPTIONS)
 
 
@@ -56,27 +58,117 @@ def test_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
     )
 
 
-def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
-    run_dir = RunDir(str(tmp_path))
-    run_dir.begin(OPTIONS)
-    kinds = ["step", "step", "epoch", "step", "step", "epoch"]
-    run_dir.metrics = [
-        {"kind": kind, "epoch": i // 3, "step": step}
-        for i, (kind, step) in enumerate(zip(kinds, (1, 2, 2, 3, 4, 4), strict=True))
-    ]
-    run_dir.write_metrics()
-    reopened = RunDir(str(tmp_path))
-    assert reopened.begin(OPTIONS)
-    assert reopened.get_last_epoch() == {"kind": "epoch", "epoch": 1, "step": 4}
-    reopened.go_back(1, 4)  # the steps of the second epoch are done, its evaluation is not
-    assert [(line["kind"], line["step"]) for line in reopened.metrics] == [
-        *(("step", 1), ("step", 2), ("epoch", 2), ("step", 3), ("step", 4)),
-    ]
-    reopened.go_back(0, 2)
-    assert [line["kind"] for line in reopened.metrics] == ["step", "step"]
-
-
 def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="file/run"):
         RunDir(str(tmp_path / "file" / "run")).begin(OPTIONS)
+
+
+def fill(step: int) -> State:
+    """Returns two arrays that all hold the number of a step."""
+    return [np.full(shape, step, np.float32) for shape in ((3, 5), ())]
+
+
+def save(tmp_path: Path, count: int) -> list[Path]:
+    """Saves `count` checkpoints, each filled with its step. Returns those that are kept."""
+    run_dir = RunDir(str(tmp_path))
+    for step in range(1, count + 1):
+        run_dir.metrics.append({"step": step})
+        run_dir.save((7, step, np.full((2, 4), step + 0.1)), fill(step))
+    return sorted((tmp_path / "checkpoints").iterdir())
+
+
+def restore(tmp_path: Path) -> tuple[Saved | None, State]:
+    """Returns what `RunDir.restore` gives, and the arrays that it sets."""
+    state: State = []
+    return RunDir(str(tmp_path)).restore(state.extend), state
+
+
+def check_restored(tmp_path: Path, step: int) -> None:
+    saved, state = restore(tmp_path)
+    assert saved is not None
+    assert saved[:2] == (7, step)
+    assert saved[2].tolist() == [[step + 0.1] * 4] * 2
+    assert [values.tolist() for values in state] == [values.tolist() for values in fill(step)]
+
+
+def test_a_run_without_checkpoints_restores_nothing(tmp_path: Path) -> None:
+    assert restore(tmp_path) == (None, [])
+
+
+def test_the_last_of_two_kept_checkpoints_is_restored(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ckpt-000007-000000001.npz.123.tmp").write_text("of a process that was killed")
+    assert [path.name for path in save(tmp_path, 4)] == [f"ckpt-000007-00000000{step}.npz" for step in (3, 4)]
+    check_restored(tmp_path, 4)
+
+
+def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
+    run_dir = RunDir(str(tmp_path))
+    run_dir.begin(OPTIONS)
+    save(tmp_path, 3)[-1].unlink()
+    run_dir.begin(OPTIONS)
+    assert len(run_dir.metrics) == 3
+    run_dir.restore(lambda _: None)
+    assert run_dir.metrics == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("damage", ["bit", "cut", "empty", "missing"])
+def test_the_checkpoint_before_a_damaged_one_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    path = save(tmp_path, 3)[-1]
+    data = bytearray(path.read_bytes())
+    data[data.index(np.full(15, 3, np.float32).tobytes())] ^= 1
+    path.write_bytes({"bit": bytes(data), "cut": data[: len(data) // 2], "empty": b"", "missing": b""}[damage])
+    if damage == "missing":
+        path.unlink()
+    with caplog.at_level(logging.WARNING, "tfpipe"):
+        check_restored(tmp_path, 2)
+    assert caplog.text.count("ckpt-000007-000000003.npz cannot be read (") == (damage != "missing")
+    assert caplog.text.count("the one before it is used.") == (damage != "missing")
+
+
+def test_any_flipped_bit_is_found_or_changes_no_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody reads some bits, such as those of a time."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    path = save(tmp_path, 3)[-1]
+    whole = path.read_bytes()
+    for _ in range(40):
+        data = bytearray(whole)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        path.write_bytes(data)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "tfpipe"):
+            saved, _ = restore(tmp_path)
+            assert saved is not None
+            check_restored(tmp_path, saved[1])
+
+
+def test_checkpoints_that_are_of_no_use_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("tfpipe.training.run_dir.ORDER_VERSION", 2)
+        paths = save(tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"000002\.npz must be of a run in order version 1, got version 2"):
+        restore(tmp_path)
+    for path in paths:
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"None of the 2 checkpoints in .* can be read. Delete the folder"):
+        restore(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = save(tmp_path, 3)
+
+    def fill_disk(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill_disk)
+    with pytest.raises(DataError, match=r"^Could not write .*: No space left on device\. Free some and run the same"):
+        RunDir(str(tmp_path)).save((7, 4, np.zeros((2, 4))), fill(4))
+    assert sorted((tmp_path / "checkpoints").iterdir()) == paths
+    check_restored(tmp_path, 3)

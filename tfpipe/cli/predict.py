@@ -3,20 +3,15 @@
 import glob
 import json
 import os
-import sys
-from contextlib import nullcontext
 
 import click
 
 from tfpipe.cli.shared.command import command
 from tfpipe.cli.shared.console import clean_line
 from tfpipe.cli.shared.inputs import quiet_start
-from tfpipe.cli.shared.status import status_line
 from tfpipe.errors import ConfigError
-from tfpipe.system.progress import Observer
 from tfpipe.system.units import human_count
 
-JSON_VERSION = 1
 _TOP, _BATCH = "Number of classes to print for each image.", "Number of images to classify at once."
 
 
@@ -39,22 +34,18 @@ def predict(run: str, images: tuple[str, ...], top: int, batch_size: int, as_jso
         from tfpipe.training.predict import Classifier
 
         classifier = Classifier(run)
-    out = sys.stdout  # a live line on a terminal would take it over
-    shows_status = as_json or not out.isatty()  # else the lines themselves show the progress
     predictions, failed = [], []
-    with status_line("Classifying") if shows_status else nullcontext(Observer()) as observer:
-        for done, result in enumerate(classifier.classify(files, batch_size, top), 1):
-            observer.phase(f"Classifying: {done:,} of {human_count(len(files), 'image')}")
-            if "reason" in result:
-                failed.append(result)
-                click.echo(clean_line(f"{result['file']}: {result['reason']}"), err=True)
-                continue
-            predictions.append({"file": result["file"], **result["top"][0], "top": result["top"]})
-            if not as_json:
-                guesses = ", ".join(f"{guess['label_name']} {guess['probability']:.1%}" for guess in result["top"])
-                click.echo(clean_line(f"{result['file']}: {guesses}"), file=out)
+    for result in classifier.classify(files, batch_size, top):
+        if "reason" in result:
+            failed.append(result)
+            click.echo(clean_line(f"{result['file']}: {result['reason']}"), err=True)
+            continue
+        predictions.append({"file": result["file"], **result["top"][0], "top": result["top"]})
+        if not as_json:
+            guesses = ", ".join(f"{guess['label_name']} {guess['probability']:.1%}" for guess in result["top"])
+            click.echo(clean_line(f"{result['file']}: {guesses}"))
     if as_json:
-        click.echo(json.dumps({"version": JSON_VERSION, "predictions": predictions, "failed": failed}))
+        click.echo(json.dumps({"version": 1, "predictions": predictions, "failed": failed}))
     if failed:
         click.echo(f"{len(failed):,} of {human_count(len(files), 'image')} could not be classified.", err=True)
         raise SystemExit(1)

@@ -1,8 +1,7 @@
 """Builds the models that the trainer knows by name, and the user's own: from images to float32 logits.
 
-All weights start from scratch. Batch normalization is as in Keras: each replica normalizes by its own part of the
-batch, and evaluation uses moving averages, the mean over replicas. small_cnn normalizes each image by itself, so its
-numbers do not depend on how many replicas share a batch.
+All weights start from scratch. small_cnn normalizes each image by itself, so its numbers do not depend on how many
+replicas share a batch; ResNet-50 normalizes by the part of the batch that its replica has.
 """
 
 from __future__ import annotations
@@ -19,23 +18,17 @@ BuildModel: TypeAlias = Callable[[int, tuple[int, int]], "tf.keras.Model"]
 """A function from the number of classes and the (height, width) of images to a model. The model takes normalized float
 images, [batch, height, width, 3], and returns logits, [batch, classes]."""
 
-_SMALLEST_SIDE = 32  # the last feature maps of the large models have no pixels for smaller images
+_SMALLEST_SIDE = 32  # the last feature maps of ResNet-50 have no pixels for smaller images
 
 
 def build_model(name: str, num_classes: int, config: PipelineConfig, build: BuildModel | None = None) -> tf.keras.Model:
-    """Builds a model for the batches of a pipeline, or by the user's own `build`. Call it after `set_precision`.
+    """Builds a model from a pipeline's images to float32 logits, by name or by the user's own `build`.
 
-    Returns:
-        A model from images, `image_dtype` [batch, height, width, 3], to logits, float32 [batch, classes]. It normalizes
-        uint8 images itself, with the mean and deviation of `augment_options`. Floats come normalized from the pipeline.
+    It normalizes uint8 images itself; floats come normalized from the pipeline. Call it after `set_precision`.
     """
-    height, width = config.size
-    net = (
-        _build_by_name(name, num_classes, config.size)
-        if build is None
-        else _build_users_own(name, build, num_classes, config.size)
-    )
-    images = x = tf.keras.Input((height, width, 3), dtype=config.image_dtype, name="image")
+    size = config.size
+    net = _build_by_name(name, num_classes, size) if build is None else _build_own(name, build, num_classes, size)
+    images = x = tf.keras.Input((*size, 3), dtype=config.image_dtype, name="image")
     if config.image_dtype == "uint8":
         options = config.augment_options
         scale = [1 / (255 * std) for std in options.std]
@@ -47,19 +40,13 @@ def build_model(name: str, num_classes: int, config: PipelineConfig, build: Buil
 
 
 def _build_by_name(name: str, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
-    if name != "small_cnn" and min(size) < _SMALLEST_SIDE:
-        height, width = size
-        raise ConfigError(f"{name} needs images of at least {_SMALLEST_SIDE} pixels a side, got {height} x {width}.")
-    shape, applications = (*size, 3), tf.keras.applications
     if name == "small_cnn":
-        images, features = _build_small_cnn(shape)
-    elif name == "resnet50":
-        body = applications.ResNet50(include_top=False, weights=None, input_shape=shape, pooling="avg", name="body")
-        images, features = body.input, body.output
+        images, features = _build_small_cnn((*size, 3))
+    elif min(size) < _SMALLEST_SIDE:
+        raise ConfigError(f"{name} needs images of at least {_SMALLEST_SIDE} pixels a side, got {size[0]} x {size[1]}.")
     else:
-        body = applications.MobileNetV3Small(weights=None, input_shape=shape, include_preprocessing=False, name="body")
-        # A new last layer takes the place of Keras' own, which a 16-bit policy would compute in 16 bits.
-        images, features = body.input, tf.keras.layers.Flatten()(body.get_layer("logits").input)
+        body = tf.keras.applications.ResNet50(include_top=False, weights=None, input_shape=(*size, 3), pooling="avg")
+        images, features = body.input, body.output
     return tf.keras.Model(images, tf.keras.layers.Dense(num_classes, dtype="float32", name="head")(features), name=name)
 
 
@@ -77,19 +64,8 @@ def _build_small_cnn(shape: tuple[int, int, int]) -> tuple[Any, Any]:
     return images, tf.keras.layers.GlobalMaxPooling2D()(x)
 
 
-def _build_users_own(name: str, build: BuildModel, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
-    """Builds the user's own model, and checks its type, its input and its output."""
-    shape = (None, *size, 3)
-    try:
-        model = build(num_classes, size)
-    except Exception as error:
-        raise ConfigError(f"{name}({num_classes}, {size}) failed: {type(error).__name__}: {error}") from error
-    if not isinstance(model, tf.keras.Model):
-        raise ConfigError(f"{name} must return a Keras model, got {type(model).__name__}.")
-    try:
-        output = model.compute_output_shape(shape)
-    except Exception as error:
-        raise ConfigError(f"{name} must take images of shape {shape}: {type(error).__name__}: {error}") from error
-    if output != (None, num_classes):
+def _build_own(name: str, build: BuildModel, num_classes: int, size: tuple[int, int]) -> tf.keras.Model:
+    model = build(num_classes, size)
+    if (output := model.compute_output_shape((None, *size, 3))) != (None, num_classes):
         raise ConfigError(f"{name} must return logits of shape {(None, num_classes)}, got {output}.")
     return model

@@ -22,9 +22,6 @@ from tfpipe.training.run_dir import LABELS, MODEL, NOTES, NOTES_VERSION, PROGRAM
 
 _MAX_IMAGE_BYTES, _MAX_NOTES_BYTES = 1 << 31, 1 << 28
 
-Prediction = dict[str, Any]
-"""A file, and `top`: the likeliest classes, each a `label`, `label_name`, `probability`; or the `reason` for none."""
-
 
 class Classifier:
     """The model of a run, or one that a run exported, by the path of its folder."""
@@ -33,18 +30,23 @@ class Classifier:
         """Loads the model."""
         folder = _find_model(path)
         check_installed("tensorflow", f"The model in {folder}", "TensorFlow", "tfpipe[tensorflow]")
-        self._form = _read_form(file_io.join(folder, NOTES))
-        self._names = _read(file_io.join(folder, LABELS)).decode().removesuffix("\n").split("\n")
         import tensorflow as tf
 
         try:
+            notes, labels = (
+                file_io.read_bytes(file_io.join(folder, name), _MAX_NOTES_BYTES) for name in (NOTES, LABELS)
+            )
+            self._names = labels.decode().removesuffix("\n").split("\n")
+            if (version := json.loads(notes)["version"]) != NOTES_VERSION:
+                raise ValueError(f"its version is {version}, and this tfpipe reads {NOTES_VERSION}")
+            self._form = ImageForm.recorded(json.loads(notes)["form"])
             self._model = tf.saved_model.load(folder)
             self._predict = self._model.signatures["records"]
-        except (OSError, ValueError, KeyError, RuntimeError, tf.errors.OpError) as error:
-            raise FormatError(f"The model in {folder} is damaged: {first_line(error)}.") from error
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, tf.errors.OpError) as error:
+            raise FormatError(f"The model in {folder} cannot be read: {first_line(error)}.") from error
 
-    def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[Prediction]:
-        """Reads files, `batch_size` at once, and yields the prediction for each, in their order."""
+    def classify(self, files: Iterable[str], batch_size: int, top: int) -> Iterator[dict[str, Any]]:
+        """Reads files, `batch_size` at once, and yields each with its likeliest classes or the `reason` for none."""
         rest = iter(files)
         while batch := [(file, self._prepare(file)) for file in islice(rest, batch_size)]:
             images = [image for _, image in batch if isinstance(image, PreparedImage)]
@@ -66,10 +68,9 @@ class Classifier:
     def _guess(self, images: list[PreparedImage], top: int) -> Iterator[list[dict[str, Any]]]:
         import tensorflow as tf
 
-        sizes = {
-            name: tf.constant([getattr(image, name) for image in images], tf.int64) for name in ("height", "width")
-        }
-        outputs = self._predict(image_bytes=tf.constant([image.encoded for image in images]), **sizes)
+        height, width = (tf.constant([getattr(one, side) for one in images], tf.int64) for side in ("height", "width"))
+        files = tf.constant([image.encoded for image in images])
+        outputs = self._predict(image_bytes=files, height=height, width=width)
         for row in outputs["probabilities"].numpy():
             # A stable sort prefers the lower one of equally probable labels, as the model does.
             labels = np.argsort(-row, kind="stable")[:top].tolist()
@@ -86,23 +87,3 @@ def _find_model(path: str) -> str:
         raise DataError(f"{path} has no model yet. {todo}")
     state = "holds neither" if file_io.exists(path) else "does not exist"
     raise DataError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
-
-
-def _read_form(path: str) -> ImageForm:
-    """Reads the form in which the dataset of a model stores its images."""
-    text = _read(path)
-    try:
-        notes = json.loads(text)
-        version, form = notes["version"], dict(notes["form"])
-    except (ValueError, TypeError, KeyError):
-        raise FormatError(f"{path} is damaged. Export the model again.") from None
-    if version != NOTES_VERSION:
-        raise FormatError(f"{path} has version {version}, and this tfpipe reads {NOTES_VERSION}.")
-    return ImageForm.recorded(form)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return file_io.read_bytes(path, _MAX_NOTES_BYTES)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing. Name a complete model that tfpipe exported.") from None

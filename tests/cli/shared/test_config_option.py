@@ -72,9 +72,7 @@ def test_what_is_not_given_is_none(args: list[str], options: dict[str, Any]) -> 
 
 
 def test_a_field_without_a_text_has_the_first_sentence_of_its_documentation() -> None:
-    assert describe_field(TrainConfig, "keep_checkpoints") == (
-        "The number of checkpoints that are kept; older ones are deleted."
-    )
+    assert describe_field(TrainConfig, "epochs") == "The number of epochs."
     assert describe_field(RunnerConfig, "region") == "Dataflow: the region of the machines, such as europe-west4."
     assert describe_field(Config, "name") == ""
 

@@ -38,7 +38,7 @@ def config_option(
 
     Args:
         config: The class.
-        name: The name of the field; `keep_checkpoints` becomes `--keep-checkpoints`.
+        name: The name of the field; `label_smoothing` becomes `--label-smoothing`.
         text: The help text. None: the first sentence that documents the field.
         flag: The option, if it has not the name of its field: `--tensor` for `tensors`.
         kind: The type of its value. None: that of the field.

@@ -102,13 +102,13 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         Group("Output", "html json debug"),
     ),
     "train": (
-        Group("Data", "split batch-size image-size config", "stages cpu-budget"),
+        Group("Data", "split batch-size image-size config"),
         Group(
             "Training",
             "model epochs learning-rate precision seed",
-            "warmup-epochs weight-decay label-smoothing deterministic steps-per-execution",
+            "weight-decay label-smoothing deterministic",
         ),
-        Group("Output", "output checkpoint-every-steps tflite", "keep-checkpoints"),
+        Group("Output", "output checkpoint-every-steps tflite"),
         Group("Running", "tpu json debug"),
     ),
 }
