@@ -77,8 +77,8 @@ def test_json(predict, run_folder, photos) -> None:
     ("images", "sentence"),
     [
         ([], "Name the images to classify: files, folders or patterns."),
-        (["{}/*.gif"], "The pattern {}/*.gif must hold at least one image, and holds none."),
-        (["{}/empty"], "The folder {}/empty must hold at least one image, and holds none."),
+        (["{}/*.gif"], "{}/*.gif must hold or match at least one image, and there is none."),
+        (["{}/empty"], "{}/empty must hold or match at least one image, and there is none."),
     ],
     ids=["none", "pattern", "folder"],
 )
@@ -97,9 +97,7 @@ def test_nothing_but_the_answer_is_printed_in_a_process_of_its_own(run_folder, p
 
 def test_no_run_is_one_sentence(predict, photos, tmp_path) -> None:
     done = predict(tmp_path / "none", photos)
-    sentence = (
-        f"{tmp_path}/none must be the folder of a run of `tfpipe train`, or a model from one, and does not exist."
-    )
+    sentence = f"{tmp_path}/none must be the folder of a finished run of `tfpipe train`, or a model from one."
     assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")
 
 

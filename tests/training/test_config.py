@@ -7,7 +7,7 @@ import pytest
 
 from tfpipe.engine.config.pipeline_config import PipelineConfig
 from tfpipe.errors import ConfigError
-from tfpipe.training.config import TrainConfig, default_batch_size, default_pipeline
+from tfpipe.training.config import TrainConfig, default_pipeline
 
 CONFIG = TrainConfig(pipeline=PipelineConfig(batch_size=512), output="run")
 
@@ -41,11 +41,11 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
 def test_defaults_depend_on_the_model(model: str, epochs: int, size: int) -> None:
     config = replace(CONFIG, model=model)
     assert config.num_epochs == epochs
-    assert default_pipeline(model).get("image_size", 224) == size
+    assert default_pipeline(model, 23, 1).get("image_size", 224) == size
 
 
 @pytest.mark.parametrize(
     ("records", "replicas", "batch"), [(23, 1, 4), (23, 4, 4), (3, 1, 1), (1000, 1, 128), (1000, 8, 128), (300, 1, 64)]
 )
 def test_the_default_batch_leaves_four_steps(records: int, replicas: int, batch: int) -> None:
-    assert default_batch_size(records, replicas) == batch
+    assert default_pipeline("resnet50", records, replicas) == {"batch_size": batch}

@@ -58,19 +58,6 @@ def test_too_small_images_are_refused() -> None:
         build_model("resnet50", 7, PipelineConfig(batch_size=8, image_size=(16, 40)))
 
 
-def build_nothing(num_classes: int, size: tuple[int, int]) -> Any:
-    raise ValueError("no idea")
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (build_nothing, r"own\(5, .* must return a Keras model for images of shape .*: ValueError: no idea"),
-        (lambda *_: None, r"own\(5, .* must return a Keras model .*'NoneType'"),
-        (lambda n, size: build_own(n + 1, size), r"own must return logits of shape \(None, 5\), got \(None, 6\)\."),
-        (lambda n, size: build_own(n, (8, 8)), r"a Keras model for images of shape \(None, 32, 40, 3\): "),
-    ],
-)
-def test_an_unfit_model_is_refused(build: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        build_model("own", 5, BYTES, build)
+def test_a_model_with_other_classes_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"own must return logits of shape \(None, 5\), got \(None, 6\)\."):
+        build_model("own", 5, BYTES, lambda num_classes, size: build_own(num_classes + 1, size))

@@ -96,7 +96,7 @@ def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, exported: 
     results = list(Classifier(str(exported)).classify(files, 2, 1))
     assert [result["file"] for result in results] == files
     assert ["top" in result for result in results] == [False, True, True, False, False, True, False]
-    assert results[4] == {"file": files[4], "reason": "no such file"}
+    assert "No such file" in results[4]["reason"]
     assert all(len(result["top"]) == 1 for result in results if "top" in result)
 
 
@@ -118,15 +118,12 @@ def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, expor
             Classifier(str(path))
         return str(error.value).replace(str(tmp_path), "")
 
-    must = "must be the folder of a run of `tfpipe train`, or a model from one, and"
-    assert refused(tmp_path / "none") == f"/none {must} does not exist."
-    assert refused(tmp_path) == f" {must} holds neither."
+    must = "must be the folder of a finished run of `tfpipe train`, or a model from one."
+    assert refused(tmp_path / "none") == f"/none {must}"
     run = tmp_path / "run"
     run.mkdir()
     (run / "run.json").write_text("{}")
-    assert refused(run) == (
-        "/run has no model yet. Run the same `tfpipe train` command again: it goes on, and exports one in the end."
-    )
+    assert refused(run) == f"/run {must}"
     shutil.copytree(exported, run / "model")
     notes = run / "model" / "tfpipe.json"
     kept = json.loads(notes.read_text())

@@ -59,13 +59,13 @@ def find_images(arguments: tuple[str, ...]) -> list[str]:
         raise ConfigError("Name the images to classify: files, folders or patterns.")
     files: list[str] = []
     for argument in arguments:
-        images, kind = [argument], "file"
+        images = [argument]
         if os.path.isdir(argument):
-            images, kind = _list_folder(argument), "folder"
+            images = _list_folder(argument)
         elif glob.has_magic(argument) and not os.path.exists(argument):
-            images, kind = file_io.find(argument), "pattern"
+            images = file_io.find(argument)
         if not images:
-            raise ConfigError(f"The {kind} {argument} must hold at least one image, and holds none.")
+            raise ConfigError(f"{argument} must hold or match at least one image, and there is none.")
         files += images
     return files
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import sys
 from typing import Any
@@ -21,10 +20,7 @@ from tfpipe.errors import ConfigError
 from tfpipe.storage.file_io import is_url
 from tfpipe.system.interrupts import restore_interrupts
 from tfpipe.system.units import human_rate, human_share
-from tfpipe.training.config import TrainConfig, default_batch_size, default_pipeline
-
-TERMINATED = 128 + signal.SIGTERM
-_IDLE_WORTH_A_LOOK = 0.05
+from tfpipe.training.config import TrainConfig, default_pipeline
 
 _BATCH = "from the number of records, at most 128 for each replica"
 _JSON = "Print a JSON object for each epoch, and one at the end."
@@ -64,7 +60,7 @@ def train(**options: Any) -> None:
         files = options["dataset"]
         raise ConfigError(f"`tfpipe train` needs a dataset, got the files {files}. Make one with `tfpipe index`.")
     signals: list[int] = []
-    lines: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = [{}]
     before = signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     # A live line takes over standard output. It would write to the terminal what is meant for a file or a pipe.
     out = None if sys.stdout.isatty() else sys.stdout
@@ -89,9 +85,9 @@ def train(**options: Any) -> None:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    click.echo(_describe_end(options["dataset"], config.pipeline.batch_size, *lines[-2:]), err=True)
+    click.echo(_describe_end(lines[-2], lines[-1]), err=True)
     if not lines[-1]["finished"]:
-        raise SystemExit(TERMINATED)
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> TrainConfig:
@@ -100,10 +96,11 @@ def _build_config(options: dict[str, Any], manifest: Any, num_replicas: int) -> 
 
     path = options["dataset"] if is_url(options["dataset"]) else os.path.abspath(options["dataset"])
     output = options["output"] or f"runs/{path.rstrip('/').rpartition('/')[2]}"
-    begun = RunDir(output).read_options() or {}  # a run that goes on keeps its batch, also if the dataset has grown
+    saved = RunDir(output).read_options() or {}
+    begun = {"batch_size": saved["batch_size"]} if saved else {}  # it stays if the dataset has grown
     given = {name: options[name] for name in ("image_size", "seed")}
-    batch_size = begun.get("batch_size") or default_batch_size(manifest.splits[options["split"]].records, num_replicas)
-    defaults = {"batch_size": batch_size, **default_pipeline(options["model"])}
+    records = manifest.splits[options["split"]].records
+    defaults = {**default_pipeline(options["model"], records, num_replicas), **begun}
     pipeline = read_config(options["config"], options["batch_size"], given=given, defaults=defaults)
     return TrainConfig(pipeline=pipeline, **take(TrainConfig, {**options, "output": output}))
 
@@ -116,17 +113,13 @@ def _format_epoch(line: dict[str, Any], num_epochs: int) -> str:
     return f"Epoch {line['epoch'] + 1}/{num_epochs}: {'; '.join(parts)}"
 
 
-def _describe_end(dataset: str, batch_size: int, *lines: dict[str, Any]) -> str:
-    """Returns the last lines: idle time and the command that explains it, and the place of the model."""
-    epoch, result, text = lines[0], lines[-1], ""
+def _describe_end(epoch: dict[str, Any], result: dict[str, Any]) -> str:
+    """Returns the last lines: the idle time of the last epoch, and the place of the model."""
+    output, text = result["output"], ""
     if not result["finished"]:
         where = f"epoch {result['epoch'] + 1}, step {result['step']}"
         return f"Stopped and saved at {where}. Run the same command again to go on."
     if "images_per_second" in epoch:
-        idle, wait = epoch["idle_fraction_estimate"], epoch["input_wait_fraction"]
-        text = f"The device was idle for {human_share(idle)} of the time; input wait {human_share(wait)}.\n"
-        if idle > _IDLE_WORTH_A_LOOK:
-            step_ms = f"{1000 * (1 - idle) * batch_size / epoch['images_per_second']:.3g}"
-            text += f"To see why: tfpipe profile {shlex.quote(dataset)} --step-ms {step_ms} --batch-size {batch_size}\n"
-    output = result["output"]
+        idle, wait = human_share(epoch["idle_fraction_estimate"]), human_share(epoch["input_wait_fraction"])
+        text = f"The device was idle for {idle} of the time; input wait {wait}.\n"
     return f"{text}The model is in {output}/model; `tfpipe predict {output} IMAGE` classifies images with it."

@@ -91,18 +91,14 @@ class TrainConfig:
         }
 
 
-def default_pipeline(model: str | None) -> dict[str, Any]:
-    """Returns the default options of a model's pipeline: small_cnn is for trials with few images, which are small."""
-    is_small = model in (None, TrainConfig.model)
-    return {"image_size": 64, "augment_options": AugmentOptions(scale=(0.5, 1.0))} if is_small else {}
-
-
 def find_evaluation_split(manifest: Manifest, split: str) -> str | None:
     """Returns the split to evaluate a training on; None if there is no other one."""
     return next((name for name in ("validation", "test") if name in manifest.splits and name != split), None)
 
 
-def default_batch_size(records: int, num_replicas: int) -> int:
-    """Returns a power of two for each replica, at most 128, which allows at least 4 steps an epoch."""
-    largest = max(records // (4 * num_replicas), 1)
-    return num_replicas * min(1 << (largest.bit_length() - 1), 128)
+def default_pipeline(model: str | None, records: int, num_replicas: int) -> dict[str, Any]:
+    """Returns the default options of the pipeline. small_cnn is for trials with few images, which are small."""
+    is_small = model in (None, TrainConfig.model)
+    options = {"image_size": 64, "augment_options": AugmentOptions(scale=(0.5, 1.0))} if is_small else {}
+    largest = max(records // (4 * num_replicas), 1)  # a power of two for each replica, and 4 steps an epoch
+    return {**options, "batch_size": num_replicas * min(1 << (largest.bit_length() - 1), 128)}

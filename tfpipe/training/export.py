@@ -1,12 +1,8 @@
 """Writes a trained model as a SavedModel that takes image files, with the preprocessing inside, and for TFLite.
 
-The SavedModel has two signatures, which take a batch of any size and return `probabilities`, `label` and `label_name`:
-`serving_default` takes `image_bytes`, files of any sizes in JPEG, PNG, GIF or BMP; `records` takes `image_bytes`,
-`height` and `width` of the dataset's records, also raw and squeezed ones. Both contain the functions of the evaluation
-pipeline, so a record's prediction equals that of the evaluation, to the bit where batches and devices are the same.
-TensorFlow's decoders ignore an EXIF rotation and drop alpha; `tfpipe predict` prepares files as `tfpipe shard` does.
-
-The TFLite file takes one image of the evaluation pipeline at a time, since TFLite cannot decode a JPEG.
+The signature `serving_default` takes `image_bytes`, files of any sizes in JPEG, PNG, GIF or BMP; `records` takes those
+of the dataset's records, with `height` and `width`. Both contain the functions of the evaluation pipeline, so the
+prediction for a record equals that of the evaluation. TensorFlow's decoders ignore an EXIF rotation and drop alpha.
 """
 
 from __future__ import annotations
@@ -35,8 +31,6 @@ from tfpipe.training.config import TrainConfig
 from tfpipe.training.models import BuildModel, build_model
 from tfpipe.training.run_dir import LABELS, MODEL, NOTES, NOTES_VERSION, PROGRAM, RunDir
 
-_CALIBRATION_IMAGES = 256  # as the model gets them, to show TFLite the range of each layer's values
-
 
 def export_models(
     folder: RunDir, manifest: Manifest, config: TrainConfig, weights: Sequence[NDArray[Any]], build: BuildModel | None
@@ -53,7 +47,7 @@ def export_models(
     if config.tflite:
         tf.keras.mixed_precision.set_global_policy("float32")  # TFLite has no bfloat16
         examples = build_stages(manifest, config.split, pipeline).dataset().unbatch().filter(lambda one: one["mask"])
-        images = [one["image"].numpy() for one in examples.take(_CALIBRATION_IMAGES)]
+        images = [one["image"].numpy() for one in examples.take(256)]
         export_tflite(copy_model(), pipeline, images, folder.file(f"{MODEL}-int8.tflite"))
     form = ImageForm.recorded(manifest.image) if manifest.foreign is None else ImageForm()
     export_model(model, pipeline, names, folder.file(MODEL), form)

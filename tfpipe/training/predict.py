@@ -18,7 +18,7 @@ from tfpipe.format.image_form import ImageForm
 from tfpipe.images.normalize import BadImage, PreparedImage, prepare_image
 from tfpipe.storage import file_io
 from tfpipe.system.extras import check_installed
-from tfpipe.training.run_dir import LABELS, MODEL, NOTES, NOTES_VERSION, PROGRAM, RUN
+from tfpipe.training.run_dir import LABELS, MODEL, NOTES, NOTES_VERSION, PROGRAM
 
 _MAX_IMAGE_BYTES, _MAX_NOTES_BYTES = 1 << 31, 1 << 28
 
@@ -58,12 +58,8 @@ class Classifier:
         """Brings a file into the form of the dataset's images; returns the reason where it cannot."""
         try:
             return prepare_image(file_io.read_bytes(file, _MAX_IMAGE_BYTES), self._form, filename=file)
-        except BadImage as error:
-            return error.reason
-        except FileNotFoundError:
-            return "no such file"
-        except TfpipeError as error:
-            return str(error).removeprefix(f"{file} ").rstrip(".")
+        except (BadImage, TfpipeError, OSError) as error:
+            return first_line(error).removeprefix(f"{file} ")
 
     def _guess(self, images: list[PreparedImage], top: int) -> Iterator[list[dict[str, Any]]]:
         import tensorflow as tf
@@ -82,8 +78,4 @@ def _find_model(path: str) -> str:
     for folder in (path, file_io.join(path, MODEL)):
         if file_io.exists(file_io.join(folder, PROGRAM)):
             return folder
-    if file_io.exists(file_io.join(path, RUN)):
-        todo = "Run the same `tfpipe train` command again: it goes on, and exports one in the end."
-        raise DataError(f"{path} has no model yet. {todo}")
-    state = "holds neither" if file_io.exists(path) else "does not exist"
-    raise DataError(f"{path} must be the folder of a run of `tfpipe train`, or a model from one, and {state}.")
+    raise DataError(f"{path} must be the folder of a finished run of `tfpipe train`, or a model from one.")

@@ -4,8 +4,7 @@
 run.json            the options and the dataset of the run
 metrics.jsonl       a line for every few steps, and one for each epoch
 checkpoints/        the last two: ckpt-000002-000000004.npz after 4 steps of epoch 2, which `numpy.load` opens, holds
-                    position (epoch, step, lines of metrics.jsonl, version of the order), sums, and the arrays of model
-                    and optimizer
+                    position (epoch, step, lines of metrics.jsonl, version of the order), sums, weights and optimizer
 logs/               curves for TensorBoard
 model/              the finished model; model-int8.tflite  the same for TFLite, where it was asked for
 ```
@@ -16,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,10 +33,8 @@ PROGRAM, LABELS, NOTES = "saved_model.pb", "labels.txt", "tfpipe.json"
 """The files of an exported model. A folder without the first is not a model."""
 
 _VERSION = NOTES_VERSION = 1
-_KEPT_CHECKPOINTS = 2
 _MAX_BYTES, _MAX_CHECKPOINT_BYTES = 1 << 30, 1 << 36
 
-Options = Mapping[str, Any]
 State = list[NDArray[Any]]
 Saved = tuple[int, int, NDArray[np.float64]]  # the epoch and its steps that are done, and the sums so far
 
@@ -54,29 +51,26 @@ class RunDir:
         """Returns the path of a file or folder in it."""
         return file_io.join(self.path, name)
 
-    def begin(self, options: Options, lock: Options | None = None) -> None:
+    def begin(self, options: dict[str, Any], lock: dict[str, Any] | None = None) -> None:
         """Begins a run, or goes on with one of the same options; the lock decides the records of its steps."""
         options = {"version": _VERSION, **options}
         if (saved := self.read_options()) is None:
             if self._is_chief:
-                self._create({**options, RUN_KEY: lock})
+                self._check_empty()
+                self._write(RUN, json.dumps({**options, RUN_KEY: lock}, indent=2) + "\n")
             return
         for name, value in json.loads(json.dumps(options)).items():  # JSON has lists in place of tuples
             if saved.get(name) != value:
-                why = " The learning rate falls to 0 with the last epoch." if name == "epochs" else ""
-                raise ConfigError(
-                    f"The run in {self.path} was begun with {name} {saved.get(name)}, got {value}.{why} Ask for the "
-                    "same to go on, or choose another folder.",
-                    page="symptoms#the-run-does-not-go-on",
-                )
+                begun = f"The run in {self.path} was begun with {name} {saved.get(name)}, got {value}."
+                page = "symptoms#the-run-does-not-go-on"
+                raise ConfigError(f"{begun} Ask for the same to go on, or choose another folder.", page=page)
         self.metrics = self._read(METRICS, lambda data: [json.loads(line) for line in data.splitlines()]) or []
 
     def read_options(self) -> dict[str, Any] | None:
         """Reads run.json; None if there is no run."""
-        options: dict[str, Any] | None = self._read(RUN, lambda data: dict(json.loads(data)))
-        return options
+        return self._read(RUN, lambda data: dict(json.loads(data)))  # type: ignore[no-any-return]
 
-    def change_data(self, dataset: str, lock: Options | None, step: int) -> None:
+    def change_data(self, dataset: str, lock: dict[str, Any] | None, step: int) -> None:
         """Writes down that the run reads other records from a step on, because some were deleted."""
         options = self.read_options() or {}
         earlier = [*options.get(EARLIER_KEY, []), {"until_step": step, RUN_KEY: options[RUN_KEY]}]
@@ -93,10 +87,9 @@ class RunDir:
         # The numbers have a fixed width, so the order of the names is that of the steps.
         path = self.file(f"{CHECKPOINTS}/ckpt-{epoch:06}-{step:09}.npz")
         with file_io.explain_os_errors(f"write {path}"):
-            file_io.make_folder(self.file(CHECKPOINTS))
-            file_io.write_file(path, buffer.getvalue())
+            file_io.write_file(path, buffer.getvalue(), makes_folders=True)
             # A process that was killed while it saved may have left a file under a temporary name.
-            for old in [*self._list_checkpoints()[:-_KEPT_CHECKPOINTS], *self._list_checkpoints(".tmp")]:
+            for old in [*self._list_checkpoints()[:-2], *self._list_checkpoints(".tmp")]:
                 file_io.remove(old)
 
     def restore(self, set_state: Callable[[State], None]) -> Saved | None:
@@ -123,19 +116,14 @@ class RunDir:
         self.metrics.clear()
         return None
 
+    def _check_empty(self) -> None:
+        # A process that was killed may have left a file under a temporary name.
+        if others := [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]:
+            raise ConfigError(f"{self.path} must be empty or hold a run, and holds {others[0]}. Choose another folder.")
+
     def _list_checkpoints(self, suffix: str = ".npz") -> list[str]:
         names = file_io.list_names(self.file(CHECKPOINTS))
         return [self.file(f"{CHECKPOINTS}/{name}") for name in names if name.endswith(suffix)]
-
-    def _create(self, options: Options) -> None:
-        with file_io.explain_os_errors(f"create {self.path}"):
-            # A process that was killed may have left a file under a temporary name.
-            others = [name for name in file_io.list_names(self.path) if not name.endswith(".tmp")]
-            if others:
-                found = f"{self.path} must be empty or hold a run, and holds {others[0]}."
-                raise ConfigError(f"{found} Choose another folder.")
-            file_io.make_folder(self.path)
-        self._write(RUN, json.dumps(options, indent=2) + "\n")
 
     def _read(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         try:
@@ -148,4 +136,4 @@ class RunDir:
     def _write(self, name: str, text: str) -> None:
         if self._is_chief:
             with file_io.explain_os_errors(f"write {self.file(name)}"):
-                file_io.write_file(self.file(name), text.encode())
+                file_io.write_file(self.file(name), text.encode(), makes_folders=True)

@@ -50,8 +50,8 @@ def train(
 ) -> Iterator[Line]:
     """Trains, evaluates after each epoch, and exports; or goes on with the run in `config.output`.
 
-    It sets Keras' dtype policy and the random seeds of this process. A run may go on under another strategy, if the
-    global batch stays the same. After each step `stop` is called: once it returns True, the run is saved and ends.
+    It sets Keras' dtype policy and the random seeds of this process. A run may go on under another strategy with the
+    same global batch. After each step `stop` is called: once it returns True, the run is saved and ends.
     Yields the line of each epoch in metrics.jsonl with the figures of `IdleMonitor`, and at last how far the run came.
     """
     held = hold_layer(manifest, config.output, config.split)
@@ -73,8 +73,7 @@ def train(
     try:
         finished = yield from run.train(stop)
     except tf.errors.OpError as error:
-        where = f"epoch {run.epoch + 1}, step {run.step}"
-        raise DataError(f"The training ended after {where}: {first_line(error)}.") from error
+        raise DataError(f"The training ended in epoch {run.epoch + 1}: {first_line(error)}.") from error
     if finished and run.process == 0 and not file_io.exists(run.folder.file(f"{MODEL}/{PROGRAM}")):
         export_models(run.folder, manifest, config, run.model.get_weights(), build)
     yield {"output": config.output, "finished": finished, "epoch": run.epoch, "step": run.step}
@@ -113,9 +112,9 @@ class _Run:
         self.curves = tf.summary.create_noop_writer() if self.process else tf.summary.create_file_writer(logs)
         saved = self.folder.restore(self._set_state)
         if self.num_processes > 1 and self._any_process(saved is not None) and saved is None:
-            where = f"and process {self.process} sees none in {self.folder.path}"
+            path = self.folder.path
             raise ConfigError(
-                f"All processes must see the same checkpoints, {where}. Use a folder that all hosts share."
+                f"All processes must see the same checkpoints; one sees none in {path}. Share the folder."
             )
         if saved is not None:
             self.epoch, self.step, self.sums = saved
@@ -170,7 +169,6 @@ class _Run:
         return bool(self.strategy.reduce("SUM", value, axis=None) > 0)
 
     def _set_state(self, state: State) -> None:
-        """Takes the arrays of a checkpoint on every replica. Raises an error if one is missing or has another shape."""
         with self.strategy.scope():
             for variable, values in zip(self.variables, state, strict=True):
                 # A file has no name for bfloat16, but its bits.
@@ -193,7 +191,6 @@ class _Run:
             raise DataError(f"The loss is not a number any more at step {self.global_step}. Lower the learning rate.")
 
     def _log_steps(self) -> None:
-        """Writes a line of metrics.jsonl and a point of each curve, and shows the place."""
         self._read_sums()
         values = _compute_means(self.sums[_LINE]) | {"learning_rate": float(self.schedule(self.global_step - 1))}
         self.folder.metrics.append({"kind": "step", "epoch": self.epoch, "step": self.global_step, **values})
@@ -205,7 +202,6 @@ class _Run:
         self.observer.phase(f"{place}: loss {values['loss']:.3f}")
 
     def _log_epoch(self, evaluated: NDArray[np.float64]) -> Line:
-        """Returns the epoch's line of metrics.jsonl, and writes it and the evaluation's points."""
         line = {"kind": "epoch", "epoch": self.epoch, "step": self.global_step, **_compute_means(self.sums[_EPOCH])}
         if self.evaluation_split is not None:
             means = _compute_means(evaluated)
@@ -302,13 +298,11 @@ def _make_schedule(config: TrainConfig, steps_per_epoch: int) -> Any:
 def check_dataset(manifest: Manifest, config: TrainConfig) -> None:
     """Checks that a classifier can be trained on the split."""
     where = manifest.directory
-    if manifest.image_key is None:
-        raise DataError(f"A classifier needs images, and {where} has none. Read it with `tfpipe.build_dataset`.")
+    if manifest.image_key is None or manifest.label_key is None or not manifest.label_names:
+        raise DataError(f"A classifier needs images and labels, and {where} lacks one. Shard a folder for each class.")
     if manifest.has_several_images and config.pipeline.images != "first":
         advice = "Set `images` to first, or read them with `tfpipe.build_dataset`."
         raise ConfigError(f"A classifier needs one image a record, and {where} has several. {advice}")
-    if manifest.label_key is None or not manifest.label_names:
-        raise DataError(f"A classifier needs labels, and {where} has none. Shard images in one folder for each class.")
 
 
 def hold_layer(manifest: Manifest, output: str, split: str) -> HeldLayer | None:
