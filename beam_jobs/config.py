@@ -137,10 +137,6 @@ class ShardConfig:
             exist. Such images are quarantined and do not count for `max_bad`. Default: False.
         keep_quarantined: Whether the bytes of quarantined images are stored too. Default: False.
         drop_duplicates: Whether only one of the images with equal bytes is kept. Default: False.
-        plan: The planner: this process, or tasks on the runner of the job, which make the same plan. `auto` takes the
-            engine for `plan_engine_from` images. "auto", "launcher" or "engine". Default: "auto".
-        plan_engine_from: The number of images from which `auto` takes the engine: this process needs 100 MB and 20 s of
-            a core for each million. At least 1. Default: 20_000_000.
         overwrite: Whether another dataset in `output` is replaced once the new one is complete. Default: False.
         workers: The number of processes that read, check and write. 0: one per core. At least 0. Default: 0.
         datasets: The finished datasets whose records go in, united, instead of the images in `input`. They bring their
@@ -184,8 +180,6 @@ class ShardConfig:
     allow_missing: bool = option(Flag(), False)
     keep_quarantined: bool = option(Flag(), False)
     drop_duplicates: bool = option(Flag(), False)
-    plan: str = option(Choice(("auto", "launcher", "engine")), "auto")
-    plan_engine_from: int = option(Count(1), 20_000_000)
     overwrite: bool = option(Flag(), False)
     workers: int = option(Count(0, zero="all cores"), 0)
     datasets: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.make_plan import make_plan
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.plan import Plan
 from beam_jobs.run_steps import make_runner, run_steps
 from beam_jobs.runners.base import Job, Runner, ShardObserver
@@ -62,24 +62,24 @@ def run(
     observer, started = observer or ShardObserver(), time.monotonic()
     runner = make_runner(beam_args)
     runner.check(config)  # a wrong option should be reported before the listing, which may take minutes
-    with make_plan(config, beam_args, observer) as plan:
-        observer.plan(plan)
-        check(plan)
-        with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
-            finished_before = work.list_written()
-            header = work.read_header()
-            job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
-            settings = _make_settings(job, plan, runner)
-            run_steps(job, list_job_steps(settings.search_tasks), settings, runner, beam_args, observer)
-            try:
-                # Beam may try a bundle again, which then finds shards that this very run has finished.
-                kept_shards = len(work.read_kept() & finished_before)
-                manifest = manifest_json.loads(file_io.read_whole(work.target(file_names.MANIFEST)).decode())
-            except FileNotFoundError as error:
-                raise DataError(
-                    f"A job must end with {file_names.MANIFEST}, but Beam's runner ended it without. Run the same "
-                    "command again with another runner."
-                ) from error
+    plan = plan_shards(config, beam_args, observer)
+    observer.plan(plan)
+    check(plan)
+    with open_work_dir(config, plan) as work, runner.make_progress_folder(work) as folder:
+        finished_before = work.list_written()
+        header = work.read_header()
+        job = Job(config, replace(work, progress=folder), header.name, len(header.shards), header)
+        settings = _make_settings(job, plan, runner)
+        run_steps(job, list_job_steps(settings.search_tasks), settings, runner, beam_args, observer)
+        try:
+            # Beam may try a bundle again, which then finds shards that this very run has finished.
+            kept_shards = len(work.read_kept() & finished_before)
+            manifest = manifest_json.loads(file_io.read_whole(work.target(file_names.MANIFEST)).decode())
+        except FileNotFoundError as error:
+            raise DataError(
+                f"A job must end with {file_names.MANIFEST}, but Beam's runner ended it without. Run the same "
+                "command again with another runner."
+            ) from error
     return ShardResult(manifest, kept_shards, time.monotonic() - started)
 
 

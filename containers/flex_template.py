@@ -29,7 +29,7 @@ def make_command(arguments: Sequence[str]) -> list[str]:
         beam.append("--sdk_location=container")  # the image holds tfpipe, so nothing is staged or installed
     folders = [given.pop(name, "") for name in ("input", "output")]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value]
-    return ["shard", *folders, *options, "--plan=launcher", "--", *beam]  # one graph, which has no steps for a plan
+    return ["shard", *folders, *options, "--", *beam]
 
 
 def main() -> None:

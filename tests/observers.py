@@ -1,6 +1,5 @@
 """An observer that keeps what it is told."""
 
-from beam_jobs.plan.choose import Choice
 from beam_jobs.plan.plan import Plan
 from beam_jobs.runners.base import ShardObserver, SubmittedJob
 from tfpipe.system.progress import Progress
@@ -14,7 +13,6 @@ class Recorder(ShardObserver):
         self.progresses: list[Progress] = []
         self.notes: list[str] = []
         self.plans: list[Plan] = []
-        self.choices: list[str] = []
         self.submissions: list[SubmittedJob] = []
 
     def phase(self, text: str) -> None:
@@ -25,9 +23,6 @@ class Recorder(ShardObserver):
 
     def note(self, text: str) -> None:
         self.notes.append(text)
-
-    def planner(self, choice: Choice) -> None:
-        self.choices.append(str(choice))
 
     def plan(self, plan: Plan) -> None:
         self.plans.append(plan)

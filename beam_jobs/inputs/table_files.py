@@ -185,21 +185,6 @@ def _list_files(path: str) -> list[tuple[str, int]]:
     return list(zip(files, file_io.get_sizes(files), strict=True))
 
 
-def count_rows(part: TablePart) -> tuple[int, int]:
-    """Returns roughly the rows of some bytes of a file, and these bytes. Reads the begin of a file that is not Parquet.
-
-    Raises:
-        DataError: The file cannot be read.
-    """
-    size = part.size * part.num_parts
-    with file_io.explain_os_errors(f"read {part.path}"):
-        if get_suffix(part.path) == ".parquet":
-            with file_io.open_read(part.path) as file, _open_parquet(file, part) as table:
-                return table.metadata.num_rows, size
-        head = file_io.read_range(part.path, 0, _LOOK_AT_BYTES)
-        return head.count(b"\n"), len(head)
-
-
 @contextlib.contextmanager
 def _open_parquet(file: Any, part: TablePart) -> Iterator[Any]:
     """Opens a Parquet file, and explains what goes wrong as it is read."""

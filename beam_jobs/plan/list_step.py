@@ -1,4 +1,4 @@
-"""The first step of the planner: each task lists a piece of the input and writes its images as sorted runs."""
+"""The first step of the planner: it lists the input and writes its images as sorted runs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,8 +23,6 @@ from beam_jobs.plan.split_and_shard import (
     list_splits,
 )
 from beam_jobs.shards.output_dir import check_dataset_output
-from beam_jobs.shards.worker_check import check_versions
-from beam_jobs.storage import job_stores
 from tfpipe.dataset.history import load_history
 from tfpipe.errors import DataError
 from tfpipe.format.digest_groups import DIGEST_BYTES
@@ -39,39 +37,19 @@ _BUCKET_IMAGES = 100_000
 
 @dataclass(frozen=True)
 class Planning:
-    """The settings that all tasks share. Beam pickles them and sends them to the workers.
+    """The settings that all steps share.
 
     Attributes:
         config: The configuration of the job.
-        scratch: The files of the tasks.
-        workers: The number of processes that each Beam worker starts. 0: the Beam worker does the tasks itself.
-        readers: The number of processes that read images for a task. 0: the task reads them itself.
-        file_options: The Beam arguments that the file systems need.
-        versions: The version of each package that a worker must have.
-        observer: The observer of the listing, if this process lists.
+        scratch: The files of the steps.
+        readers: The number of processes that read images. 0: this one reads them itself.
+        observer: The observer of the listing.
     """
 
     config: ShardConfig
     scratch: Scratch
-    workers: int = 0
     readers: int = 0
-    file_options: tuple[str, ...] = ()
-    versions: tuple[tuple[str, str], ...] = ()
     observer: Observer | None = None
-
-    def configure(self) -> None:
-        """Prepares this process for tasks.
-
-        Raises:
-            DataError: It has another version of a package.
-        """
-        job_stores.adopt(self.file_options)
-        check_versions(dict(self.versions))
-
-    def open(self) -> "Planning":
-        """Prepares this process as `configure` does, and returns the settings."""
-        self.configure()
-        return self
 
 
 @dataclass(frozen=True)
@@ -131,16 +109,16 @@ class Resolved:
         return (self.sizes[_get_last_bits(images)] > 1) | images.in_row_groups
 
 
-def list_piece(planning: Planning, number: int) -> Listed:
-    """Lists a piece of the input and writes its images as runs.
+def list_input(planning: Planning, number: int) -> Listed:
+    """Lists the input and writes its images as runs.
 
     Raises:
         ConfigError: An option does not go with the input.
-        DataError: The piece cannot be read.
+        DataError: The input cannot be read.
     """
     config, scratch = planning.config, planning.scratch
     source: Input = scratch.load("input")
-    listed = source.list(scratch.load("pieces")[number], planning.observer)
+    listed = source.list(planning.observer)
     runs: list[Run] = []
     facts, sizes = Facts(), np.zeros(1 << _SIZE_BITS, np.uint8) if config.drop_duplicates else None
     for all_images, some_facts in listed if config.shuffle else join(listed):

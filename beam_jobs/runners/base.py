@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from beam_jobs.config import ShardConfig
-    from beam_jobs.plan.choose import Choice as PlannerChoice
     from beam_jobs.plan.plan import Plan
     from beam_jobs.shards.work_dir import PlanHeader, WorkDir
 
@@ -122,9 +121,6 @@ class GraphWritten(TfpipeError):
 
 class ShardObserver(Observer):
     """An observer of the job. While images are listed, `progress` has no total."""
-
-    def planner(self, choice: "PlannerChoice") -> None:
-        """Receives the choice of the planner before the input is listed."""
 
     def plan(self, plan: "Plan") -> None:
         """Receives the plan once, before anything is written."""

@@ -75,11 +75,6 @@ class DataflowRunner(Runner):
                 "A job is planned for the images of one run, so Beam cannot run it dry. Leave --dry_run out; "
                 "`tfpipe shard --dry-run` prints the plan."
             )
-        if cloud.template_location and not config.datasets and config.plan != "launcher":
-            raise ConfigError(
-                "A template is one graph, and its launcher makes the plan before; `plan` must be launcher, got "
-                f"{config.plan}."
-            )
         if cloud.template_location and config.overwrite:
             raise ConfigError(
                 "`overwrite` replaces a dataset when the job has ended, which a launcher of templates does not see. "

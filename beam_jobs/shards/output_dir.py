@@ -65,8 +65,7 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
         ConfigError: The output holds something else and may not be overwritten.
         DataError: It cannot be written, or another process writes to it.
     """
-    is_locked = bool(plan.scratch.base)  # since `open_planning`
-    with contextlib.nullcontext() if is_locked else _find_work_dir(config).lock(f"writes to {config.output}"):
+    with _find_work_dir(config).lock(f"writes to {config.output}"):
         with file_io.explain_os_errors(f"write to {config.output}"):
             work, header, is_staged = _choose_directory(config, plan)
             with _leave_nothing_on_failure(work):
@@ -77,24 +76,6 @@ def open_work_dir(config: ShardConfig, plan: Plan) -> Iterator[WorkDir]:
             file_io.remove_tree(work.base)
             if is_staged:
                 _swap(file_io.resolve_links(config.output))
-
-
-@contextlib.contextmanager
-def open_planning(config: ShardConfig) -> Iterator[str]:
-    """Yields a new folder in the output's working folder for the tasks that make a plan.
-
-    The output is locked inside the block. The folder goes at the end of the block, with what a killed run left in it.
-
-    Raises:
-        DataError: The folder cannot be written, or another process writes to the output.
-    """
-    work = _find_work_dir(config)
-    with work.lock(f"writes to {config.output}"):
-        file_io.remove_tree(work.path("planning"))
-        try:
-            yield work.path("planning")
-        finally:
-            file_io.remove_tree(work.path("planning"))
 
 
 def _find_work_dir(config: ShardConfig) -> WorkDir:

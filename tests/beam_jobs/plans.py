@@ -1,9 +1,8 @@
-"""Inputs of every kind, and their plans as files, by the launcher and by tasks over pieces in this process."""
+"""Inputs of every kind, and their plans as files."""
 
 import csv
 import json
 from collections.abc import Mapping
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,9 @@ import pyarrow
 import pyarrow.parquet
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.recognize import recognize
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.plan.list_step import Planning
 from beam_jobs.plan.plan import Plan
-from beam_jobs.plan.plan_steps import list_plan_steps
-from beam_jobs.plan.scratch import Scratch
-from beam_jobs.plan.step import add_results
-from beam_jobs.shards.output_dir import open_planning, open_work_dir
+from beam_jobs.shards.output_dir import open_work_dir
 from tests.beam_jobs.images import write_files, write_tar, write_zip
 from tests.beam_jobs.inputs.parquet_files import damage, describe_classes, write_parquet
 
@@ -126,25 +120,9 @@ def read_plan(config: ShardConfig, plan: Plan) -> dict[str, Any]:
     return {**files, **{"counts": plan.class_counts, "dropped": plan.listing.dropped, "bytes": plan.shard_bytes}}
 
 
-def plan_by_launcher(source: Path, output: Path, **options: Any) -> dict[str, Any]:
+def make_plan(source: Path, output: Path, **options: Any) -> dict[str, Any]:
     config = ShardConfig(str(source), str(output), **options)
     return read_plan(config, plan_shards(config))
-
-
-def plan_by_tasks(source: Path, output: Path, **options: Any) -> dict[str, Any]:
-    config = ShardConfig(str(source), str(output), **options)
-    with open_planning(config) as base:
-        return read_plan(config, run_tasks(config, base))
-
-
-def run_tasks(config: ShardConfig, base: str) -> Any:
-    planning, source = Planning(config, Scratch(base)), recognize(config)
-    planning.scratch.save("pieces", source.cut())
-    planning.scratch.save("input", source)
-    for step in list_plan_steps(config):
-        results = [step.run(planning, number) for number in reversed(range(step.count_tasks(planning)))]
-        step.finish(planning, reduce(add_results, results, None))
-    return planning.scratch.load("cut")
 
 
 CASES: Mapping[str, tuple[Any, dict[str, Any]]] = {

@@ -1,15 +1,12 @@
 """Measures the time and the memory that planning millions of images takes. Listings are made up, no image exists.
 
 python tests/benchmarks/plan_scale.py --images 1000000 --images 10000000
-python tests/benchmarks/plan_scale.py --plan engine --kind parquet --images 1000000 --images 10000000
 python tests/benchmarks/plan_scale.py --archives 40
 """
 
-import contextlib
 import csv
 import io
 import json
-import os
 import resource
 import shutil
 import statistics
@@ -17,7 +14,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +23,7 @@ import click
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import folder
 from beam_jobs.inputs.archive import ListedFile
-from beam_jobs.make_plan import make_plan, plan_shards
+from beam_jobs.make_plan import plan_shards
 from beam_jobs.shards.output_dir import open_work_dir
 from tfpipe.system.host_limits import usable_cpus
 from tfpipe.system.progress import Observer, Progress
@@ -89,64 +85,6 @@ def _write_table(folder: Path, kind: str, count: int) -> Path:
     return folder / f"table-*.{kind}"
 
 
-class _Workers:
-    """The other processes of this session, read from /proc every second: they are no children of this one.
-
-    Attributes:
-        largest_mb: The largest memory that one of them has had.
-        cpu_s: The seconds of a core that each has taken, by its id.
-    """
-
-    def __init__(self) -> None:
-        self.largest_mb = 0.0
-        self.cpu_s: dict[int, float] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._done.wait(0.5):
-            for process in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    self._read(int(process.name), process)
-
-    def _read(self, pid: int, folder: Path) -> None:
-        if pid == os.getpid() or os.getsid(pid) != os.getsid(0):
-            return
-        fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines() if ":" in line)
-        self.largest_mb = max(self.largest_mb, int(fields["VmHWM"].split()[0]) / 1e3)
-        ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
-        self.cpu_s[pid] = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-
-
-def _measure_engine(source: str, output: str, count: int) -> dict[str, float | int]:
-    """Makes the plan by the engine. The launcher is this process."""
-    config = ShardConfig(source, output, num_shards=_SHARDS, plan="engine", allow_missing=True)
-    before, started, workers = _read_peak_mb(), time.monotonic(), _Workers()
-    with make_plan(config) as plan:
-        planned = time.monotonic() - started
-        assert plan.num_images == count
-        with open_work_dir(config, plan) as work:
-            written = time.monotonic() - started
-            lines_bytes = sum(path.stat().st_size for path in Path(work.path("plan")).iterdir())
-    workers.stop()
-    return {
-        "images": count,
-        "shards": len(plan.shards),
-        "plan_s": planned,
-        "total_s": written,
-        "plan_bytes": lines_bytes,
-        "before_mb": before,
-        "peak_mb": _read_peak_mb(),
-        "worker_mb": workers.largest_mb,
-        "cpu_s": time.process_time() + sum(workers.cpu_s.values()),
-    }
-
-
 def _measure(kind: str, source: str, output: str, count: int) -> dict[str, float | int]:
     """Lists the images, and makes and writes the plan, in this process."""
     if kind == "folder":
@@ -206,23 +144,19 @@ def _index_archives(scratch: Path, count: int) -> None:
 @click.command()
 @click.option("--images", type=int, multiple=True, default=(1_000_000,), show_default=True)
 @click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, default=_KINDS, show_default=True)
-@click.option("--plan", "planner", type=click.Choice(("launcher", "engine")), default="launcher", show_default=True)
 @click.option("--archives", type=int, default=0, help="Index this number of tar files instead.")
 @click.option("--scratch", type=click.Path(path_type=Path), help="The folder for tables and plans.")
 @click.option("--in-process", nargs=2, hidden=True, help="Source and output of one measurement, in this process.")
 def main(
     images: tuple[int, ...],
     kinds: tuple[str, ...],
-    planner: str,
     archives: int,
     scratch: Path | None,
     in_process: tuple[str, str] | None,
 ) -> None:
     """Measures each kind of input in a process of its own, whose peak counts. Another process writes the table."""
     if in_process is not None:
-        is_engine = planner == "engine"
-        result = _measure_engine(*in_process, images[0]) if is_engine else _measure(kinds[0], *in_process, images[0])
-        print(json.dumps(result))
+        print(json.dumps(_measure(kinds[0], *in_process, images[0])))
         return
     with tempfile.TemporaryDirectory(dir=scratch) as work_dir:
         if archives:
@@ -230,13 +164,11 @@ def main(
             return
         for count in images:
             for kind in kinds:
-                if kind == "folder" and planner == "engine":
-                    continue  # a made up folder is known to one process only
                 tables = Path(work_dir) / "tables"
                 (Path(work_dir) / "photos").mkdir(exist_ok=True)
                 source = Path(work_dir) / "photos" if kind == "folder" else _write_table(tables, kind, count)
                 output = Path(work_dir) / "out"
-                options = ["--images", str(count), "--kind", kind, "--plan", planner]
+                options = ["--images", str(count), "--kind", kind]
                 run = subprocess.run(
                     [sys.executable, __file__, *options, "--in-process", str(source), str(output)],
                     stdout=subprocess.PIPE,
@@ -247,15 +179,6 @@ def main(
                 result = json.loads(run.stdout)
                 shutil.rmtree(output, ignore_errors=True)
                 shutil.rmtree(tables, ignore_errors=True)
-                if planner == "engine":
-                    print(
-                        f"{kind}, engine: {count:,} images, {result['shards']:,} shards: {result['total_s']:.0f} s by "
-                        f"{usable_cpus()} processes ({result['cpu_s']:.0f} s of a core), plan of "
-                        f"{result['plan_bytes'] / 1e6:,.0f} MB; peak of the launcher {result['peak_mb']:,.0f} MB, "
-                        f"{result['before_mb']:,.0f} of them before; of a worker {result['worker_mb']:,.0f} MB",
-                        flush=True,
-                    )
-                    continue
                 print(
                     f"{kind}: {count:,} images, {result['shards']:,} shards: listed in {result['list_s']:.0f} s, "
                     f"planned in {result['plan_s']:.0f} s, written in {result['write_s']:.0f} s "

@@ -91,7 +91,6 @@ def test_dry_run_writes_nothing(tmp_path: Path, shard) -> None:
         "  circle           15  █████████████████████████",
         "  square           11  ██████████████████",
         "skipped: 1 *.md, 1 *.py, 1 *.txt",
-        "The launcher makes the plan: the images of a folder are counted only by listing them.",
     ]
     head, output, time = done.out.splitlines()[-3:]
     assert head == "estimate from 150 images of 150, 1 of them bad:"
@@ -105,8 +104,6 @@ def test_dry_run_as_json(tmp_path: Path, shard) -> None:
     estimate = plan.pop("estimate")
     assert set(estimate) == {"sampled", "bad", "output_bytes", "wall_s", "worker_processes"}
     assert (estimate["sampled"], estimate["bad"]) == (150, 1)
-    planner = plan.pop("planner"), plan.pop("planner_reason")
-    assert planner == ("launcher", "the images of a folder are counted only by listing them")
     assert plan == {
         "images": 150,
         "bytes": plan["bytes"],
@@ -187,17 +184,6 @@ def test_the_command_of_a_job(shard) -> None:
         "python -m beam_jobs shard 'gs://in/my photos' gs://out --splits=a=0.9,b=0.1 --encoding=raw --square=64 -- "
         "--runner=DataflowRunner --project=my-project --region=europe-west4 --max_num_workers=9 --label=team=vision\n"
     )
-
-
-def test_a_dry_run_by_the_engine_writes_nothing_either(tmp_path: Path, shard) -> None:
-    done = shard(SAMPLE, tmp_path / "out", "--dry-run", "--plan", "engine", "--num-shards", 2, "--workers", 1)
-    assert done.code == 0
-    assert "The engine makes the plan: `plan` says so." in done.out.splitlines()
-    assert done.out.splitlines()[:2] == [
-        "150 images, 575.2 KB, nothing written",
-        "train: 150 images, 575.2 KB, 2 shards",
-    ]
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_graph_that_a_service_will_run_is_no_error(shard, monkeypatch) -> None:

@@ -155,15 +155,14 @@ def test_columns_of_other_names(images: list[str], tfpipe: Tfpipe) -> None:
     )
 
 
-@pytest.mark.parametrize("plan", ["launcher", "engine"])
-def test_columns_of_parquet_files_that_hold_the_images(plan: str, images: list[str], tfpipe: Tfpipe, tmp_path: Path):
+def test_columns_of_parquet_files_that_hold_the_images(images: list[str], tfpipe: Tfpipe, tmp_path: Path):
     data = [Path(name).read_bytes() for name in images]
     folds, texts, prices = ["train", "dev", "valid", "train"], ["a", "b", "c", "d"], [1, 2, 3, 4]
     columns = {"label": ["x"] * 4, "photo": data, "kind": CLASSES, "fold": folds, "text": texts, "price": prices}
     pyarrow.parquet.write_table(pyarrow.table(columns), "t.parquet")
     named = ("--image-column", "photo", "--label-column", "kind", "--split-column", "fold", "--caption-column", "text")
     named += ("--target-column", "price")
-    options = ("--plan", plan, "--num-shards", 4, "--drop-duplicates")  # which reads the images a second time
+    options = ("--num-shards", 4, "--drop-duplicates")  # which reads the images a second time
     assert shard(tfpipe, "t.parquet", "out", *named, *options) == [
         "classes: 3 (cat 2, dog 1, owl 1)",
         "columns: caption, target, label_",
@@ -279,16 +278,15 @@ def test_the_target_of_a_regression(images: list[str], tfpipe: Tfpipe) -> None:
     )
 
 
-@pytest.mark.parametrize("plan", ["launcher", "engine"])
-def test_half_of_the_images_missing(plan: str, images: list[str], tfpipe: Tfpipe) -> None:
+def test_half_of_the_images_missing(images: list[str], tfpipe: Tfpipe) -> None:
     write_csv("t.csv", ("image", "label"), [(name, "x") for name in [*images, "e.jpg", "d.jpg", "c.jpg", "b.jpg"]])
-    assert refuse(tfpipe, "t.csv", "out", "--plan", plan) == (
+    assert refuse(tfpipe, "t.csv", "out") == (
         1,
         "Error: t.csv names 8 images, and 4 of their files do not exist, such as b.jpg, c.jpg, d.jpg. Correct the "
         "paths, or leave these images out with --allow-missing.",
     )
     assert not Path("out").exists()
-    lines = shard(tfpipe, "t.csv", "out", "--plan", plan, "--allow-missing")
+    lines = shard(tfpipe, "t.csv", "out", "--allow-missing")
     assert lines[:2] == ["classes: 1 (x 4)", "quarantined: 4, listed in quarantine/quarantined.jsonl"]
     assert [line.partition(": ")[2] for line in lines[2:]] == ["cannot be read: No such file or directory"]
 

@@ -97,24 +97,6 @@ def test_tars_of_pairs_are_read_in_place(cloud: Cloud, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_engine_plans_in_a_bucket(cloud: Cloud, photos: Mapping[str, bytes], tmp_path: Path) -> None:
-    rows = "\n".join(["image,label", *(f"{name},x" for name in photos)])
-    inputs = {
-        "table/all-1.csv": rows.encode(),
-        **{f"table/{name}": data for name, data in photos.items()},
-        **{f"folder/train/{name}": data for name, data in photos.items()},
-        "tars/a.tar": make_tar(photos),
-        "tars/b.tar.gz": make_tar(photos, "w:gz"),
-    }
-    write_files(tmp_path, inputs)
-    base = cloud.put(cloud.new(), inputs)
-    for name in ("table/all-*.csv", "folder", "tars"):
-        make_dataset(tmp_path / name, tmp_path / "out" / name[:5], num_shards=2)
-        output = f"{cloud.new()}/out"
-        cloud.run("shard", f"{base}/{name}", output, "--num-shards", 2, "--plan", "engine", "--workers", 1)
-        assert cloud.tree(output) == read_tree(tmp_path / "out" / name[:5]), name
-
-
 @pytest.mark.slow
 def test_reshard_and_overwrite_work_in_a_bucket(cloud: Cloud, local: Mapping[str, bytes], tmp_path: Path) -> None:
     join_datasets([write_files(tmp_path / "in", local)], tmp_path / "out", num_shards=2)

@@ -105,20 +105,20 @@ def test_the_parameters_become_a_command() -> None:
     given = ["--input=gs://in", "--project=p", "--output=gs://out", "--resize_short=256", "--square=", "--runner=R"]
     words = load_flex_template().make_command(given)
     assert words == [
-        *("shard", "gs://in", "gs://out", "--resize-short=256", "--plan=launcher", "--", "--project=p", "--runner=R"),
+        *("shard", "gs://in", "gs://out", "--resize-short=256", "--", "--project=p", "--runner=R"),
     ]
     with click.Context(commands.commands["shard"]) as context:
-        options, _, _ = commands.commands["shard"].make_parser(context).parse_args(words[1:6])
-    assert (options["resize_short"], options["plan"]) == ("256", "launcher")
+        options, _, _ = commands.commands["shard"].make_parser(context).parse_args(words[1:5])
+    assert options["resize_short"] == "256"
     values = {"splits": "train=1", "num_shards": "4", "encoding": "raw", "square": "8", "seed": "1", "max_bad": "1%"}
     every = load_flex_template().make_command([f"--{name}={value}" for name, value in values.items()])
-    assert every[3:-2] == [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+    assert every[3:-1] == [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
 
 
 def test_an_image_for_the_workers_is_used_as_it_is() -> None:
     words = load_flex_template().make_command(["--input=a", "--output=b", "--sdk_container_image=registry/image"])
     assert words == [
-        *("shard", "a", "b", "--plan=launcher", "--"),
+        *("shard", "a", "b", "--"),
         *("--sdk_container_image=registry/image", "--sdk_location=container"),
     ]
 

@@ -67,13 +67,6 @@ _progressive_option = config_option(
 @config_option(ShardConfig, "keep_quarantined", "Keep copies of the quarantined images.")
 @drop_duplicates_option
 @refuse_nan_option
-@config_option(
-    ShardConfig,
-    "plan",
-    "Who plans which image goes where: this process, or tasks on the runner, which need no memory here. Both plans are "
-    "the same.",
-)
-@config_option(ShardConfig, "plan_engine_from", "With --plan auto: tasks on the runner plan this many images or more.")
 @run_options
 def shard(**options: Any) -> None:
     """Write the images in INPUT as TFRecord shards into the directory OUTPUT.

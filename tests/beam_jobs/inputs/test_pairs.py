@@ -11,8 +11,6 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import folder, pairs
 from beam_jobs.inputs.pairs import is_pairs
-from beam_jobs.inputs.recognize import recognize
-from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, make_png, write_files, write_tar, write_zip
@@ -218,15 +216,6 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch) -> None:
         "The .json files of pairs must have at most 2 different names, but 'b' is one more. Leave these files out of "
         "the tars, or use `input_format` tree."
     )
-
-
-def test_the_launcher_plans_pairs(tmp_path: Path) -> None:
-    """However many they are."""
-    source = write_tar(tmp_path / "a.tar", make_captions("1"))
-    choice = choose_planner(recognize(ShardConfig(str(source), "/out", plan_engine_from=1)))
-    assert str(choice) == "The launcher makes the plan: the columns of pairs are known once all are read."
-    with pytest.raises(ConfigError, match="`plan` engine cannot be used: the columns of pairs"):
-        choose_planner(recognize(ShardConfig(str(source), "/out", plan="engine")))
 
 
 @pytest.mark.parametrize(

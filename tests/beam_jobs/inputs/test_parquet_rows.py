@@ -10,9 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from beam_jobs.config import ShardConfig
-from beam_jobs.inputs.recognize import recognize
 from beam_jobs.inputs.table import is_table_input
-from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.image_ref import FileRef, ImageLocation
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, read_records
@@ -297,12 +295,6 @@ def test_folders_are_recognized_by_looking(tmp_path: Path) -> None:
     assert refuse(tmp_path / "empty", input_format="parquet") == (
         f"{tmp_path}/empty must be a folder with .parquet files, but has none."
     )
-
-
-def test_either_planner_takes_it(tmp_path: Path) -> None:
-    hub = write_hub_folder(tmp_path / "hub")
-    choice = str(choose_planner(recognize(ShardConfig(str(hub), "/out", plan_engine_from=4))))
-    assert choice == "The engine makes the plan: the table has about 4 rows, not less than `plan_engine_from` 4."
 
 
 def test_lists_in_lists_beside_images_become_json(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from beam_jobs.plan.choose import choose_planner
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import table_files
@@ -21,7 +22,6 @@ from beam_jobs.inputs.label_file import OF_PANDAS
 from beam_jobs.inputs.recognize import recognize
 from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.make_plan import plan_shards
-from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import list_images, make_dataset, parse_with_tensorflow, read_images, read_records
 from tests.beam_jobs.images import make_jpeg, write_files

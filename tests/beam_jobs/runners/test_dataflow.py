@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,12 +49,7 @@ def test_good_options_pass_the_check() -> None:
             "`workers` are processes of this machine; on Dataflow it is `max_workers`.",
         ),
         (
-            CONFIG,
-            ["--template_location=gs://t"],
-            "A template is one graph, and its launcher makes the plan before; `plan` must be launcher, got auto.",
-        ),
-        (
-            ShardConfig("gs://in", "gs://out", overwrite=True, plan="launcher"),
+            ShardConfig("gs://in", "gs://out", overwrite=True),
             ["--template_location=gs://t"],
             "`overwrite` replaces a dataset when the job has ended, which a launcher of templates does not see. "
             "Choose another OUTPUT.",
@@ -71,7 +65,7 @@ def test_bad_options_are_refused(config: ShardConfig, more: list[str], message: 
 
 def test_a_graph_for_a_launcher_is_not_watched() -> None:
     runner, observer = make_dataflow("--template_location=gs://t/job_object"), Recorder()
-    runner.check(replace(CONFIG, plan="launcher"))
+    runner.check(CONFIG)
     pipeline: Any = SimpleNamespace(run=lambda: SimpleNamespace(has_job=False))
     with pytest.raises(GraphWritten) as caught:
         runner.submit(pipeline, observer)

@@ -59,7 +59,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
         ),
         Group("Output", "num-shards shard-size shuffle overwrite", "seed"),
         _CLOUDS,
-        Group("Running", "workers dry-run json", "plan plan-engine-from debug"),
+        Group("Running", "workers dry-run json", "debug"),
     ),
     "append": (
         *_INPUT,

@@ -14,7 +14,6 @@ from tfpipe.system.progress import Observer, Progress
 from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from beam_jobs.plan.choose import Choice
     from beam_jobs.plan.plan import Plan
     from beam_jobs.runners.base import SubmittedJob
 
@@ -86,23 +85,12 @@ class _Display(Observer):
 
 
 class ShardDisplay(_Display, ShardObserver):
-    """A display of a shard job on standard error: images, rates, bad images and the time left.
-
-    Attributes:
-        choice: The choice of the planner, once it is made.
-    """
+    """A display of a shard job on standard error: images, rates, bad images and the time left."""
 
     def __init__(self) -> None:
         super().__init__("Listing images")
         self._last: Progress | None = None
         self._job: SubmittedJob | None = None
-        self.choice: Choice | None = None
-
-    def planner(self, choice: "Choice") -> None:
-        """Says that tasks on the runner make the plan, which is not usual."""
-        self.choice = choice
-        if choice.is_engine:
-            self._print(str(choice))
 
     def note(self, text: str) -> None:
         """Prints a sentence."""

@@ -151,16 +151,14 @@ def _dry_run(config: ShardConfig, run_args: RunArgs, append: "Append | None") ->
 
     process_pool.start_early()
     from beam_jobs.estimate import estimate_job
-    from beam_jobs.make_plan import make_plan
+    from beam_jobs.make_plan import plan_shards
 
     with ShardDisplay() as display:
         started = time.monotonic()
-        with make_plan(config, run_args.beam_args, display) as plan:
-            planned_s = time.monotonic() - started
-            if append is not None:
-                _tell_splits(append, plan)
-            estimate = estimate_job(config, plan, planned_s, run_args.beam_args)
-        choice = display.choice
-    assert choice is not None
-    facts = describe_plan(config, plan, choice, estimate)
+        plan = plan_shards(config, run_args.beam_args, display)
+        planned_s = time.monotonic() - started
+        if append is not None:
+            _tell_splits(append, plan)
+        estimate = estimate_job(config, plan, planned_s, run_args.beam_args)
+    facts = describe_plan(config, plan, estimate)
     show(facts, format_plan(facts), run_args.as_json)

@@ -29,7 +29,6 @@ from tfpipe.system.units import human_bytes, human_count
 
 if TYPE_CHECKING:
     from beam_jobs.estimate import Estimate
-    from beam_jobs.plan.choose import Choice
     from beam_jobs.plan.plan import Plan
     from beam_jobs.shard_job import ShardResult
 
@@ -92,7 +91,7 @@ def format_result(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"{facts['appended_to']} is at layer {facts['layer']}: {appended} appended"
 
 
-def describe_plan(config: ShardConfig, plan: "Plan", choice: "Choice", estimate: "Estimate") -> dict[str, Any]:
+def describe_plan(config: ShardConfig, plan: "Plan", estimate: "Estimate") -> dict[str, Any]:
     """Returns the facts about a job that was only planned, as JSON values."""
     listing, splits = plan.listing, dict[str, dict[str, Any]]()
     for shard, num_bytes in zip(plan.shards, plan.shard_bytes, strict=True):
@@ -102,7 +101,6 @@ def describe_plan(config: ShardConfig, plan: "Plan", choice: "Choice", estimate:
         split["shards"] += 1
     for name, split in splits.items():
         split["classes"] = dict(zip(listing.label_names, plan.class_counts[name], strict=True))
-    planner = {"planner": "engine" if choice.is_engine else "launcher", "planner_reason": choice.reason}
     return {
         "images": plan.num_images,
         "bytes": plan.num_bytes,
@@ -111,7 +109,6 @@ def describe_plan(config: ShardConfig, plan: "Plan", choice: "Choice", estimate:
         "no_classes": _explain_no_classes(config, listing.make_schema(), has_classes=bool(listing.label_names)),
         "skipped": dict(sorted((listing.skipped or {}).items())),
         "dropped": listing.dropped,
-        **({} if config.datasets else planner),  # finished datasets are always planned here
         "estimate": asdict(estimate),
     }
 
@@ -127,8 +124,6 @@ def format_plan(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from _format_counts("skipped", facts["skipped"])
     if facts["dropped"]:
         yield f"duplicates: {facts['dropped']:,} dropped"
-    if "planner" in facts:
-        yield f"The {facts['planner']} makes the plan: {facts['planner_reason']}."
     estimate, processes = facts["estimate"], facts["estimate"]["worker_processes"]
     bad = f", {estimate['bad']:,} of them bad" if estimate["bad"] else ""
     yield f"estimate from {human_count(estimate['sampled'], 'image')} of {facts['images']:,}{bad}:"

@@ -12,8 +12,6 @@ import pytest
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs.annotations import coco
 from beam_jobs.inputs.annotations.coco import is_coco
-from beam_jobs.inputs.recognize import recognize
-from beam_jobs.plan.choose import choose_planner
 from beam_jobs.plan.listing import Listing
 from tests.beam_jobs.datasets import join_datasets, list_images, make_dataset, read_records
 from tests.beam_jobs.images import make_jpeg, write_files
@@ -259,11 +257,6 @@ def test_the_layout_is_recognized(tmp_path: Path) -> None:
     assert not is_coco(ShardConfig(str(folder), "/out", input_format="tree"))
     write_files(tmp_path / "classes", {"annotations/1.jpg": b"1", "b/2.jpg": b"2"})
     assert not is_coco(ShardConfig(str(tmp_path / "classes"), "/out"))
-    with pytest.raises(ConfigError) as caught:
-        choose_planner(recognize(ShardConfig(str(folder), "/out", plan="engine")))
-    assert str(caught.value) == (
-        "`plan` engine cannot be used: boxes are known once all annotations are read. Leave it out."
-    )
 
 
 def test_many_boxes_stay_in_their_order(tmp_path: Path) -> None:
