@@ -8,7 +8,6 @@ An archive inside a folder counts as a folder with the archive's name without th
 side. Only the columns of the table grow with the number of images: there is no set of paths and no dictionary of files.
 """
 
-import contextlib
 import os
 import posixpath
 import re
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -41,7 +40,6 @@ from tfpipe.system.progress import Observer, Progress
 # A process takes longer to start than archives of fewer bytes take to be read.
 _SIDE_BY_SIDE_FROM_BYTES = 32 * 2**20
 # Folders are opened one below another until there are enough parts for many processes.
-_MANY_ENTRIES, _MAX_DEPTH = 64, 3
 _FILES_LOOKED_AT, _BYTES_LOOKED_AT = 64, 64  # of one ending in a folder, to know whether they are images
 _ENTRIES_LOOKED_AT = 10_000  # of a folder, before all is listed
 _SPLIT_NAME = re.compile(rf"({'|'.join(SPLITS)})(?![a-z])", re.IGNORECASE)
@@ -112,33 +110,13 @@ class _TreeBuilder:
         return Tree(images, self._skipped)
 
 
-class TreeEntry(NamedTuple):
-    """A part of a tree that one process lists.
-
-    Attributes:
-        kind: The kind: "archive" is one archive, "folder" all below a folder, archives too, and "files" only the files
-            directly in a folder, without archives.
-        path: The path relative to the source; empty for the source itself.
-        size: The bytes of an archive.
-    """
-
-    kind: str
-    path: str = ""
-    size: int = 0
-
-
-WHOLE = TreeEntry("folder")
-"""All of a folder or an archive."""
-
-
-def list_tree(source: str, workers: int = 0, observer: Observer | None = None, entry: TreeEntry = WHOLE) -> Tree:
-    """Lists the images of a folder or an archive, or of a part of it. Archives in a folder are listed too.
+def list_tree(source: str, workers: int = 0, observer: Observer | None = None) -> Tree:
+    """Lists the images of a folder or an archive. Archives in a folder are listed too.
 
     Args:
         source: A path or URL.
         workers: The number of processes that read archives if a folder has several; 0 means one per core.
         observer: The observer of the listing, which gets the number of listed images now and then.
-        entry: The part, as `list_entries` returns it.
 
     Raises:
         DataError: The source is missing or damaged, its folders loop, or it holds names that point outside or two
@@ -148,21 +126,20 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
     if is_archive(source):
         builder.add(list_archive(source, posixpath.basename(source)))
         return _drop_other_files(drop_equal_paths(builder.finish(), source), posixpath.dirname(source))
-    archives = [entry.path] if entry.kind == "archive" else []
-    archive_bytes = entry.size
+    archives: list[str] = []
+    archive_bytes = 0
 
     def set_archives_aside() -> Iterator[ListedFile]:
         nonlocal archive_bytes
-        for file in list_folder(source, entry):
+        for file in list_folder(source):
             if file.skip or not is_listed_archive(file.path):
                 yield file
-            elif entry.kind == "folder":
+            else:
                 archives.append(file.path)
                 archive_bytes += file.size
 
-    if entry.kind != "archive":
-        with file_io.explain_os_errors(f"read {source}"):
-            builder.add(set_archives_aside())
+    with file_io.explain_os_errors(f"read {source}"):
+        builder.add(set_archives_aside())
     archives.sort()
     processes = count_processes(archive_bytes, workers)
     located = [(file_io.join(source, path), path) for path in archives]
@@ -172,73 +149,24 @@ def list_tree(source: str, workers: int = 0, observer: Observer | None = None, e
     return _drop_other_files(drop_equal_paths(tree, source) if archives else tree, source)
 
 
-def list_entries(source: str) -> list[TreeEntry]:
-    """Returns the parts of a folder or an archive, without listing what is in them.
-
-    Raises:
-        DataError: There is no such folder.
-    """
-    if is_archive(source):
-        return [TreeEntry("archive")]
-    check_folder(source)
-    entries: list[TreeEntry] = []
-    folders = [""]
-    for _ in range(_MAX_DEPTH):
-        inner_folders: list[str] = []
-        for folder in folders:
-            entries.append(TreeEntry("files", folder))
-            for path, size in _list_folders_and_archives(source, folder):
-                if size < 0:
-                    inner_folders.append(path)
-                else:
-                    entries.append(TreeEntry("archive", path, size))
-        folders = inner_folders
-        if len(entries) + len(folders) >= _MANY_ENTRIES:
-            break
-    return entries + [TreeEntry("folder", folder) for folder in folders]
-
-
-def _list_folders_and_archives(source: str, folder: str) -> Iterator[tuple[str, int]]:
-    """Yields the folders directly in a folder with a slash and -1, and the archives with their bytes, by name."""
-    if file_io.is_url(source):
-        base = file_io.join(source, folder).rstrip("/") + "/"
-        children = sorted((folder + name, size) for name, size in file_io.list_children(base))
-    else:
-        children = []
-        with os.scandir(os.path.join(source, folder)) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    is_folder = entry.is_dir()
-                    if is_folder or (is_listed_archive(entry.name) and entry.is_file()):
-                        name = folder + entry.name
-                        children.append((name + "/", -1) if is_folder else (name, entry.stat().st_size))
-        children.sort()
-    yield from ((path, size) for path, size in children if size < 0 or is_listed_archive(path))
-
-
 def is_listed_archive(path: str) -> bool:
     """Checks whether the name is that of an archive that can be read, and that is not hidden."""
     return is_archive(path) and not posixpath.basename(path).startswith(".")
 
 
-def list_folder(root: str, entry: TreeEntry = WHOLE) -> Iterator[ListedFile]:
+def list_folder(root: str) -> Iterator[ListedFile]:
     """Yields every file below a folder, in any order. Links are followed, and paths are relative to the folder.
 
     Raises:
         DataError: There is no such folder, or a link leads back to a folder that it lies in.
     """
-    folder, is_deep = entry.path, entry.kind == "folder"
     if file_io.is_url(root):
-        base = file_io.join(root, folder).rstrip("/") + "/"
-        names = file_io.list_tree(base) if is_deep else file_io.list_children(base)
-        yield from (ListedFile(folder + name, size) for name, size in names if size >= 0)
+        names = file_io.list_tree(root.rstrip("/") + "/")
+        yield from (ListedFile(name, size) for name, size in names if size >= 0)
         return
     check_folder(root)
-    above = [folder[: k + 1] for k, sign in enumerate(folder) if sign == "/"]
-    statuses = [os.stat(os.path.join(root, path)) for path in ("", *above)]
-    parents = tuple((status.st_dev, status.st_ino) for status in statuses)
-    _check_no_loop(root, folder, parents[-1], parents[:-1])
-    yield from _walk(root, folder, parents, is_deep=is_deep)
+    status = os.stat(root)
+    yield from _walk(root, "", ((status.st_dev, status.st_ino),))
 
 
 Look = Callable[[str], list[str]]
@@ -264,7 +192,7 @@ def check_folder(root: str) -> None:
         raise DataError(f"The input must be {kinds}; {root} {fault}.")
 
 
-def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...], *, is_deep: bool = True) -> Iterator[ListedFile]:
+def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...]) -> Iterator[ListedFile]:
     folders: list[tuple[str, _FolderId]] = []
     # Files come in the file system's order: to sort a folder of millions would take a kilobyte for each file.
     with os.scandir(os.path.join(root, prefix)) as entries:
@@ -281,7 +209,7 @@ def _walk(root: str, prefix: str, parents: tuple[_FolderId, ...], *, is_deep: bo
                 yield ListedFile(path, 0, skip="not a regular file")
             else:
                 yield ListedFile(path, status.st_size)
-    for path, folder_id in sorted(folders) if is_deep else ():
+    for path, folder_id in sorted(folders):
         _check_no_loop(root, path, folder_id, parents)
         yield from _walk(root, path + "/", (*parents, folder_id))
 

@@ -1,14 +1,13 @@
 """Folders: links, loops and pipes among the files, and archives that are read by one process or by several."""
 
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from beam_jobs.inputs import folder as folder_input
 from beam_jobs.inputs.archive import ListedFile
-from beam_jobs.inputs.folder import TreeEntry, list_entries, list_folder, list_tree
+from beam_jobs.inputs.folder import list_folder, list_tree
 from tests.beam_jobs.images import make_tar, write_files, write_tar, write_zip
 from tests.observers import Recorder
 from tests.refusals import refusal
@@ -127,33 +126,6 @@ def test_several_processes_list_the_same_in_the_same_order(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("side_by_side")
-@pytest.mark.parametrize("many", [1, 64])
-def test_the_parts_of_a_tree_hold_what_the_whole_holds(tmp_path: Path, monkeypatch, many: int) -> None:
-    """Folders are opened until there are enough parts; archives in deeper ones belong to the folder's part."""
-    monkeypatch.setattr(folder_input, "_MANY_ENTRIES", many)
-    names = ["1.jpg", "a/2.jpg", "a/b/3.jpg", "a/b/c/4.jpg", "a/b/c/d/5.jpg", "a/notes.txt", ".x.tar"]
-    write_files(tmp_path / "in", dict.fromkeys(names, b"x"))
-    for name in ("t.tar", "a/t.tar", "a/b/c/d/t.tar"):
-        write_tar(tmp_path / "in" / name, {"6.jpg": b"x", "7.jpg": b"y"})
-    source = str(tmp_path / "in")
-    entries = list_entries(source)
-    assert [(entry.kind, entry.path) for entry in entries] == {
-        1: [("files", ""), ("archive", "t.tar"), ("folder", "a/")],
-        64: [
-            *[("files", ""), ("archive", "t.tar"), ("files", "a/"), ("archive", "a/t.tar"), ("files", "a/b/")],
-            ("folder", "a/b/c/"),
-        ],
-    }[many]
-    trees = [list_tree(source, 1, entry=entry) for entry in entries]
-    whole = list_tree(source)
-    assert sorted(ref for tree in trees for ref in tree.images) == sorted(whole.images)
-    assert sum((tree.skipped for tree in trees), Counter()) == whole.skipped
-    assert list_entries(f"{source}/t.tar") == [TreeEntry("archive")]
-    (tmp_path / "in" / "a" / "b" / "loop").symlink_to(tmp_path / "in" / "a")
-    with pytest.raises(DataError, match=r"^Folders must not loop, but .* leads back to one above it\.$"):
-        [list_tree(source, 1, entry=entry) for entry in list_entries(source)]
-
-
 def test_a_damaged_archive_among_several_is_named(tmp_path: Path) -> None:
     source = write_archives(tmp_path, 3)
     (source / "class9.zip").write_bytes(b"PK no zip")

@@ -14,12 +14,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from beam_jobs.plan.choose import choose_planner
 
 from beam_jobs.config import ShardConfig
 from beam_jobs.inputs import table_files
 from beam_jobs.inputs.label_file import OF_PANDAS
-from beam_jobs.inputs.recognize import recognize
 from beam_jobs.inputs.table_files import is_table, list_parts, read_rows
 from beam_jobs.make_plan import plan_shards
 from beam_jobs.plan.listing import Listing
@@ -686,16 +684,6 @@ def test_rows_of_one_image_that_do_not_go_together(
     lines = "\n".join([RACCOONS.splitlines()[0], *rows.split()])
     path = write_text(tmp_path / "t.csv", lines)
     assert refused(path, image_column="filename", **options) == message.format(path=path)
-
-
-def test_a_table_of_boxes_is_planned_as_a_whole(tmp_path: Path) -> None:
-    path = write_text(tmp_path / "t.csv", RACCOONS)
-    config = ShardConfig(str(path), "/out", plan="engine", image_column="filename")
-    with pytest.raises(ConfigError) as caught:
-        choose_planner(recognize(config))
-    assert str(caught.value) == (
-        "`plan` engine cannot be used: the rows of an image may lie anywhere in a table of boxes. Leave it out."
-    )
 
 
 def test_some_images_may_have_boxes_without_a_class(write_jsonl: WriteRows) -> None:
