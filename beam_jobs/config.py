@@ -87,7 +87,8 @@ class ShardConfig:
             `Annotations`, `JPEGImages` and `ImageSets`. `auto` looks at the folder. "auto", "tree", "pairs", "parquet",
             "coco" or "voc". Default: "auto".
         annotations: The files with boxes or captions in COCO's form, for the images in the folder `input`. Without them
-            `annotations/instances_*.json` and `annotations/captions_*.json` in it count. Default: ().
+            `annotations/instances_*.json` and `annotations/captions_*.json` in it count, or `_annotations.coco.json` in
+            it or in its folders of splits. Default: ().
         image_column: The column of a table that holds the images: their paths or URLs, or the images themselves in
             Parquet files. None: `image` or `images`, and in Parquet files with images the only column that has some.
             Default: None.

@@ -55,6 +55,12 @@ def test_a_plan_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "4 images, 105 B, 3 shards (train, test)\n"
 
 
+def test_a_note_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with ShardDisplay() as display:
+        display.note("All images lie in [a].")
+    assert capsys.readouterr().err == "All images lie in [a].\n"
+
+
 def test_listing_has_a_rate_and_its_count_is_forgotten(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with ShardDisplay() as display:
         for seconds, images in ((1, 1000), (11, 501_000)):
