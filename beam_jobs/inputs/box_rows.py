@@ -82,9 +82,14 @@ def _join(
         source: The table, for messages.
     """
     first, boxes, labels = rows[0], list[Box](), list[int]()
+    frames = [_read_size(ref, sizes, source) for ref in rows if sizes and ref.boxes]
+    if len(set(frames)) > 1:
+        raise DataError(
+            f"{source}: the rows of {first.path} must have the same width and height, got {sorted(set(frames))}."
+        )
     for ref in rows:
         _check_same(first, ref, source)
-        boxes += [_scale(box, ref, sizes, source) for box in ref.boxes] if sizes else ref.boxes
+        boxes += [_scale(box, ref, frames[0], source) for box in ref.boxes] if sizes else ref.boxes
         labels += [numbers.get(cast(str, label), label) for label in ref.box_labels]
     if len(labels) not in (0, len(boxes)):
         raise DataError(f"{source}: every box of {first.path} must have a class or none may.")
@@ -96,7 +101,8 @@ def _join(
                 f"{source}: every row of {first.path} must have a value in the same columns, or none may, got {values}."
             )
         extra[place] = None if None in values else values
-    return first._replace(boxes=tuple(boxes), box_labels=tuple(labels), extra=tuple(extra))
+    frame = frames[0] if frames else ()
+    return first._replace(boxes=tuple(boxes), box_labels=tuple(labels), extra=tuple(extra), frame=frame)
 
 
 def _check_same(first: ImageRef, ref: ImageRef, source: str) -> None:
@@ -110,12 +116,18 @@ def _check_same(first: ImageRef, ref: ImageRef, source: str) -> None:
             )
 
 
-def _scale(box: Box, ref: ImageRef, sizes: Sequence[int], source: str) -> Box:
+def _read_size(ref: ImageRef, sizes: Sequence[int], source: str) -> tuple[float, float]:
+    try:
+        width, height = (float(cast(str, ref.extra[place])) for place in sizes)
+    except (TypeError, ValueError):
+        width = height = 0
+    if not (width > 0 and height > 0):
+        raise DataError(f"{source}: boxes in pixels need the width and height of {ref.path}.")
+    return width, height
+
+
+def _scale(box: Box, ref: ImageRef, frame: tuple[float, float], source: str) -> Box:
     """Returns a box in pixels as fractions."""
     if max(box) <= 1 and any(side % 1 for side in box):
         raise DataError(f"{source}: boxes must be all in pixels or all fractions, got {list(box)} of {ref.path}.")
-    try:
-        width, height = (float(cast(str, ref.extra[place])) for place in sizes)
-        return box[0] / width, box[1] / height, box[2] / width, box[3] / height
-    except (TypeError, ValueError, ZeroDivisionError):
-        raise DataError(f"{source}: boxes in pixels need the width and height of {ref.path}.") from None
+    return box[0] / frame[0], box[1] / frame[1], box[2] / frame[0], box[3] / frame[1]

@@ -606,7 +606,7 @@ def test_rows_of_one_image_are_its_boxes(tmp_path: Path) -> None:
 
 def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
     for k, name in enumerate("abc"):
-        write_files(tmp_path, {f"{name}.jpg": make_jpeg(k)})
+        write_files(tmp_path, {f"{name}.jpg": make_jpeg(k, ((200, 100), (50, 40), (30, 30))[k])})
     write_text(tmp_path / "t.csv", RACCOONS)
     for options in ({}, {"drop_duplicates": True}):
         output = tmp_path / f"out{len(options)}"
@@ -616,6 +616,13 @@ def test_rows_of_one_image_become_one_record(tmp_path: Path) -> None:
             [b"dog", b"raccoon"],
             [],
         ]
+    write_files(tmp_path, {"b.jpg": make_jpeg(1, (40, 80))})
+    make_dataset(tmp_path / "t.csv", tmp_path / "other", shuffle=False, **RACCOON_COLUMNS)
+    line = json.loads((tmp_path / "other" / "quarantine" / "quarantined.jsonl").read_text())
+    assert (line["path"], line["reason"]) == (
+        "b.jpg",
+        "its annotation is for 50 x 40 pixels, but it has 40 x 80",
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -662,6 +669,11 @@ def test_values_of_each_box_become_lists(tmp_path: Path, kind: str) -> None:
             "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,,cat,1,1,1,1",
             {"box_label_column": "class"},
             "{path}: boxes in pixels need the width and height of a.jpg.",
+        ),
+        (
+            "a.jpg,9,9,cat,1,1,2,2 a.jpg,9,8,cat,1,1,2,2",
+            {"box_label_column": "class"},
+            "{path}: the rows of a.jpg must have the same width and height, got [(9.0, 8.0), (9.0, 9.0)].",
         ),
         (
             "a.jpg,9,9,cat,0,0,1,1 a.jpg,,9,cat,0,0,1,1",
