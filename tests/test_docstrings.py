@@ -17,52 +17,15 @@ PACKAGES = ("tfpipe", "beam_jobs")
 
 # The first word of a function's docstring. Plurals of the project's nouns (Records, Shards, Names) are left out.
 VERBS = """
-    Accepts Acquires Adapts Adds Adjusts Admits Adopts Advances Advises Agrees Aligns Allocates Allows
-    Alternates Announces Answers Appends Applies Approximates Archives Asks Assembles Asserts Assigns Attaches
-    Augments Averages Awaits
-    Balances Batches Begins Benchmarks Binds Blends Blurs Breaks Brings Broadcasts Builds
-    Caches Calculates Calibrates Calls Cancels Casts Catches Centers Changes Checks Chooses Claims Clamps
-    Classifies Cleans Clears Clips Clones Closes Collects Combines Compares Compiles Completes Composites Compresses
-    Computes Concatenates Configures Confirms Connects Constructs Consumes Contains Continues Converts Copies
-    Corrects Counts Covers Creates Crops Cuts Cycles
-    Deals Decides Declares Decodes Decompresses Decorates Decreases Deduplicates Defines Delays Delegates
-    Deletes Delivers Denies Derives Describes Deserializes Detaches Detects Determines Diagnoses Disables
-    Discards Disconnects Discovers Distributes Divides Does Downloads Drains Draws Drives Drops Dumps
-    Emits Empties Enables Encodes Encrypts Ends Ensures Enters Enumerates Escapes Establishes Estimates
-    Evaluates Examines Exchanges Excludes Executes Exits Expands Expects Explains Exports Exposes Extends Extracts
-    Fails Falls Feeds Fetches Fills Filters Finalizes Finds Finishes Fits Fixes Flags Flattens Flips Flushes
-    Folds Follows Forces Forgets Formats Forwards Frees Freezes Fuses
-    Gathers Generates Gets Gives Goes Groups Guards Guesses
-    Halts Handles Hands Hashes Hides Holds
-    Identifies Ignores Implements Imports Includes Increases Infers Inflates Initializes Inserts Inspects
-    Installs Interleaves Interns Interpolates Interprets Interrupts Inverts Invokes Issues Iterates
-    Joins Judges
-    Keeps Kills
-    Launches Lays Leaves Lets Limits Listens Lists Loads Locates Locks Logs Looks Lowers
-    Makes Maps Marks Matches Maximizes Measures Merges Minimizes Mirrors Mixes Modifies Monitors Mounts Moves
-    Multiplies
-    Narrows Needs Normalizes Notices Notifies
-    Observes Obtains Offers Omits Opens Overrides Overwrites Owns
-    Packs Pads Parses Passes Pastes Patches Pauses Peeks Performs Permits Permutes Picks Plays Polls Pops
-    Predicts Prefetches Prefixes Prepares Prepends Presents Preserves Prevents Prints Probes Produces Profiles
-    Promises Proposes Protects Proves Provides Publishes Pulls Puts
-    Quantizes Quarantines Queries Quotes
-    Raises Reaches Reacts Reads Rebuilds Receives Recognizes Recommends Reconstructs Recovers Reduces Reencodes
-    Refreshes Refuses Registers Rejects Releases Reloads Remembers Removes Renames Renders Reopens Reorders
-    Repairs Repeats Replaces Replays Reports Represents Requests Requires Reschedules Reserves Resets Reshapes
-    Reshards Resizes Resolves Restarts Restores Restricts Resumes Resynchronizes Retries Retrieves Returns
-    Reuses Reverses Reverts Rewrites Rises Rolls Rotates Rounds Runs
-    Samples Sanitizes Saves Says Scales Scans Schedules Seals Searches Seeks Sees Selects Sends Separates
-    Serializes Serves Sets Shifts Shortens Shows Shrinks Shuffles Shuts Simplifies Simulates Skips Sleeps Slices
-    Slows Solves Sorts Spawns Specifies Splits Spreads Squeezes Stacks Starts Stops Stores Strips Submits
-    Subtracts Suggests Summarizes Sums Supplies Suppresses Survives Suspends Swaps Synchronizes
-    Tabulates Takes Tallies Tears Tells Tests Throttles Touches Tracks Trains Transcodes Transfers Transforms
-    Translates Transposes Traverses Treats Tries Triggers Trims Truncates Tunes Turns
-    Undoes Unescapes Unites Unlinks Unlocks Unpacks Unwraps Updates Uploads Uses
-    Validates Verifies Visits
-    Waits Wakes Walks Warms Warns Watches Weighs Wraps Writes
-    Yields
-    Zips
+    Adds Answers Appends Asks Augments Batches Begins Blends Brings Builds Calls Changes Checks Chooses Closes
+    Collects Compares Compiles Completes Composites Computes Configures Connects Converts Copies Counts Creates
+    Crops Cuts Deals Decides Decodes Decompresses Describes Divides Does Draws Drives Drops Encodes Ends Estimates
+    Exchanges Feeds Fills Finds Fits Forgets Formats Gets Gives Goes Groups Hashes Hides Holds Implements Infers
+    Inflates Inverts Joins Keeps Kills Lays Leaves Lets Lists Loads Locates Looks Makes Maps Measures Merges Mixes
+    Moves Opens Pads Parses Passes Pastes Pauses Prepares Prints Profiles Puts Raises Reads Receives Recognizes
+    Reduces Refuses Removes Renders Repeats Replaces Reports Resizes Restores Returns Rewrites Runs Samples Saves
+    Says Scales Searches Selects Sends Serves Sets Shifts Shows Slices Splits Spreads Stacks Starts Stores Submits
+    Subtracts Sums Swaps Takes Tells Tests Trains Transcodes Tries Turns Unpacks Waits Warns Writes Yields
 """.split()
 
 # The first word of a class's or a property's docstring.

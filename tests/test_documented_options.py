@@ -1,9 +1,4 @@
-"""`help()` shows each option of a public config with its values and its default, and both are true.
-
-The entry of a field ends with the values that its option takes, where the type does not say them, and the default:
-
-    max_boxes: The number of bounding boxes that each image is padded to. At least 1. Default: 64.
-"""
+"""`help()` shows each option of a public config with its values and its default, and both are true."""
 
 import dataclasses
 import inspect

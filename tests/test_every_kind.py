@@ -1,7 +1,4 @@
-"""One dataset of each kind goes all the way: written, checked, damaged, repaired, sharded anew, read, exported, back.
-
-The kinds are latents without images, images with captions, images with masks, and three or any images a record.
-"""
+"""One dataset of each kind goes all the way: written, checked, damaged, repaired, resharded, read, exported, back."""
 
 import json
 import random

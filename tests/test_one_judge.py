@@ -1,7 +1,4 @@
-"""What `shard` stores and `verify` calls intact, TensorFlow, NumPy, JAX and PyTorch read.
-
-Each test writes images that are hard to judge, shards them, verifies the dataset and reads it by every face.
-"""
+"""What `shard` stores and `verify` calls intact, TensorFlow, NumPy, JAX and PyTorch read."""
 
 import io
 import json

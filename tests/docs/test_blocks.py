@@ -1,8 +1,4 @@
-"""Every Python and shell block of the README and of the site runs, or says in the line before it why it does not.
-
-Blocks of one page run one after another, in one folder that holds the sample images as `photos/` and `sample_data/`,
-and 24 of them, one or more of every kind, as `images/`.
-"""
+"""Every Python and shell block of the README and of the site runs, or says in the line before it why it does not."""
 
 import ast
 import json

@@ -1,8 +1,4 @@
-"""The examples learn the sample images to a stated accuracy, and resume exactly after a kill in the middle of an epoch.
-
-Training in float32 on as many processes as before gives the same weights, bit for bit. On another number of them sums
-are rounded in another order, and the difference in the losses grows from 1e-6 to 1e-3 within fifty steps.
-"""
+"""The examples learn the sample images to a stated accuracy, and resume exactly after a kill amid an epoch."""
 
 import os
 import re

@@ -51,24 +51,9 @@ def test_golden_batches():
 @pytest.mark.parametrize(
     ("block_records", "step", "numbers", "digest"),
     [
-        (
-            16,
-            600,
-            [1263033, 136825, 973769, 396559, 925816],
-            "6cdf2d70178b07e9cd26026b29dcfb24bcb2e048127b97663b8be06afbf99221",
-        ),
-        (
-            16,
-            4995,
-            [1074919, 736599, 275815, 1184631, 679976],
-            "a2f656267ff0bc8d41f6febeacc922dca90568133bb2e250d3ab21816ca0a073",
-        ),
-        (
-            1,
-            600,
-            [588870, 32523, 273974, 995412, 405588],
-            "478567a0f6a2cbe52e1a35461cd60a90dc918586d9f546aaa74fe08b439bef49",
-        ),
+        (16, 600, [1263033, 136825, 973769, 396559, 925816], "6cdf2d70178b07e9cd26026b29dcfb24bcb2e048"),
+        (16, 4995, [1074919, 736599, 275815, 1184631, 679976], "a2f656267ff0bc8d41f6febeacc922dca9056813"),
+        (1, 600, [588870, 32523, 273974, 995412, 405588], "478567a0f6a2cbe52e1a35461cd60a90dc918586"),
     ],
     ids=["in the head", "in the tail", "one by one"],
 )
@@ -77,7 +62,7 @@ def test_golden_batch(block_records: int, step: int, numbers: list[int], digest:
     assert batch.shape == (256,)
     assert batch.dtype == np.int64
     assert batch[[0, 1, 2, 100, 255]].tolist() == numbers
-    assert hashlib.sha256(batch.astype("<i8").tobytes()).hexdigest() == digest
+    assert hashlib.sha256(batch.astype("<i8").tobytes()).hexdigest()[:40] == digest
 
 
 def plain_mix(state: int) -> int:

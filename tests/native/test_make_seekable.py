@@ -44,22 +44,6 @@ def test_symbols_and_coefficients_give_the_same_bytes(draw_jpeg: Draw, options: 
                 assert make_seekable(single) == make_seekable(progressive), (size, quality, scan)
 
 
-@pytest.mark.parametrize(
-    ("width", "options", "interval"),
-    [
-        (640, {"subsampling": 2}, 5),  # 40 MCUs of 16 pixels: 80 pixels
-        (640, {"subsampling": 0}, 10),  # 80 MCUs of 8 pixels: 80 pixels
-        (504, {"subsampling": 0}, 9),  # 63 MCUs: 72 pixels
-        (500, {"subsampling": 2}, 4),  # 32 MCUs: 64 pixels
-        (488, {"subsampling": 0}, 61),  # a prime number of MCUs: the whole row
-        (8, {"subsampling": 0}, 1),
-        (640, {"mode": "L"}, 10),
-    ],
-)
-def test_markers_divide_a_row(draw_jpeg: Draw, width: int, options: dict[str, object], interval: int) -> None:
-    assert read_interval(make_seekable(draw_jpeg(100, width, **options))) == interval
-
-
 def test_markers_cost_nothing(draw_jpeg: Draw) -> None:
     data = draw_jpeg(480, 640, quality=90)
     assert len(make_seekable(data)) < len(data)

@@ -129,10 +129,12 @@ def test_a_finished_dataset_becomes_seekable(photos: Path, dataset: Path, tmp_pa
     assert merged.splits["train"].seekable_jpegs == 11  # one file of `photos` has the markers itself
 
 
-@pytest.mark.parametrize("mcu_width", [8, 16])
-def test_python_and_the_native_library_choose_the_same_interval(draw_jpeg: Draw, mcu_width: int) -> None:
+@pytest.mark.parametrize(
+    ("mcu_width", "options"), [(8, {"subsampling": 0}), (16, {"subsampling": 2}), (8, {"mode": "L"})], ids=str
+)
+def test_python_and_the_native_library_choose_the_same_interval(draw_jpeg: Draw, mcu_width: int, options) -> None:
     for width in (*range(1, 2000, 61), *range(mcu_width, 50 * mcu_width, mcu_width)):
-        seekable = make_seekable(draw_jpeg(8, width, subsampling=2 if mcu_width == 16 else 0))
+        seekable = make_seekable(draw_jpeg(8, width, **options))
         at = seekable.index(b"\xff\xdd\x00\x04")
         assert int.from_bytes(seekable[at + 4 : at + 6], "big") == choose_interval(width, mcu_width)
         assert has_chosen_interval(seekable)

@@ -1,7 +1,4 @@
-"""Whatever writes a dataset goes on after a kill at any moment, and keeps a second process off.
-
-The folder cache, whose second process waits, has such tests of its own.
-"""
+"""Whatever writes a dataset goes on after a kill at any moment, and keeps a second process off."""
 
 import os
 from collections.abc import Callable

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tests.beam_jobs.images import make_jpeg, make_png
+from tests.observers import Recorder
 from tests.refusals import refusal
 from tfpipe.dataset.load import load_manifest
 from tfpipe.engine.record_reader import RecordReader
@@ -24,7 +25,6 @@ from tfpipe.format.record_index import decode_index
 from tfpipe.format.tfrecord import record_header, scan_records
 from tfpipe.integrity.foreign import index as index_module
 from tfpipe.integrity.foreign.index import IndexConfig, IndexReport, index
-from tfpipe.system.progress import Observer, Progress
 
 
 def run(target: Path | str, **options: object) -> IndexReport:
@@ -102,15 +102,10 @@ def test_records_are_read_at_random(copy: Path) -> None:
 def test_elsewhere_with_workers_and_other_readers(imagenet: Path, tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(index_module, "_ALONE_BYTES", 0)
     before = hashes(imagenet)
-    seen: list[Progress] = []
-
-    class Watcher(Observer):
-        def progress(self, progress: Progress) -> None:
-            seen.append(progress)
-
-    index(IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk")), Watcher())
+    watcher = Recorder()
+    index(IndexConfig(f"{imagenet}/train-*", str(tmp_path / "out"), export=("dali", "vahidk")), watcher)
     assert hashes(imagenet) == before
-    assert (seen[-1].records, seen[-1].done) == (40, seen[-1].total)
+    assert (watcher.progresses[-1].records, watcher.progresses[-1].done) == (40, watcher.progresses[-1].total)
     manifest = load_manifest(str(tmp_path / "out"))
     assert "lie outside it" in caplog.text
     assert manifest.shard_directory(manifest.directory) == str(imagenet)
