@@ -13,7 +13,6 @@ from textwrap import dedent
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
-PACKAGES = ("tfpipe", "beam_jobs")
 
 # The first word of a function's docstring. Plurals of the project's nouns (Records, Shards, Names) are left out.
 VERBS = """
@@ -34,9 +33,6 @@ ARTICLES = "A All An Any Both Each Every No One Several Some The Three Two Wheth
 # No docstring begins with these, and no entry of its sections does.
 BANNED = "As|How|Likewise|Of|So|The same|Those|What|Where|Who|Whose"
 
-SECTIONS = ("Args:", "Attributes:", "Raises:", "Returns:", "Yields:")
-PROPERTIES = {"abstractproperty", "cached_property", "property"}
-COMMANDS = {"command", "group"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Fault = tuple[int, str]
@@ -63,9 +59,9 @@ def check_start(node: ast.AST, text: str) -> str | None:
     elif isinstance(node, Function):
         name, kind = node.name, "function"
         decorators = {get_last_name(decorator) for decorator in node.decorator_list}
-        if decorators & COMMANDS:
+        if decorators & {"command", "group"}:
             return None
-        if decorators & PROPERTIES:
+        if decorators & {"abstractproperty", "cached_property", "property"}:
             kind = "property"
     else:
         return None
@@ -92,7 +88,7 @@ def check_sections(text: str) -> Iterator[Fault]:
     section, indent, first = "", 0, False
     for number, line in enumerate(text.splitlines()):
         here = len(line) - len(line.lstrip())
-        if line.strip() in SECTIONS:
+        if line.strip() in ("Args:", "Attributes:", "Raises:", "Returns:", "Yields:"):
             section, indent = line.strip(), here
             first = True
         elif section and line.strip():
@@ -177,7 +173,7 @@ def find_all_faults(root: Path, paths: list[Path]) -> list[str]:
 
 
 def test_every_docstring_keeps_the_rules() -> None:
-    faults = find_all_faults(REPOSITORY, [REPOSITORY / package for package in PACKAGES])
+    faults = find_all_faults(REPOSITORY, [REPOSITORY / package for package in ("tfpipe", "beam_jobs")])
     assert not faults, "\n" + "\n".join(faults)
 
 

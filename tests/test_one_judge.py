@@ -31,8 +31,6 @@ from tfpipe.readers.jax import JaxBatches
 from tfpipe.readers.numpy import NumpyBatches
 from tfpipe.readers.torch import TorchBatches, data_loader
 
-Pixels = NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
 class Sharded:
@@ -103,7 +101,7 @@ def draw_sampled(factors: tuple[tuple[int, int], ...], options: Options | None =
     return write_jpeg(image, [Scan(tuple(range(len(factors))))], options or Options())
 
 
-def decode_by_tensorflow(data: bytes) -> Pixels:
+def decode_by_tensorflow(data: bytes) -> NDArray[np.uint8]:
     return np.asarray(tf.io.decode_image(data, channels=3, expand_animations=False))
 
 

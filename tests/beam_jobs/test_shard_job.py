@@ -24,7 +24,6 @@ from tests.beam_jobs.commands import (
 )
 from tests.beam_jobs.datasets import make_dataset, read_images, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_png, write_files, write_tar, write_zip
-from tests.conftest import Tfpipe
 from tests.observers import Recorder
 from tfpipe.errors import DataError
 from tfpipe.system.progress import Progress
@@ -97,9 +96,7 @@ def test_the_dataset_holds_these_files(straight: Path) -> None:
 @pytest.mark.parametrize(
     ("beam_args", "workers"), [((), 2), ((), 3), (THREADS, 1), (PROCESSES, 1), (("--runner=DirectRunner",), 1)]
 )
-def test_the_same_bytes_whoever_does_the_work(
-    photos: Path, straight: Path, tmp_path: Path, beam_args: tuple[str, ...], workers: int
-) -> None:
+def test_the_same_bytes_whoever_does_the_work(photos, straight, tmp_path, beam_args, workers):
     assert run(photos, tmp_path / "out", *beam_args, workers=workers, **OPTIONS).kept_shards == 0
     assert read_tree(tmp_path / "out") == read_tree(straight)
 
@@ -237,15 +234,7 @@ def kill_one_later(output: Path, marker: str) -> threading.Thread:
         pytest.param(PROCESSES, 2, "beam_worker", IN_BEAM, marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_worker_ends_the_job(
-    many: Path,
-    many_straight: dict[str, bytes],
-    tmp_path: Path,
-    beam_args: tuple[str, ...],
-    workers: int,
-    marker: str,
-    message: str,
-) -> None:
+def test_a_killed_worker_ends_the_job(many, many_straight, tmp_path, beam_args, workers, marker, message):
     output = tmp_path / "out"
     killer = kill_one_later(output, marker)
     with pytest.raises(DataError) as caught:
@@ -258,9 +247,7 @@ def test_a_killed_worker_ends_the_job(
     assert read_tree(output) == many_straight
 
 
-def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(
-    photos: Path, straight: Path, tmp_path: Path, tfpipe: Tfpipe
-) -> None:
+def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(photos: Path, straight: Path, tmp_path, tfpipe):
     """A limit on the size of files stands for it: both come as an error of `write`."""
     import resource
 
@@ -289,9 +276,7 @@ def test_a_full_disk_is_one_sentence_and_the_job_can_go_on(
         pytest.param(("--", *PROCESSES), marks=pytest.mark.slow),
     ],
 )
-def test_an_interrupted_job_leaves_no_process_and_can_go_on(
-    many: Path, many_straight: dict[str, bytes], tmp_path: Path, mode: tuple[object, ...], tfpipe: Tfpipe
-) -> None:
+def test_an_interrupted_job_leaves_no_process_and_can_go_on(many, many_straight, tmp_path, mode, tfpipe):
     output = tmp_path / "out"
     process = start_command(many, output, "--num-shards", 30, *mode)
     wait_for(lambda: len([*output.glob(".tfpipe/rows/*.json")]) >= 2, 60)
@@ -327,9 +312,7 @@ def test_a_job_killed_while_overwriting_leaves_the_old_dataset(many: Path, tmp_p
     assert read_tree(output) == before
 
 
-def test_a_job_killed_at_random_moments_can_go_on(
-    many: Path, many_straight: dict[str, bytes], tmp_path: Path, tfpipe: Tfpipe
-) -> None:
+def test_a_job_killed_at_random_moments_can_go_on(many: Path, many_straight: dict[str, bytes], tmp_path, tfpipe):
     output = tmp_path / "out"
     args = [many, output, "--num-shards", 30, "--workers", 2]
     kill_at_random_moments(args, output, 2, 2.2, "shard")

@@ -161,9 +161,7 @@ FREE = (CHIPS, ())
         ),
     ],
 )
-def test_the_host(
-    facts: tuple[tuple[str, ...], tuple[int, ...]], tpu: str, variables: tuple[tuple[str, str], ...], expected: Check
-) -> None:
+def test_the_host(facts, tpu, variables, expected):
     assert check_tpu_host(*facts, TargetConfig(tpu=tpu, tpu_variables=variables)) == expected
 
 

@@ -165,13 +165,7 @@ def test_seekable_jpegs(inspect, copy: Path) -> None:
     ],
     ids=["ImageNet", "small", "one record", "empty", "too many to compute"],
 )
-def test_the_mixing_score_is_that_of_the_default_order(
-    small_dataset: Path,
-    shard_records: tuple[int, ...],
-    score: float | None,
-    batch_size: int | None,
-    block_records: int | None,
-) -> None:
+def test_the_mixing_score_is_that_of_the_default_order(small_dataset, shard_records, score, batch_size, block_records):
     from tfpipe.cli.inspect_summary import compute_mixing
 
     manifest = load_manifest(str(small_dataset))

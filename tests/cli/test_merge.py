@@ -61,15 +61,7 @@ def test_one_twice(shapes: tuple[Path, Path], tmp_path: Path, merge) -> None:
         (["A", "A", "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    args: list[str],
-    code: int,
-    message: str,
-    shapes: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch,
-    merge,
-) -> None:
+def test_a_mistake_is_one_sentence(args, code, message, shapes, tmp_path, monkeypatch, merge):
     monkeypatch.chdir(tmp_path)
     places = dict(zip("AB", shapes, strict=True))
     got, out, err = merge(*(places.get(arg, arg) for arg in args))

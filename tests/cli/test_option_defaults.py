@@ -49,9 +49,7 @@ def get_click_type(kind: Kind) -> type[click.ParamType] | None:
 
 
 @pytest.mark.parametrize(("parameter", "config", "field"), list_options())
-def test_an_option_has_the_type_and_default_of_its_field(
-    parameter: click.Option, config: type[Any], field: dataclasses.Field[Any]
-) -> None:
+def test_an_option_has_the_type_and_default_of_its_field(parameter, config, field):
     assert parameter.name is not None
     kind = get_options(config)[parameter.name].kind if parameter.name in get_options(config) else None
     if isinstance(kind, Choice):

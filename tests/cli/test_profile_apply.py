@@ -21,9 +21,7 @@ def begin(tmp_path: Path) -> PipelineConfig:
     return PipelineConfig.from_file(tmp_path / "begin.toml")
 
 
-def test_the_options_that_help_are_written(
-    small_dataset: Path, tmp_path: Path, tfpipe: Tfpipe, begin: PipelineConfig, monkeypatch
-) -> None:
+def test_the_options_that_help_are_written(small_dataset, tmp_path, tfpipe, begin: PipelineConfig, monkeypatch):
     def measure(_data: Any, _split: Any, config: PipelineConfig, *_: Any) -> tuple[float, float]:
         if config.cache != "none":
             raise DataError("There is no memory.")

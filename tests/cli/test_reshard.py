@@ -107,9 +107,7 @@ def test_dry_run_writes_nothing(shapes: Path, tmp_path: Path, tfpipe) -> None:
         (["SHAPES", "out", "--", "--nonsense=1"], 2, "Options after -- must be known to Beam, got --nonsense."),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    args: list[object], code: int, message: str, shapes: Path, tmp_path: Path, monkeypatch, tfpipe
-) -> None:
+def test_a_mistake_is_one_sentence(args, code, message, shapes, tmp_path, monkeypatch, tfpipe):
     monkeypatch.chdir(tmp_path)
     done = tfpipe("reshard", *(shapes if arg == "SHAPES" else arg for arg in args))
     assert (done.code, done.out) == (code, "")

@@ -96,9 +96,7 @@ def test_text_stays_on_the_host_of_gpus(monkeypatch, manifest, kind: str, fetche
         (8, 3, {}, "Every host must have as many replicas as the others, got 8 replicas for host 0 of 3."),
     ],
 )
-def test_replicas_and_hosts_that_do_not_divide(
-    monkeypatch, manifest, tmp_path: Path, replicas: int, hosts: int, options: dict, sentence: str
-) -> None:
+def test_replicas_and_hosts_that_do_not_divide(monkeypatch, manifest, tmp_path, replicas, hosts, options, sentence):
     strategy = made_up(monkeypatch, "TPU", replicas=replicas, hosts=hosts)
     cached = replace(CONFIG, cache="bytes", cache_dir=str(tmp_path / "cache"), **options)
     assert refused(strategy, manifest, cached).startswith(sentence)

@@ -30,9 +30,7 @@ def policy() -> Iterator[object]:
     ],
 )
 @pytest.mark.parametrize("given", [True, False])
-def test_precision_fits_the_device(
-    machine, policy, devices: dict, capability: tuple | None, precision: str, name: str, given: bool
-) -> None:
+def test_precision_fits_the_device(machine, policy, devices, capability, precision, name, given):
     machine.devices, machine.capability = devices, capability
     assert distribution.set_precision(precision, distribution.resolve_strategy() if given else None) == name
     assert policy() == name

@@ -60,9 +60,7 @@ def joined(parts: list[list]) -> list:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (4, 1), (1, 2)], ids=["one", "four", "two-workers"])
-def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(
-    train: Train, shades: Path, cpus: int, workers: int
-) -> None:
+def test_the_order_is_the_same_and_an_evaluation_counts_each_image_once(train, shades, cpus, workers):
     starts = resume_steps(QUICK)
     tasks = [f"order:{STEPS}", resume := "resume:" + ",".join(map(str, starts)), "evaluate", "bfloat16", "devices"]
     processes = train(cpus, *tasks, *["mesh"] * (cpus == 4), workers=workers)

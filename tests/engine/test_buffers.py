@@ -85,9 +85,7 @@ def read_tensorflow(data: Path, config: PipelineConfig) -> Iterator[Any]:
 
 @pytest.mark.parametrize("read", [read_numpy, read_torch, read_jax, read_tensorflow])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_batch_that_is_kept_does_not_change(
-    small_dataset: Path, read: Callable[[Path, PipelineConfig], Iterator[Any]], dtype: str
-) -> None:
+def test_a_batch_that_is_kept_does_not_change(small_dataset, read, dtype):
     config = PipelineConfig(batch_size=2, image_size=500, image_dtype=dtype)  # 1.5 MB or 6 MB
     batches = read(small_dataset, config)
     kept, copies = [], []

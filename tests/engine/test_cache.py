@@ -153,9 +153,7 @@ def test_what_does_not_fit_is_read_again(jpegs: tfpipe.Manifest, monkeypatch) ->
 
 
 @pytest.mark.parametrize("options", [{"cache": "bytes", "cache_bytes": 60_000}, {"cache": "decoded"}], ids=str)
-def test_a_mixture_has_a_cache_of_each_dataset(
-    make: Callable[..., tfpipe.Manifest], raw: tfpipe.Manifest, options: dict[str, Any]
-) -> None:
+def test_a_mixture_has_a_cache_of_each_dataset(make, raw: tfpipe.Manifest, options: dict[str, Any]):
     mixture = tfpipe.mix({raw.directory: 2, make("PNG", ImageForm("raw", square=20), offset=100).directory: 1})
     cached, plain = open_batches(mixture, **options), open_batches(mixture)
     for step in STEPS:

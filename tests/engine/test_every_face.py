@@ -106,9 +106,7 @@ def service() -> ServiceOptions:
 
 
 @pytest.mark.parametrize("seed", range(CASES))
-def test_all_faces_give_the_batches_of_the_reference(
-    manifests: dict[str, tfpipe.Manifest], seed: int, service: ServiceOptions
-) -> None:
+def test_all_faces_give_the_batches_of_the_reference(manifests, seed, service):
     case = draw_case(random.Random(seed))
     print(case)
     options = AugmentOptions(dct_scaling=False)

@@ -27,8 +27,6 @@ from tfpipe.format.schema import FeatureSpec
 from tfpipe.format.tensors.tensor_type import TensorType
 from tfpipe.integrity.foreign.index import IndexConfig, index
 
-BOXES = ("xmin", "xmax", "ymin", "ymax")
-
 
 def write(dataset: Path, output: Path, to: Format, *splits: str) -> Path:
     export(ExportConfig(str(dataset), str(output), to, splits, workers=0))
@@ -75,7 +73,7 @@ def test_webdataset(photos: Path, tmp_path: Path) -> None:
         assert values.keys() == features.keys() - {"image/encoded", "image/class/label", "caption"}
         assert caption == features["caption"][0]
         assert values["image/class/text"] == ("owl", "cat", "dog")[int(label)]
-        for side in BOXES:
+        for side in ("xmin", "xmax", "ymin", "ymax"):
             stored = features[f"image/object/bbox/{side}"]
             assert np.float32(values[f"image/object/bbox/{side}"]).tolist() == (
                 [] if stored is None else stored.tolist()

@@ -17,7 +17,6 @@ from tfpipe.format.compressed import MAX_RECORD_BYTES, detect_compression, scan_
 from tfpipe.format.tfrecord import record_header
 
 PAYLOADS = [b"one", b"", bytes(range(256)) * 9000, os.urandom(70_000)]
-PACK = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
@@ -50,7 +49,7 @@ def test_a_record_counts_more_than_two_bytes() -> None:
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
 def test_every_cut_and_every_flip_is_noticed_or_harmless(kind) -> None:
     payloads = [b"one", b"two" * 40, b""]
-    data = PACK[kind](framed(payloads))
+    data = {"GZIP": gzip.compress, "ZLIB": zlib.compress}[kind](framed(payloads))
     for size in range(1, len(data)):
         with pytest.raises(FormatError, match=r"^Record \d at byte \d+ of the unpacked data (cannot be|is) "):
             list(scan_compressed(io.BytesIO(data[:size]), kind))

@@ -13,7 +13,6 @@ from tests.fuzz.targets import TARGETS
 
 REPOSITORY = Path(__file__).parent.parent.parent
 RUNS = {"resync": 300, "manifest": 400, "schema": 300, "form": 300, "checked_json": 100, "tfds": 300}
-RUNS_OTHERS = 5000
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def test_valid_inputs_are_read(name: str) -> None:
 def test_changed_inputs_are_read_or_refused(name: str, seed: int) -> None:
     tried = at_random.inputs(name, seed)
     data = next(tried)
-    for _ in range(RUNS.get(name, RUNS_OTHERS)):
+    for _ in range(RUNS.get(name, 5000)):
         data = tried.send(one.run(name, data))
 
 

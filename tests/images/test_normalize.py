@@ -113,9 +113,7 @@ def test_a_ycck_jpeg_becomes_rgb(make: Any, tf_jpeg: Any) -> None:
         ("JPEG2000", {"irreversible": True}, "JPEG", "jpeg2000_to_jpeg"),
     ],
 )
-def test_another_format_with_the_name_of_a_jpeg_is_noticed(
-    make: Any, tf_png: Any, tf_jpeg: Any, kind: str, options: dict[str, Any], stored: str, change: str | None
-) -> None:
+def test_another_format_with_the_name_of_a_jpeg_is_noticed(make, tf_png, tf_jpeg, kind, options, stored, change):
     Image.init()
     if kind not in Image.SAVE:
         pytest.skip(f"this Pillow cannot write {kind}")

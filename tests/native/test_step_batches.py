@@ -69,9 +69,7 @@ def decode_one_by_one(maker: BatchMaker, epoch: int, step: int) -> np.ndarray[An
     ],
     ids=str,
 )
-def test_a_batch_in_one_call_has_the_pixels_of_single_calls(
-    manifest: Manifest, options: dict[str, object], threads: int
-) -> None:
+def test_a_batch_in_one_call_has_the_pixels_of_single_calls(manifest, options, threads):
     maker = make_maker(manifest, **{"image_size": 40, "batch_size": 6, **options})
     for epoch, step in ((0, 0), (3, 1)):
         images = maker.make(epoch, step, threads)["image"]

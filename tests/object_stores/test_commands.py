@@ -179,9 +179,7 @@ def _reshard(source: str, output: str) -> object:
         pytest.param(_reshard, 5, id="_reshard", marks=pytest.mark.slow),
     ],
 )
-def test_a_store_that_dies_at_any_request(
-    cloud: Cloud, tmp_path: Path, monkeypatch, run: Callable[[str, str], Any], every: int
-) -> None:
+def test_a_store_that_dies_at_any_request(cloud, tmp_path, monkeypatch, run: Callable[[str, str], Any], every: int):
     """From request n on nothing is answered; the same call then makes the files of a run without a fault."""
     monkeypatch.setattr(Store.__init__, "__defaults__", (StoreOptions(), ONCE))
     small = write_dataset(tmp_path / "small", {f"train:{k}": [payload(k)] for k in range(2)})

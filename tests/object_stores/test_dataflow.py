@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from beam_jobs.runners.wheel import build_wheel
 from tests.beam_jobs.commands import finish_command, start_command, wait_for
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
-from tests.conftest import Tfpipe
 from tests.object_stores.conftest import Google
 from tests.object_stores.dataflow_service import Service
 from tests.object_stores.replay import fetch_graph, staged_files
@@ -85,9 +83,7 @@ def photos() -> dict[str, bytes]:
     return {**make_photos({"cat": 7, "dog": 6}), "cat/bad.jpg": b"bad"}
 
 
-def test_a_job_makes_the_dataset_of_a_local_run(
-    cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_job_makes_the_dataset_of_a_local_run(cloud, service: Service, photos: dict[str, bytes], tmp_path):
     """The request and the staged files alone give the dataset of a local run."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(write_files(tmp_path / "photos", photos), tmp_path / "out", num_shards=4)
@@ -102,9 +98,7 @@ def test_a_job_makes_the_dataset_of_a_local_run(
 
 
 @pytest.mark.slow
-def test_a_flex_template_writes_the_graph_and_the_service_runs_it(
-    cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path, tfpipe: Tfpipe
-) -> None:
+def test_a_flex_template_writes_the_graph_and_the_service_runs_it(cloud, service, photos, tmp_path, tfpipe):
     """The launcher's part ends before the job begins; the graph at `template_location` then makes the dataset."""
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     graph = f"{cloud.new()}/launches/job_object"
@@ -182,13 +176,7 @@ def test_options_that_beam_finds_invalid_are_one_sentence(cloud: Google, service
         shard_job.run(ShardConfig(source, f"{cloud.new()}/out"), arguments(service, "--project=p1"))
 
 
-def test_a_lost_service_leaves_the_job_running(
-    cloud: Google,
-    service: Service,
-    photos: dict[str, bytes],
-    monkeypatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_lost_service_leaves_the_job_running(cloud, service, photos, monkeypatch, capfd):
     def lose(*_: object) -> None:
         raise ConnectionError("after the eight minutes for which Beam tries")
 
@@ -209,9 +197,7 @@ def test_a_failed_job_reports_the_error_of_its_worker(cloud: Google, service: Se
 
 
 @pytest.mark.slow
-def test_the_wheel_works_in_a_clean_environment(
-    cloud: Google, service: Service, photos: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_the_wheel_works_in_a_clean_environment(cloud, service: Service, photos: dict[str, bytes], tmp_path):
     """`tfpipe shard` submits a job; its wheel does the work, installed beside Beam alone as on Dataflow's machines."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     service.worker_python = python = str(tmp_path / "venv" / "bin" / "python")

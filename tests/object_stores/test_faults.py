@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.beam_jobs.images import make_photos, write_files
 from tests.object_stores.conftest import Amazon, Cloud, Google
-from tests.object_stores.proxy import Fault, now_and_then
+from tests.object_stores.proxy import now_and_then
 from tfpipe.errors import DataError
 from tfpipe.storage import file_io, upload
 from tfpipe.storage.buckets import StoreOptions
@@ -54,9 +53,7 @@ def source(cloud: Cloud, photos: Mapping[str, bytes]) -> str:
     [(429, 503, "drop", "cut"), *(pytest.param((fault,), marks=pytest.mark.slow) for fault in (429, "lost", 0.7))],
     ids=str,
 )
-def test_faults_that_pass_are_survived(
-    cloud: Cloud, source: str, photos: Mapping[str, bytes], tmp_path: Path, faults: tuple[Fault, ...]
-) -> None:
+def test_faults_that_pass_are_survived(cloud, source, photos, tmp_path, faults):
     """Every fifth request of every kind fails; the bytes are those of a dataset on this disk."""
     strike = now_and_then(*faults, every=5)
     output = f"{cloud.new()}/out"

@@ -15,7 +15,7 @@ from tests.beam_jobs.commands import check_no_orphans, start_command, wait_for
 from tests.beam_jobs.datasets import join_datasets, make_dataset, read_tree
 from tests.beam_jobs.images import make_jpeg, make_photos, make_tar, write_files, write_zip
 from tests.beam_jobs.records.records import write as write_records
-from tests.object_stores.conftest import Amazon, Cloud
+from tests.object_stores.conftest import Cloud
 from tfpipe import ConfigError, data_source, load_manifest
 from tfpipe.integrity.verify import VerifyConfig, verify
 from tfpipe.storage.urls import split_url
@@ -38,9 +38,7 @@ def local(photos: Mapping[str, bytes], tmp_path_factory) -> Mapping[str, bytes]:
     return read_tree(folder / "out")
 
 
-def test_a_job_from_and_to_a_store_makes_the_local_dataset(
-    cloud: Cloud, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path
-) -> None:
+def test_a_job_from_and_to_a_store_makes_the_local_dataset(cloud, photos, local, tmp_path):
     source, output = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out"
     make_dataset(source, output, num_shards=4)
     files = cloud.tree(output)
@@ -138,9 +136,7 @@ def test_a_table_costs_one_listing_for_each_folder(cloud: Cloud, photos: Mapping
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.slow
-def test_commands_work_from_disk_and_within_a_store(
-    cloud: Cloud, photos: Mapping[str, bytes], local: Mapping[str, bytes], tmp_path: Path, workers: int
-) -> None:
+def test_commands_work_from_disk_and_within_a_store(cloud, photos, local, tmp_path, workers):
     """The commands run as users run them: from this disk, then within the store."""
     source, first, second = cloud.put(f"{cloud.new()}/photos", photos), f"{cloud.new()}/out", f"{cloud.new()}/out"
     write_files(tmp_path / "photos", photos)
@@ -150,9 +146,7 @@ def test_commands_work_from_disk_and_within_a_store(
 
 
 @pytest.mark.slow
-def test_options_for_the_store_reach_every_process(
-    amazon: Amazon, photos: Mapping[str, bytes], local: Mapping[str, bytes]
-) -> None:
+def test_options_for_the_store_reach_every_process(amazon, photos: Mapping[str, bytes], local: Mapping[str, bytes]):
     """A wrong option after -- shows at once, and so does a missing one."""
     source, output = amazon.put(f"{amazon.new()}/photos", photos), f"{amazon.new()}/out"
     more = "--", f"--s3_endpoint_url={amazon.proxy.url}", "--s3_access_key_id=key", "--s3_secret_access_key=secret"

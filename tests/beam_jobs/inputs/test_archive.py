@@ -183,9 +183,7 @@ def write_raw_zip(path: Path, names: list[bytes], *, flags: int = 0, extra: byte
         ("cp437", ["café/1.jpg", "hôtel/2.jpg", "plain/5.jpg"], "CP437: 'café/1.jpg'"),
     ],
 )
-def test_names_of_a_zip_that_does_not_say_its_encoding(
-    tmp_path: Path, caplog, encoding: str, names: list[str], warned: str | None
-) -> None:
+def test_names_of_a_zip_that_does_not_say_its_encoding(tmp_path, caplog, encoding, names, warned):
     path = tmp_path / "a.zip"
     write_raw_zip(path, [name.encode(encoding) for name in names])
     assert [member.path for member in list_members(path)] == names

@@ -252,9 +252,7 @@ def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch) -> None:
         ),
     ],
 )
-def test_captions_leave_as_txt_and_come_back(
-    tmp_path: Path, rows: list[dict[str, Any]], txt: list[str], in_json: list[dict[str, Any]], note: str | None
-) -> None:
+def test_captions_leave_as_txt_and_come_back(tmp_path, rows, txt, in_json, note):
     names = sorted({name for row in rows for name in row})
     files_in = {f"{k}.jpg": make_jpeg(k) for k in range(2)}
     for k, row in enumerate(rows):

@@ -22,8 +22,6 @@ from tests.beam_jobs.inputs.parquet_files import IMAGE, damage
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import ImagesPerRecord
 
-LISTS = pyarrow.list_(IMAGE)
-
 
 def make_files(counts: Sequence[int], names: Sequence[str] = "0123456789") -> dict[str, bytes]:
     """Returns the files of pairs with these numbers of images, a caption and a class."""
@@ -39,7 +37,7 @@ def write_lists(path: Path, lists: Sequence[Any], group_rows: int = 2, **columns
         images and [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
         for images in lists
     ]
-    table = pyarrow.table({"images": pyarrow.array(rows, LISTS), **columns})
+    table = pyarrow.table({"images": pyarrow.array(rows, pyarrow.list_(IMAGE)), **columns})
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(table, path, row_group_size=group_rows, use_dictionary=False)
     return path

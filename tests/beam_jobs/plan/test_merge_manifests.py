@@ -139,9 +139,7 @@ def test_one_dataset_keeps_its_form() -> None:
         ),
     ],
 )
-def test_a_change_of_the_form_is_recorded(
-    before: dict[str, Any], changes: dict[str, Any], after: dict[str, Any], made_from: str | None
-) -> None:
+def test_a_change_of_the_form_is_recorded(before, changes, after, made_from):
     dataset = make_manifest("/a", image=make_form(**before), noticed={"animated": 1, "name_differs": 2})
     merged = merge(dataset, **changes)
     assert merged.form == ImageForm(**after)
@@ -242,9 +240,7 @@ def test_a_form_that_cannot_be_is_refused(before: dict[str, Any], changes: dict[
         ({"encoding": "raw", "square": 9}, {}, "/b (encoding keep)", "--encoding raw --square 9"),
     ],
 )
-def test_two_forms_are_refused_with_the_command_that_helps(
-    first: dict[str, Any], second: dict[str, Any], which: str, options: str
-) -> None:
+def test_two_forms_are_refused_with_the_command_that_helps(first, second, which, options):
     with pytest.raises(DataError) as caught:
         merge(make_manifest("/a", image=make_form(**first)), make_manifest("/b", image=make_form(**second)))
     assert str(caught.value) == (

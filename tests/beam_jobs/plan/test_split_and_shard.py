@@ -214,9 +214,7 @@ def plan_without_columns(refs: list[ImageRef], config: ShardConfig) -> dict[str,
     st.sampled_from([None, 1, 3]),
     st.sampled_from([{}, {"a": 0.5, "b": 0.3, "c": 0.2}]),
 )
-def test_plans_are_those_of_plain_lists(
-    images: list[tuple[str, int, str]], seed: int, shuffle: bool, num_shards: int | None, splits: dict[str, float]
-) -> None:
+def test_plans_are_those_of_plain_lists(images, seed, shuffle, num_shards, splits):
     refs = [ImageRef(path, size, group=group) for path, size, group in images]
     options = {"seed": seed, "shuffle": shuffle, "num_shards": num_shards, "splits": splits}
     config = ShardConfig("/photos", "/out", shard_size_bytes=2**41, **options)

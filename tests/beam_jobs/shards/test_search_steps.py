@@ -75,9 +75,7 @@ def end(config: ShardConfig) -> Iterator[tuple[OpenJob, list[WrittenShard]]]:
 @pytest.mark.parametrize("part_bytes", [file_names.LIST_PART_BYTES, 300, 50])
 @pytest.mark.parametrize("piece_lines", [250_000, 1])
 @pytest.mark.parametrize("config", [1, 4, 100], indirect=True)
-def test_tasks_write_what_one_process_writes(
-    end: tuple[OpenJob, list[WrittenShard]], piece_lines: int, part_bytes: int, monkeypatch
-) -> None:
+def test_tasks_write_what_one_process_writes(end, piece_lines, part_bytes, monkeypatch):
     job, shards = end
     monkeypatch.setattr(file_names, "LIST_PART_BYTES", part_bytes)
     monkeypatch.setattr(split_and_shard, "PART_IMAGES", piece_lines)

@@ -92,9 +92,7 @@ def count_cached(batches: NumpyBatches) -> int:
     ],
     ids=str,
 )
-def test_batches_are_the_same_before_during_and_after_filling(
-    source: Manifest, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_batches_are_the_same_before_during_and_after_filling(source: Manifest, tmp_path, options: dict[str, Any]):
     filled, live = (folder_of(source, tmp_path / name, **options) for name in ("filled", "live"))
     whole = fill(filled)
     after = open_batches(filled)
@@ -169,9 +167,7 @@ def write_records(folder: Path, kind: str) -> Manifest:
     ],
     ids=str,
 )
-def test_any_records_are_the_same_in_each_state_of_the_cache(
-    tmp_path: Path, kind: str, options: dict[str, Any], training: bool
-) -> None:
+def test_any_records_are_the_same_in_each_state_of_the_cache(tmp_path, kind, options, training):
     source = write_records(tmp_path / "out", kind)
     settings = {"training": training, "image_size": 10, "decoded_size": 18, "batch_size": 6, **options}
     if kind == "text":

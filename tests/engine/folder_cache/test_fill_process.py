@@ -161,9 +161,7 @@ def test_training_goes_on_when_the_process_is_killed(source: Manifest, tmp_path:
 
 
 @pytest.mark.parametrize("cache", ["bytes", "decoded"])
-def test_a_damaged_record_is_a_warning_and_is_left_out_of_training(
-    source: Manifest, tmp_path: Path, caplog, cache: str
-) -> None:
+def test_a_damaged_record_is_a_warning_and_is_left_out_of_training(source: Manifest, tmp_path, caplog, cache: str):
     folder = folder_of(source, tmp_path / "cache", cache, training=False, max_bad_records=100)
     place = damage(source)
     batches = open_batches(folder)
