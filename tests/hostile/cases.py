@@ -82,8 +82,7 @@ def _sparse(name: str, size: int) -> Callable[[Path], object]:
 
 
 def _new(path: Path) -> Path:
-    path.unlink()
-    path.touch()
+    path.write_bytes(b"")
     return path
 
 
@@ -122,27 +121,10 @@ MANIFESTS = {
     "a hole of a terabyte": Case(_sparse("manifest.json", 2**40), "must have at most 33,554,432 bytes"),
 }
 
-# --- what stands in the place of a file -----------------------------------------------------------
 
-
-def _loop(path: Path) -> None:
+def _gone(path: Path) -> Path:
     path.unlink()
-    path.symlink_to(path.name)
-
-
-def _fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def _directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _device(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
+    return path
 
 
 PLACES = {
@@ -151,14 +133,16 @@ PLACES = {
     )
     for name in ("manifest.json", SHARD, INDEX)
     for what, put, message in (
-        ("a symlink loop", _loop, "cannot be read: Too many levels of symbolic links."),
-        ("a FIFO", _fifo, "must be a regular file."),
-        ("a directory", _directory, "must be a regular file."),
-        ("a device", _device, "must be a regular file."),
+        (
+            "a symlink loop",
+            lambda path: _gone(path).symlink_to(path.name),
+            "cannot be read: Too many levels of symbolic links.",
+        ),
+        ("a FIFO", lambda path: os.mkfifo(_gone(path)), "must be a regular file."),
+        ("a directory", lambda path: _gone(path).mkdir(), "must be a regular file."),
+        ("a device", lambda path: _gone(path).symlink_to("/dev/zero"), "must be a regular file."),
     )
 }
-
-# --- indexes and records --------------------------------------------------------------------------
 
 
 def _index(edit: Callable[[list[bytes]], bytes]) -> Callable[[Path], object]:

@@ -19,6 +19,7 @@ from beam_jobs.shards.work_dir import WorkDir
 from beam_jobs.shards.write_shard import write_shard
 from tests.beam_jobs.datasets import make_dataset, read_records, read_tree
 from tests.beam_jobs.images import make_image, make_jpeg, make_photos, make_png, write_files, write_zip
+from tests.flipped_bit import flip_bit
 from tfpipe.errors import DataError
 from tfpipe.format.manifest import ShardInfo
 from tfpipe.format.record_index import decode_index
@@ -224,43 +225,23 @@ def lasting(tree: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in tree.items() if "/progress/" not in name and not name.endswith("/lock")}
 
 
-def damage_shard(work: WorkDir, file: str) -> None:
-    path = Path(work.target(file))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def shorten_shard(work: WorkDir, file: str) -> None:
-    os.truncate(work.target(file), 100)
-
-
-def remove_shard(work: WorkDir, file: str) -> None:
-    os.remove(work.target(file))
-
-
-def remove_index(work: WorkDir, file: str) -> None:
-    os.remove(work.target("index", file.replace(".tfrecord", ".idx")))
-
-
-def damage_index(work: WorkDir, file: str) -> None:
-    Path(work.target("index", file.replace(".tfrecord", ".idx"))).write_bytes(b"0 1\n")
-
-
-def cut_row(work: WorkDir, file: str) -> None:
-    os.truncate(work.path("rows", f"{file}.json"), 20)
-
-
-def empty_row(work: WorkDir, file: str) -> None:
-    os.truncate(work.path("rows", f"{file}.json"), 0)
-
-
-def other_row(work: WorkDir, file: str) -> None:
-    Path(work.path("rows", f"{file}.json")).write_text("[1, 2]")
+def index_of(work: WorkDir, file: str) -> Path:
+    return Path(work.target("index", file.replace(".tfrecord", ".idx")))
 
 
 @pytest.mark.parametrize(
-    "damage", [damage_shard, shorten_shard, remove_shard, remove_index, damage_index, cut_row, empty_row, other_row]
+    "damage",
+    [
+        lambda work, file: flip_bit(Path(work.target(file)), os.path.getsize(work.target(file)) // 2),
+        lambda work, file: os.truncate(work.target(file), 100),
+        lambda work, file: os.remove(work.target(file)),
+        lambda work, file: index_of(work, file).unlink(),
+        lambda work, file: index_of(work, file).write_bytes(b"0 1\n"),
+        lambda work, file: os.truncate(work.path("rows", f"{file}.json"), 20),
+        lambda work, file: os.truncate(work.path("rows", f"{file}.json"), 0),
+        lambda work, file: Path(work.path("rows", f"{file}.json")).write_text("[1, 2]"),
+    ],
+    ids="damaged short no-shard no-index other-index cut-row empty-row other-row".split(),
 )
 def test_a_damaged_shard_is_made_again(tmp_path: Path, damage: Any) -> None:
     source = write_files(tmp_path / "in", make_photos({"cat": 6}))
