@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.test_imports import run_python
 from tfpipe.cli.main import tfpipe
 from tfpipe.errors import ConfigError
 
@@ -159,22 +158,3 @@ def test_an_interrupt_is_one_sentence(small_dataset: Path, tmp_path: Path) -> No
     assert code == 130, err
     assert "Interrupted. The same command goes on from the last checkpoint, if there is one." in err.splitlines()
     assert "Traceback" not in err
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_does_not_fit_is_one_sentence(small_dataset: Path, tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
-    output = tmp_path / "run"
-    options = (str(small_dataset), *QUICK[:4], "--epochs", "4", "--output", str(output))
-    options = ("train", *options, "--checkpoint-every-steps", "1")
-    # A file of 100 kB stands for a full disk: the lines and curves fit, and no checkpoint does.
-    code = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, {resource.RLIM_INFINITY}))"
-    code += f"; from tfpipe.cli.main import main; sys.argv = {['tfpipe', *options]!r}; main()"
-    result = run_python(code)
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("Error: Could not write ")
-    assert result.stderr.splitlines()[-1].endswith(".npz: File too large.")
-    assert "Traceback" not in result.stderr
-    status, _, err = finish(start(*options[1:]))  # with room again the same command makes the whole run
-    assert status == 0, err
-    assert not list(output.rglob("*tmp*"))

@@ -188,13 +188,6 @@ def test_a_failed_export_leaves_no_model(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "model" / "saved_model.pb").exists()
 
 
-def test_the_file_that_makes_a_folder_a_model_comes_last(tmp_path: Path) -> None:
-    target = tmp_path / "model"
-    export_model(linear_model(), CONFIG, NAMES, str(target), ImageForm())
-    files = sorted((path for path in target.rglob("*") if path.is_file()), key=lambda path: path.stat().st_mtime_ns)
-    assert [path.name for path in files if path.name != "fingerprint.pb"][-1] == "saved_model.pb"
-
-
 def test_object_stores_get_the_model_file_by_file(tmp_path: Path) -> None:
     target = f"ram://{tmp_path.name}/run/model"  # one in memory
     export_model(linear_model(classes=2), CONFIG, NAMES[:2], target, ImageForm())

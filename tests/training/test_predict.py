@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
@@ -98,18 +97,6 @@ def test_bad_files_keep_their_place_among_the_batches(tmp_path: Path, exported: 
     assert ["top" in result for result in results] == [False, True, True, False, False, True, False]
     assert "No such file" in results[4]["reason"]
     assert all(len(result["top"]) == 1 for result in results if "top" in result)
-
-
-def test_gray_and_tiny_images_and_one_pixel_are_classified(tmp_path: Path, exported: Path) -> None:
-    files = []
-    for k, size in enumerate([(1, 1), (1, 300), (500, 2)]):
-        buffer = io.BytesIO()
-        Image.new("L", size, 80).save(buffer, "JPEG")
-        (tmp_path / f"{k}.jpg").write_bytes(buffer.getvalue())
-        files.append(str(tmp_path / f"{k}.jpg"))
-    results = list(Classifier(str(exported)).classify(files, 8, 1))
-    # All have the same gray.
-    assert len({result["top"][0]["probability"] for result in results}) == 1
 
 
 def test_a_path_without_a_model_is_refused_in_one_sentence(tmp_path: Path, exported: Path) -> None:

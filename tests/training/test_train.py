@@ -176,11 +176,6 @@ def test_another_dataset_is_refused(train: Train, undisturbed: Path, small_datas
         train(dataset=small_dataset, output=str(undisturbed))
 
 
-def test_too_small_a_split_is_refused(train: Train, small_dataset: Path) -> None:
-    with pytest.raises(ConfigError, match="`batch_size` must be at most the 12 records of an epoch, got 16"):
-        train(dataset=small_dataset, batch_size=16)
-
-
 def test_a_dataset_without_labels_is_refused(tmp_path: Path, train: Train, draw_images: Callable[[Path], Path]) -> None:
     from beam_jobs import shard_job
     from beam_jobs.config import ShardConfig
