@@ -98,7 +98,7 @@ def test_an_activity_has_one_figure_in_a_report() -> None:
         functions=(("train.py:9 fill", "functions", 1.4),),
     )
     text = to_text(make_report(make_starving(use)))
-    assert " 26 % of the time goes to other code.\n" in text
+    assert " 26 % of the time goes to other code, and 60 % to waiting for a core.\n" in text
     assert "\nother                   26 %\n" in text
     assert "\nyour functions          14 %\n" in text
     assert "\n      14 %  train.py:9 fill\n" in text

@@ -60,8 +60,11 @@ def _explain_largest(profile: LoaderProfile) -> tuple[str, str]:
     name = max(ACTIVITIES[:-3], key=profile.share)
     where, _ = find_function(profile, name)
     most = f", most of it in {where}" if where else ""
+    waits = (
+        f", and {human_share(profile.time_share('no core'))} to waiting for a core" if profile.delay >= _DELAYED else ""
+    )
     owners = "the workers' time" if profile.workers else "the time"
-    return f"{human_share(profile.time_share(name))} of {owners} goes to {_WORDS.get(name, name)}{most}.", where
+    return f"{human_share(profile.time_share(name))} of {owners} goes to {_WORDS.get(name, name)}{most}{waits}.", where
 
 
 def choose_threads(profile: LoaderProfile) -> int:
