@@ -16,7 +16,7 @@ from tests.beam_jobs.datasets import make_dataset, read_tree
 from tests.layers.growth import append, draw_more, list_names
 from tfpipe.columns.config import TableConfig
 from tfpipe.columns.join_table import join_table
-from tfpipe.errors import DataError
+from tfpipe.errors import DataError, FormatError
 from tfpipe.layers.delete import delete_records
 from tfpipe.views.choose import make_view, write_view
 from tfpipe.views.config import ViewConfig
@@ -93,6 +93,15 @@ def test_the_dataset_itself_may_be_a_link(pets: str, change: Change) -> None:
     change(pets)
     assert os.path.islink(pets)
     assert read_tree(disk) != before
+
+
+def test_an_entry_that_leads_to_nothing_is_a_sentence(pets: str) -> None:
+    Path(pets, "layers").mkdir()
+    entry = Path(pets, "layers", "2.layer")
+    entry.symlink_to("nothing")
+    with pytest.raises(FormatError) as caught:
+        library.load_manifest(pets)
+    assert str(caught.value) == f"{entry} cannot be read: it is not there. Copy the dataset again."
 
 
 def test_a_file_takes_the_place_of_a_link(pets: str) -> None:

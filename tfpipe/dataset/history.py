@@ -82,7 +82,10 @@ class History:
                 raise FormatError(f"{missing} is missing, and a later layer is there. Copy the dataset again.")
         paths = [file_io.join(base.directory, layer_file(number)) for number in numbers]
         data = file_io.read_all(paths, [MAX_LAYER_BYTES] * len(paths))
-        layers = tuple(map(decode_layer, data, paths, numbers))
+        try:
+            layers = tuple(map(decode_layer, data, paths, numbers))
+        except FileNotFoundError as error:  # a link to nothing
+            raise FormatError(f"{error.filename} cannot be read: it is not there. Copy the dataset again.") from None
         history = cls(base, columns, layers)
         if layers:
             history.check(layers[-1])

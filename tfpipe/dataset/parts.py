@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _logger = logging.getLogger(__name__)
 def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
     """Reads the manifest of a dataset without its columns; arguments and errors are those of `load_manifest`."""
     path = file_io.join(directory, file_names.MANIFEST)
+    version = _get_version(path)  # of before it is read
     try:
         data = file_io.read_bytes(path, manifest_json.MAX_BYTES)
     except FileNotFoundError:
@@ -32,7 +34,37 @@ def load_own_manifest(directory: str, *, root: str | None = None) -> Manifest:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise FormatError(f"{path} is not UTF-8: the byte at {error.start} does not belong there.") from None
-    return _locate_shards(replace(manifest_json.loads(text, path), directory=directory), root)
+    return _locate_shards(replace(manifest_json.loads(text, path), directory=directory, version=version), root)
+
+
+def check_unchanged(manifest: Manifest, split: str) -> None:
+    """Refuses a split whose files were written anew since its manifest was read: they may hold other records.
+
+    Raises:
+        DataError: The split has other shards now.
+    """
+    for part in manifest.parts or (manifest,):
+        version = _get_version(file_io.join(part.directory, file_names.MANIFEST))
+        if not part.version or version in ("", part.version) or split not in part.splits:
+            continue
+        if _read_fingerprint(part.directory, split, version) != part.splits[split].stored_fingerprint:
+            raise DataError(f"{part.directory} was written anew with other records since it was opened. Open it again.")
+
+
+@lru_cache(16)
+def _read_fingerprint(directory: str, split: str, version: str) -> str:
+    """Returns the fingerprint that a split has in a version of a manifest; empty without such a split."""
+    splits = load_own_manifest(directory).splits
+    return splits[split].stored_fingerprint if split in splits else ""
+
+
+def _get_version(path: str) -> str:
+    """Returns a text that changes when a local file is written anew; empty if there is none, and for a URL."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ""
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
 
 
 def list_columns(directory: str) -> list[str]:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tfpipe.dataset.parts import check_readable
+from tfpipe.dataset.parts import check_readable, check_unchanged
 from tfpipe.engine.parse import BadRecord, parse_columns, parse_records
 from tfpipe.engine.record_block import (
     RecordBlock,
@@ -578,6 +578,7 @@ class RecordReader:
     def _open_anew(self, shard: ShardInfo) -> "_OpenFile":
         path = self._shard_path(shard)
         file = _OpenFile(path)
+        check_unchanged(self.manifest, self.split)
         if file.num_bytes != shard.bytes:
             raise FormatError(
                 f"{path} must have {shard.bytes} bytes, as {file_names.MANIFEST} says, got {file.num_bytes}. {_ADVICE}"

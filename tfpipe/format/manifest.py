@@ -237,6 +237,7 @@ class Manifest:
             later layer hides them.
         parts: The manifests of the first layer and of those that were appended to it, each as it lies on disk. Empty
             without appended ones.
+        version: The text that changes when the file on a local disk is written anew; empty for one elsewhere.
     """
 
     name: str
@@ -260,6 +261,7 @@ class Manifest:
     layer: int = field(default=1, compare=False)
     withheld: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, compare=False, repr=False)
     parts: tuple["Manifest", ...] = field(default=(), compare=False, repr=False)
+    version: str = field(default="", compare=False, repr=False)
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {human_count(split.records, 'record')}" for name, split in self.splits.items())

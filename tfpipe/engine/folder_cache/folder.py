@@ -242,6 +242,7 @@ class CacheFolder:
             fingerprint=self._new_fingerprint,
             directory=self.path,
             parts=(),
+            version="",
         )
 
     # Writing

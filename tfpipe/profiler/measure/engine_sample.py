@@ -120,7 +120,7 @@ def describe_sample(source: Source, shards: tuple[ShardInfo, ...], folder: str) 
         shard_records=tuple(shard.records for shard in shards),
         counted_records=None,
         compression="",
-        manifest=replace(manifest, splits={split: info}, directory=folder, columns=()),
+        manifest=replace(manifest, splits={split: info}, directory=folder, columns=(), version=""),
         split=split,
         file_bytes=tuple(shard.bytes for shard in shards),
         index_files=(),
