@@ -1,7 +1,4 @@
-"""A real browser for the tests of pages: Debian's Chromium, without a screen and without the network.
-
-A test takes it by the fixture `browser`, and with `pytestmark = needs_browser`.
-"""
+"""A real browser for the tests of pages: Debian's Chromium, without a screen and without the network."""
 
 import os
 from collections.abc import Iterator

@@ -171,7 +171,7 @@ def test_a_notebook_shows_text_where_there_are_no_images(tmp_path: Path) -> None
     assert manifest._repr_html_() is None
 
 
-def test_pairs_end_with_the_epoch_unless_you_say_otherwise(small_dataset: Path, caplog: pytest.LogCaptureFixture):
+def test_pairs_end_with_the_epoch_unless_you_say_otherwise(small_dataset: Path, caplog):
     pairs = replace(CONFIG, as_supervised=True)
     steps = tfpipe.steps_per_epoch(small_dataset, "train", pairs)
     with caplog.at_level(logging.WARNING):

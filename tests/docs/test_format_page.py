@@ -173,10 +173,6 @@ def check_counts(records: list[Features], split: dict[str, Any], manifest: dict[
     assert split["class_counts"] == [found.count(k) for k in range(len(labels))]
 
 
-def get_pixels(record: Features) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(record["image/encoded"][0])))
-
-
 def test_the_checksum_is_that_of_the_page() -> None:
     assert f"0x{crc32c(b'123456789'):X}" in PAGE
 
@@ -195,7 +191,7 @@ def test_a_dataset_is_read_by_the_page(small_dataset: Path) -> None:
             assert (
                 manifest["label_names"][label].encode() == record["image/class/text"][0] == source.parent.name.encode()
             )
-            height, width, channels = get_pixels(record).shape
+            height, width, channels = np.asarray(Image.open(io.BytesIO(record["image/encoded"][0]))).shape
             assert [height, width, channels] == [record[f"image/{key}"][0] for key in ("height", "width", "channels")]
     (line,) = (small_dataset / "quarantine" / "quarantined.jsonl").read_text().splitlines()
     assert json.loads(line).keys() == {"path", "split", "label", "kind", "reason", "exception"}

@@ -1,7 +1,4 @@
-"""Batches made slowly: TensorFlow reads the files, decodes whole images and crops them, one record after another.
-
-It shares with the engine the definition of the order (`tfpipe.engine.order`) and of a record's key, and nothing else.
-"""
+"""Batches made slowly: TensorFlow reads the files, decodes whole images and crops them, one record after another."""
 
 from collections.abc import Sequence
 from pathlib import Path

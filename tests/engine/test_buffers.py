@@ -29,8 +29,7 @@ def test_memory_is_used_again_once_nobody_has_it() -> None:
     first = allocate(LARGE, np.uint8)
     address = get_address(first)
     assert (address % 64, first.shape, first.dtype) == (0, LARGE, np.uint8)
-    other = allocate(LARGE, np.uint8)
-    assert get_address(other) != address
+    assert get_address(allocate(LARGE, np.uint8)) != address
     del first
     gc.collect()
     assert get_address(allocate(LARGE, np.uint8)) == address

@@ -1,7 +1,5 @@
 """A reader that was opened before its dataset was written anew gives no other records, though all sizes are equal."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -22,7 +20,6 @@ RAW = ImageForm(encoding="raw", square=8)
 
 
 def make(folder: Path, value: int) -> str:
-    """Makes a dataset of eight images of 192 bytes in four shards."""
     pixels = b"P6 8 8 255\n" + bytes([value]) * 192
     images = write_files(folder / f"images{value}", {f"{value}{k}.ppm": pixels for k in range(8)})
     make_dataset(images, folder / "made", num_shards=4, shuffle=False, form=RAW, overwrite=True)

@@ -1,7 +1,4 @@
-"""What is fuzzed: every parser of `tfpipe.format` and the reader of TFDS metadata, as functions of bytes.
-
-Each may raise `FormatError`, and asserts what must hold of whatever is read.
-"""
+"""What is fuzzed: every parser of `tfpipe.format` and the reader of TFDS metadata, as functions of bytes."""
 
 import io
 import math

@@ -58,8 +58,7 @@ def test_zeros_before_the_end_marker_are_dropped(make: Any, options: dict[str, A
         expected = prepare_image(whole, ImageForm(seekable=seekable))
         got = prepare_image(whole[:-2] + bytes(zeros) + whole[-2:], ImageForm(seekable=seekable))
         assert (got.encoded, got.changed) == (expected.encoded, ("surplus_dropped", *expected.changed))
-    behind = prepare_image(whole[:-2] + bytes(zeros) + whole[-2:] + b"behind", KEEP)
-    assert behind.encoded == whole + b"behind"
+    assert prepare_image(whole[:-2] + bytes(zeros) + whole[-2:] + b"behind", KEEP).encoded == whole + b"behind"
 
 
 def test_other_bytes_before_the_end_marker_are_refused(make: Any) -> None:

@@ -1,7 +1,4 @@
-"""A folder as a bucket of Google's store, for TensorFlow's own client: what is read is as fast as the machine.
-
-The emulator reads a whole object for each part of it, one request after another.
-"""
+"""A folder as a bucket of Google's store, for TensorFlow's own client: what is read is as fast as the machine."""
 
 import json
 import os

@@ -104,9 +104,7 @@ def test_each_parameter_is_an_option_with_a_pattern_that_is_valid() -> None:
 def test_the_parameters_become_a_command() -> None:
     given = ["--input=gs://in", "--project=p", "--output=gs://out", "--resize_short=256", "--square=", "--runner=R"]
     words = load_flex_template().make_command(given)
-    assert words == [
-        *("shard", "gs://in", "gs://out", "--resize-short=256", "--", "--project=p", "--runner=R"),
-    ]
+    assert words == [*("shard", "gs://in", "gs://out", "--resize-short=256", "--", "--project=p", "--runner=R")]
     with click.Context(commands.commands["shard"]) as context:
         options, _, _ = commands.commands["shard"].make_parser(context).parse_args(words[1:5])
     assert options["resize_short"] == "256"
@@ -117,10 +115,7 @@ def test_the_parameters_become_a_command() -> None:
 
 def test_an_image_for_the_workers_is_used_as_it_is() -> None:
     words = load_flex_template().make_command(["--input=a", "--output=b", "--sdk_container_image=registry/image"])
-    assert words == [
-        *("shard", "a", "b", "--"),
-        *("--sdk_container_image=registry/image", "--sdk_location=container"),
-    ]
+    assert words == [*("shard", "a", "b", "--"), *("--sdk_container_image=registry/image", "--sdk_location=container")]
 
 
 @pytest.mark.slow

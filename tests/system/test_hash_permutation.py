@@ -10,7 +10,7 @@ from tfpipe.system.hash_permutation import find_places, hashes, key_of, permute
 
 def test_the_hash_is_splitmix64():
     published = [  # of the state 1234567
-        *(6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821),
+        *(6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
     ]
     assert hashes(1234567, 5).tolist() == published
     assert hash_permutation._mix(1234567) == published[0]

@@ -32,7 +32,6 @@ def test_the_pieces_in_which_it_is_made_change_nothing(case: str, tmp_path: Path
 
 
 def refuse(source: Path, tmp_path: Path, **options: Any) -> str:
-    """Returns the message with which an input is refused."""
     with pytest.raises(TfpipeError) as caught:
         plan_shards(ShardConfig(str(source), str(tmp_path / "out"), **options))
     assert not (tmp_path / "out").exists()

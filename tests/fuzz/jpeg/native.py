@@ -80,13 +80,9 @@ class Native:
             self._library.tfpipe_free(made)
 
 
-def find_sources() -> list[Path]:
-    return sorted((ROOT / "tfpipe" / "native" / "csrc").glob("*.c"))
-
-
 def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    target, sources = folder / "libtfpipe_fuzzed.so", find_sources()
+    target, sources = folder / "libtfpipe_fuzzed.so", sorted((ROOT / "tfpipe" / "native" / "csrc").glob("*.c"))
     flags = ["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC", "-shared", "-pthread"]
     compiler = shutil.which("cc") or "gcc"
     subprocess.run([compiler, *flags, *map(str, sources), "-o", str(target), "-lm"], check=True)

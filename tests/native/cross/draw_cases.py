@@ -46,11 +46,7 @@ def _draw_files(rng: random.Random, count: int) -> Iterator[bytes]:
         yield draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3], extreme=True).data
         yield draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3], wild=True).data
         yield mutate.change(draw_jpeg(rng.getrandbits(48), family=FAMILIES[k % 3]).data, rng)[0]
-    yield from _read_samples()
-
-
-def _read_samples() -> list[bytes]:
-    return [path.read_bytes() for path in sorted((ROOT / "sample_data").glob("*/*.jpg"))]
+    yield from [path.read_bytes() for path in sorted((ROOT / "sample_data").glob("*/*.jpg"))]
 
 
 def _make_jpeg_case(data: bytes, variants: Iterator[tuple[int, ...]], rng: random.Random) -> bytes:
