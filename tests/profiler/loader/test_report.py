@@ -52,7 +52,7 @@ def test_threads_of_pytorch_that_starve_are_named_and_their_number_proposed() ->
     [
         (make_starving(torch_threads=8), "starving threads", "Call `torch.set_num_threads(1)`"),
         (make_starving(torch_threads=1), "starving threads", "Give the library one thread"),
-        (make_starving(replace(STARVING, pool_s=0.5)), "too few workers", "num_workers=2"),
+        (make_starving(replace(STARVING, pool_s=1.2)), "too few workers", "num_workers=2"),  # collating alone
         (make_starving(free=Drive(10, 2.0, 2.0)), "too few workers", "num_workers=2"),  # two cores for two threads
         (
             make_starving(replace(STARVING, seconds={"other": 8.0, "no core": 2.0})),
