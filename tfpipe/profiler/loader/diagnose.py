@@ -15,7 +15,7 @@ _FED, _STALLED, _MAIN, _MOVED, _ON_STORAGE, _ON_LOCK = 0.03, 0.2, 0.6, 0.35, 0.4
 _ON_CORES, _DELAYED, _WAITS, _NARROW = 0.75, 0.25, 0.4, 0.5
 _PLENTY, _NEARLY_FED = 2.0, 0.1
 _FAST_BYTES = 50e6  # a second of waiting: a stream that gives less is late rather than narrow
-_MANY_THREADS = 1 / 3  # of the processor time: collating alone takes up to 0.28 beside busy neighbors
+_MANY_THREADS = 0.2  # of the processor time, beside collating
 _WORDS = {"storage": "waiting for storage", "functions": "functions of yours", "other": "other code"}
 
 
@@ -74,8 +74,8 @@ def choose_threads(profile: LoaderProfile) -> int:
 
 def _find_starving(profile: LoaderProfile) -> Wall | None:
     """Returns the threads of a library, if they work much, and are more than the cores that they get."""
-    cpu_s, pool_s = sum(use.cpu_s for use in profile.makers), sum(use.pool_s for use in profile.makers)
-    threads = profile.torch_threads
+    cpu_s, threads = sum(use.cpu_s for use in profile.makers), profile.torch_threads
+    pool_s = sum(max(use.pool_s - use.sum("collating"), 0.0) for use in profile.makers)  # collating alone is short
     is_many = threads == 1 or threads > choose_threads(profile)
     if pool_s <= _MANY_THREADS * cpu_s or profile.delay < _DELAYED or not is_many:
         return None
