@@ -115,6 +115,16 @@ def check_masks(output: Path) -> None:
             np.testing.assert_array_equal(read_mask(record[IMAGE_MASK][0], 9999) == 1, shown)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_boxes_in_pixels_of_a_table_are_placed_by_its_size(tmp_path: Path, stored: bool) -> None:
+    photos: Any = {k: turn_back((30, 45), k) if stored else ((30, 45), _OBJECT) for k in range(5, 9)}
+    folder = write_files(tmp_path / "in", {f"{k}.png": make_photo(k) for k in photos})
+    rows = [f"{k}.png,{','.join(map(str, (*size, *box)))}" for k, (size, box) in photos.items()]
+    (folder / "t.csv").write_text("\n".join(["image,width,height,xmin,ymin,xmax,ymax", *rows]))
+    make_dataset(folder / "t.csv", tmp_path / "out", max_bad=0)
+    np.testing.assert_allclose(read_boxes(tmp_path / "out"), [_FRACTIONS] * 4, atol=1e-6)
+
+
 @pytest.mark.parametrize("annotate", [write_coco, write_voc])
 @pytest.mark.parametrize("factor", [1, 2, 0.5, None])
 def test_annotations_of_the_upright_photo_stay(tmp_path: Path, annotate: Annotate, factor: float | None) -> None:
