@@ -249,6 +249,13 @@ def test_two_changes_at_once_are_refused(pets: str, names: list[str]) -> None:
     assert str(caught.value) == message
 
 
+def test_a_view_is_not_made_while_columns_change(pets: str, tfpipe: Tfpipe) -> None:
+    with lock_changes(pets):
+        ran = tfpipe("view", pets, "--name", "all")
+    assert (ran.code, ran.err) == (1, f"Error: Another process changes {pets}; wait until it is done.\n")
+    assert tfpipe("view", pets, "--name", "all").code == 0
+
+
 def test_columns_and_layers_share_their_lock(pets: str, names: list[str], tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": names, "caption": names}), tmp_path / "captions.parquet")
     changes: list[Callable[[], object]] = [

@@ -25,7 +25,7 @@ from tfpipe.writer.working_folder import WorkingFolder
 
 
 class _DatasetFolder(WorkingFolder):
-    """The working folder in a dataset, whose lock keeps two changes of its layers and columns apart."""
+    """The working folder in a dataset, whose lock keeps two changes of its parts apart."""
 
     ending = f"/{file_names.WORK_DIR}"  # as of `tfpipe shard`, which may replace the dataset
 
